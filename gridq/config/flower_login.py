@@ -1,4 +1,4 @@
-"""Who may look at Flower: its user and its password, and the port it takes. Flower itself is not loaded."""
+"""The login and the port of Flower. This module does not load Flower itself."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from gridq.errors import ConfigError
 USER = "gridq"
 
 PORT = 5555
-"""Flower's own port: taken where it is free and no other is asked for."""
+"""Flower's default port; used if it is free and no other port is given."""
 
 
 def get_password_file(config: Settings) -> Path:
-    """Where Flower's password stands: GRIDQ_FLOWER_PASSWORD_FILE, else `<home>/flower-password`."""
+    """Return the file with Flower's password: GRIDQ_FLOWER_PASSWORD_FILE, or else
+    `<home>/flower-password`.
+    """
     return config.flower_password_file or config.home / "flower-password"
 
 
 def read_password(config: Settings) -> str:
-    """Flower's password. In `<home>` it is made at the first call, readable by its owner alone.
+    """Return Flower's password. In the home folder, the first call creates it, readable only by its owner.
 
-    ConfigError: the file cannot be read or written or holds no password, or others may read that in `<home>`.
+    Raises ConfigError if the file cannot be read or written, has no password, or is in the home folder and
+    other users may read it.
     """
     path = get_password_file(config)
     own = config.flower_password_file is None
@@ -36,25 +39,25 @@ def read_password(config: Settings) -> str:
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not ASCII text"
         raise ConfigError(
-            f"Flower's password cannot be kept in {path}",
+            f"Cannot read or create Flower's password in {path}",
             {
                 "path": str(path),
                 "reason": reason or str(exc),
-                "fix": "name a file that you may read and write",
+                "fix": "use a file that you can read and write",
             },
         ) from None
     if own and mode & 0o077:
         raise ConfigError(
-            f"Others may read Flower's password in {path}",
-            {"path": str(path), "fix": f"delete it, a new one is made; or chmod 600 {path}"},
+            f"Other users can read Flower's password in {path}",
+            {"path": str(path), "fix": f"chmod 600 {path}, or delete it to get a new password"},
         )
     if not text or not text.isprintable() or " " in text:
         raise ConfigError(
-            f"{path} holds no password",
+            f"{path} has no password",
             {
                 "path": str(path),
-                "expected": "one line of printable characters without a space",
-                "fix": "delete it" if own else "write one",
+                "expected": "one line of printable characters without spaces",
+                "fix": "delete the file" if own else "write a password to it",
             },
         )
     return text

@@ -1,8 +1,8 @@
-"""What stands under GRIDQ_HOME about the grid that this machine belongs to.
+"""The home folder (GRIDQ_HOME): what this machine knows about the grid that it belongs to.
 
-`config.toml` holds settings of this machine; `gridq join` writes the server's address there. `grid.json` says
-what `gridq up` runs now, `worker.json` what `gridq worker` does. Such a record counts only while the program
-that wrote it holds the lock beside it, so that what a killed one left is never taken for a running one.
+`config.toml` holds settings of this machine; `gridq join` writes the server's address to it. `grid.json`
+records what `gridq up` runs, `worker.json` what `gridq worker` runs. A record counts only while the program
+that wrote it holds the lock next to it, so the record of a killed program is never mistaken for a live one.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ import fcntl
 
 CONFIG = "config.toml"
 GRID = "grid"
-"""The name of the record of `gridq up`."""
+"""The name of `gridq up`'s record."""
 WORKER = "worker"
-"""The name of the record of `gridq worker`."""
+"""The name of `gridq worker`'s record."""
 SERVER = "server"
-"""The folder of the data of the server that `gridq up` brings along."""
+"""The folder with the data of the server that `gridq up` starts."""
 ACCESS = "access.json"
-"""The file in it of that server's port and password."""
+"""The file in that folder with the server's port and password."""
 
 SECRETS = ("broker_url", "broker_password", "key")
-"""Settings that make `config.toml` a file for its owner alone."""
+"""Settings that only the owner of `config.toml` may read."""
 
 
 def get_home_folder() -> Path:
-    """GRIDQ_HOME, without the other settings: those may be at fault, and their library takes long to load."""
+    """Return GRIDQ_HOME without loading the settings, which may be invalid and take long to load."""
     return Path(os.environ.get("GRIDQ_HOME") or Path.home() / ".gridq")
 
 
 def write_private(path: Path, text: str, *, once: bool = False) -> None:
-    """Put `text` into the file `path` at one instant, readable by its owner alone. With `once` a file that is
-    there stays as it is, whoever wrote it.
+    """Write `text` to the file `path` atomically, readable only by its owner.
+
+    With `once`, a file that exists stays unchanged.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -59,7 +60,7 @@ def write_private(path: Path, text: str, *, once: bool = False) -> None:
         os.replace(draft, path)
         return
     try:
-        os.link(draft, path)  # atomic, and whoever comes first wins
+        os.link(draft, path)  # atomic: the first process wins
     except FileExistsError:
         pass
     finally:
@@ -67,21 +68,21 @@ def write_private(path: Path, text: str, *, once: bool = False) -> None:
 
 
 def make_folder_error(path: Path, exc: OSError, what: str = "") -> ConfigError:
-    """The error of a home folder that cannot be used: `what` cannot be done with `path`."""
+    """Return the error for a path that cannot be used; `what` is the message if not the usual one."""
     return ConfigError(
-        what or f"The folder {path} cannot be used",
+        what or f"Cannot use the folder {path}",
         {
             "path": str(path),
             "reason": exc.strerror or str(exc),
-            "fix": "set GRIDQ_HOME to a folder you may write",
+            "fix": "set GRIDQ_HOME to a folder that you can write to",
         },
     )
 
 
 def read_config(home: Path) -> dict[str, Any]:
-    """The settings in `config.toml`, empty where there is none.
+    """Return the settings in `config.toml`; an empty dict if there is no such file.
 
-    ConfigError: it cannot be read, is no TOML, or holds a secret and others may read it.
+    Raises ConfigError if it cannot be read, is not TOML, or has a secret that other users can read.
     """
     path = home / CONFIG
     try:
@@ -94,29 +95,29 @@ def read_config(home: Path) -> dict[str, Any]:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
         if isinstance(exc, RecursionError):
             reason = "it is nested too deeply"
-        raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(reason)}) from None
+        raise ConfigError(f"Cannot read {path}", {"path": str(path), "reason": str(reason)}) from None
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{path} is not TOML", {"path": str(path), "reason": str(exc)}) from None
     if mode & 0o077 and any(name in found for name in SECRETS):
         raise ConfigError(
-            f"Others may read the secrets in {path}", {"path": str(path), "fix": f"chmod 600 {path}"}
+            f"Other users can read the secrets in {path}", {"path": str(path), "fix": f"chmod 600 {path}"}
         )
     return found
 
 
 def read_running_record(home: Path, name: str = GRID) -> dict[str, Any] | None:
-    """The record called `name` of a program that runs now in `home`; None where none does."""
+    """Return the record `name` of the program that runs in `home`, or None if none runs."""
     if not is_locked(home, name):
         return None
     try:
         found = json.loads((home / f"{name}.json").read_text("utf-8"))
-    except (OSError, ValueError):  # it is about to write it
+    except (OSError, ValueError):  # it has not written it yet
         return None
     return found if isinstance(found, dict) else None
 
 
 def is_locked(home: Path, name: str = GRID) -> bool:
-    """Whether a program holds the lock of the record `name`."""
+    """Return whether a program holds the lock of the record `name`."""
     try:
         lock = os.open(home / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -131,9 +132,7 @@ def is_locked(home: Path, name: str = GRID) -> bool:
 
 
 def find_stopped_port(home: Path) -> int | None:
-    """The port that the server of this home's own grid had, where `gridq up` has run here and does no more;
-    None where none ever did, or one runs or starts.
-    """
+    """Return the port of this home's own server if `gridq up` ran here and has stopped; else None."""
     if is_locked(home):
         return None
     try:

@@ -1,5 +1,6 @@
-"""This machine's identity: made once, kept in a file, so that a restart is the same machine and two machines
-never share a name.
+"""The id of this machine, created once and kept in a file.
+
+A restart keeps the id, and two machines never share one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 def get_machine_id(home: Path) -> str:
-    """The id in `<home>/machine`, made at the first call: the host's name and four random digits.
+    """Return the id in `<home>/machine`; the first call creates it from the host name and four random digits.
 
-    ConfigError: the folder cannot be written, or the file holds no id.
+    Raises ConfigError if the folder cannot be written, or the file has no valid id.
     """
     path = home / "machine"
     try:
@@ -31,19 +32,25 @@ def get_machine_id(home: Path) -> str:
             write_private(path, f"{host}-{secrets.token_hex(2)}\n", once=True)
         text = path.read_text().strip()
     except OSError as exc:
-        raise make_folder_error(path, exc, f"The machine's id cannot be kept in {path}") from None
+        raise make_folder_error(path, exc, f"Cannot read or create the machine id in {path}") from None
     except UnicodeDecodeError:
         text = ""
     if not _ID.fullmatch(text):
         raise ConfigError(
-            f"{path} holds no machine id",
-            {"path": str(path), "expected": "letters, digits, '-' and '_'", "fix": "delete it"},
+            f"{path} has no valid machine id",
+            {
+                "path": str(path),
+                "expected": "lower-case letters, digits, '-' and '_'",
+                "fix": "delete the file",
+            },
         )
     return text
 
 
 def get_host_id(machine: str) -> str:
-    """Which start of which host `machine` runs on: a home folder copied to another host is not this one."""
+    """Return an id of the host and its boot, which tells a home folder copied to another host from the
+    original.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

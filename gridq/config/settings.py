@@ -1,5 +1,7 @@
-"""One frozen object holds every setting; each is read from the environment variable `GRIDQ_<NAME>`, or else
-from the file that `GRIDQ_<NAME>_FILE` names, or else from what stands under GRIDQ_HOME (`gridq.config.home`).
+"""Every setting of a process, in one frozen object.
+
+A setting comes from the environment variable `GRIDQ_<NAME>`, else from the file that `GRIDQ_<NAME>_FILE`
+names, else from the home folder (`gridq.config.home`), else it has its default.
 """
 
 from __future__ import annotations
@@ -18,29 +20,29 @@ from gridq.config import time_zones
 from gridq.config.urls import add_password, check_url, parse_gateways
 from gridq.errors import ConfigError, first_fault
 
-LOOPBACK = "redis://127.0.0.1:6379/0"
-FILE = "_FILE"
+DEFAULT_BROKER_URL = "redis://127.0.0.1:6379/0"
+FILE_SUFFIX = "_FILE"
 
 
-class FromFiles(PydanticBaseSettingsSource):
-    """The settings whose files the environment names: `GRIDQ_BROKER_PASSWORD_FILE=/run/secrets/…`.
+class FileSource(PydanticBaseSettingsSource):
+    """Settings in files that the environment names: `GRIDQ_BROKER_PASSWORD_FILE=/run/secrets/…`.
 
-    A secret in a file is in no process list and no container's description. One newline at its end is not
-    part of it. ConfigError: a file cannot be read.
+    A secret in a file does not appear in process lists and container descriptions. One newline at its end is
+    ignored. Raises ConfigError if a file cannot be read.
     """
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        variable = f"GRIDQ_{field_name.upper()}{FILE}"
+        variable = f"GRIDQ_{field_name.upper()}{FILE_SUFFIX}"
         path = os.environ.get(variable)
         if not path:
             return None, field_name, False
         try:
             return Path(path).read_text("utf-8").removesuffix("\n"), field_name, False
         except (OSError, UnicodeDecodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
+            reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
             raise ConfigError(
-                f"{variable} names a file that cannot be read",
-                {"path": path, "reason": str(why), "fix": f"correct {variable}, or the file's permissions"},
+                f"Cannot read the file that {variable} names",
+                {"path": path, "reason": str(reason), "fix": f"correct {variable} or the file's permissions"},
             ) from None
 
     def __call__(self) -> dict[str, Any]:
@@ -49,15 +51,15 @@ class FromFiles(PydanticBaseSettingsSource):
         return {name: text for name, text in found.items() if text is not None}
 
 
-class FromHome(PydanticBaseSettingsSource):
-    """The settings of this machine: which grid runs here or which it has joined.
+class HomeSource(PydanticBaseSettingsSource):
+    """Settings in the home folder: the grid that runs on this machine, or that it has joined.
 
-    `<home>/config.toml` may hold any setting but `home`, under its name in lower case. While `gridq up` runs
-    in this home, its server goes before. ConfigError: the file cannot be used.
+    `<home>/config.toml` may have any setting except `home`, under its name in lower case. While `gridq up`
+    runs in this home, its server takes precedence. Raises ConfigError if the file is invalid.
     """
 
-    FOUND = ("broker_url", "prefix", "profiles")
-    """What any program on this machine takes over from a running `gridq up`."""
+    FROM_RUNNING_GRID = ("broker_url", "prefix", "profiles")
+    """The settings that every program on this machine takes from a running `gridq up`."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         return self().get(field_name), field_name, False
@@ -70,20 +72,22 @@ class FromHome(PydanticBaseSettingsSource):
         if unknown:
             path = home / machine_home.CONFIG
             raise ConfigError(
-                f"{path} has a key {unknown[0]!r} that is no setting",
+                f"{path} has an unknown setting {unknown[0]!r}",
                 {"path": f"{path}:{unknown[0]}", "expected": "a setting in lower case, such as drain = 20"},
             )
         up = machine_home.read_running_record(home) or {}
-        return found | {name: up[name] for name in self.FOUND if name in up}
+        return found | {name: up[name] for name in self.FROM_RUNNING_GRID if name in up}
 
 
 class Settings(BaseSettings):
-    """The settings of one process. Times are in seconds unless the name says otherwise, sizes in bytes."""
+    """The settings of one process; times are in seconds and sizes in bytes, unless the name says
+    otherwise.
+    """
 
     model_config = SettingsConfigDict(env_prefix="GRIDQ_", frozen=True, extra="ignore")
 
     broker_url: SecretStr = Field(
-        SecretStr(LOOPBACK),
+        SecretStr(DEFAULT_BROKER_URL),
         description=(
             "the Redis or Valkey server: `redis://`, `rediss://` (verifies certificates), `unix://` or "
             "`sentinel://`. The default is the grid that runs here or that this machine joined, else this "
@@ -269,69 +273,75 @@ class Settings(BaseSettings):
         return (
             named["init_settings"],
             named["env_settings"],
-            FromFiles(settings_cls),
-            FromHome(settings_cls),
+            FileSource(settings_cls),
+            HomeSource(settings_cls),
         )
 
     @model_validator(mode="before")
     @classmethod
-    def _login(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Put the password into the URL, where that has none."""
+    def _add_password(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Add the password to the URL if the URL has none."""
         password, url = (_plain(given.get(name)) for name in ("broker_password", "broker_url"))
         if password:
-            given = {**given, "broker_url": add_password(url or LOOPBACK, password)}
+            given = {**given, "broker_url": add_password(url or DEFAULT_BROKER_URL, password)}
         return given
 
     @field_validator("log", "log_level", mode="before")
     @classmethod
-    def _any_case(cls, value: object, info: Any) -> object:
+    def _ignore_case(cls, value: object, info: Any) -> object:
         if isinstance(value, str):
             return value.upper() if info.field_name == "log_level" else value.lower()
         return value
 
     @field_validator("profiles", "stages", "http_allow", mode="before")
     @classmethod
-    def _words(cls, value: object) -> object:
+    def _split_words(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(word for word in value.replace(",", " ").split() if word)
         return value
 
     @field_validator("key", "url", mode="before")
     @classmethod
-    def _given(cls, value: object) -> object:
-        return None if value == "" else value  # a variable that is there and empty, as in a container's file
+    def _empty_to_none(cls, value: object) -> object:
+        return None if value == "" else value  # container files often set variables to nothing
 
     @field_validator("renew_ms", "sweep_ms")
     @classmethod
-    def _often(cls, value: int, info: ValidationInfo) -> int:
-        """A lease outlives a renewal that was lost. Sweeps are closer together than the gap after which every
-        lease is prolonged, for nobody could renew: else no lease would ever lapse.
+    def _check_intervals(cls, value: int, info: ValidationInfo) -> int:
+        """Check that a lease survives one lost renewal, and that sweeps are frequent enough.
+
+        After a gap between sweeps, every lease is extended, because nobody could renew it. Sweeps further
+        apart than that gap would extend every lease for ever.
         """
         lease, renew = info.data.get("lease_ms", math.inf), info.data.get("renew_ms", 0)
         if info.field_name == "renew_ms" and 2 * value > lease:
             raise ValueError(f"must be at most half of GRIDQ_LEASE_MS, which is {lease}")
         if info.field_name == "sweep_ms" and 2 * value > lease - renew:
-            raise ValueError(f"must be at most half of GRIDQ_LEASE_MS less GRIDQ_RENEW_MS, {lease} - {renew}")
+            raise ValueError(
+                f"must be at most half of GRIDQ_LEASE_MS - GRIDQ_RENEW_MS, which is {lease} - {renew}"
+            )
         return value
 
     @field_validator("timezone")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_timezone(cls, value: str) -> str:
         return time_zones.check_zone(value)
 
 
 @cache
 def settings() -> Settings:
-    """This process's settings, read once; ConfigError names the variable at fault."""
+    """Return the settings of this process, which are read once; raise ConfigError with the variable at
+    fault.
+    """
     try:
         config = Settings()
     except ValidationError as exc:
         field, reason = first_fault(exc)
-        name = _source(field)
-        raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
+        name = _locate(field)
+        raise ConfigError(f"{name} is invalid", {"path": name, "reason": reason}) from None
     check_url(config.broker_url.get_secret_value())
     if config.url is not None:
-        parse_gateways(config.url, _source("url"))
+        parse_gateways(config.url, _locate("url"))
     return config
 
 
@@ -339,10 +349,10 @@ def _plain(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value or "")
 
 
-def _source(field: str) -> str:
-    """Where the value of a setting comes from: the variable, or its place in `config.toml`."""
+def _locate(field: str) -> str:
+    """Return where a setting's value comes from: its variable, or its place in `config.toml`."""
     name = f"GRIDQ_{field.upper()}"
     home = machine_home.get_home_folder()
-    if name in os.environ or name + FILE in os.environ or field not in machine_home.read_config(home):
+    if name in os.environ or name + FILE_SUFFIX in os.environ or field not in machine_home.read_config(home):
         return name
     return f"{home / machine_home.CONFIG}:{field}"

@@ -1,6 +1,4 @@
-"""Time zones by their names, also where a machine does not have them: a slim container has no such files, and
-an old one not the newest.
-"""
+"""Time zones by name, on machines that may lack them: a slim container has no time zone files."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ INSTALL = "install time zones: the system's tzdata, or pip install tzdata"
 
 
 def find_zone(name: str) -> tzinfo | None:
-    """The zone of a name such as Europe/Berlin; None where this machine has none of that name. UTC it has
-    always.
+    """Return the zone `name`, such as Europe/Berlin, or None if this machine does not have it.
+
+    UTC always exists.
     """
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
@@ -23,20 +22,20 @@ def find_zone(name: str) -> tzinfo | None:
 
 
 def require_zone(name: str) -> tzinfo:
-    """The same, where times cannot be told without it. ConfigError."""
+    """Return the zone `name`; raise ConfigError if this machine does not have it."""
     found = find_zone(name)
     if found is None:
         raise ConfigError(
-            f"This machine does not have the time zone {name!r}, in which the grid's windows turn",
+            f"This machine does not have the time zone {name!r} of the grid's calendar windows",
             {"path": "GRIDQ_TIMEZONE", "fix": INSTALL},
         )
     return found
 
 
 def check_zone(name: str) -> str:
-    """The same name. ValueError: this machine has no zone so called."""
+    """Return `name`; raise ValueError if this machine does not have that zone."""
     if find_zone(name) is None:
         raise ValueError(
-            f"{name!r} is no time zone such as Europe/Berlin that this machine has; if it is one, {INSTALL}"
+            f"this machine has no time zone {name!r}; use one such as Europe/Berlin, or {INSTALL}"
         )
     return name

@@ -1,8 +1,9 @@
-"""The server's URL: `redis://`, `rediss://` and `unix://` name the server itself, `sentinel://` and `sentinels://`
-(with TLS) the sentinels that know which of its servers is the primary now.
+"""URLs of servers and gateways.
 
-`sentinel://[user:password@]host[:port][,host[:port]…]/primary-name[/database][?options]`: the login is the
-servers'; the sentinels' own, where they have one, stands in `sentinel_user` and `sentinel_password`.
+`redis://`, `rediss://` and `unix://` name a server. `sentinel://` and `sentinels://` (with TLS) name
+sentinels, which know the server that is the primary:
+`sentinel://[user:password@]host[:port][,host[:port]…]/primary-name[/database][?options]`. This login is for
+the servers; the options `sentinel_user` and `sentinel_password` are the login for the sentinels.
 
 The URL of a gateway is `http://host:port` or `https://host`.
 """
@@ -25,8 +26,9 @@ SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password")
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
-    """What a URL says of sentinels: where they are, the name of the primary that they watch, and how to log
-    in at its servers and at themselves. `ssl` holds the ssl_… options, None without TLS.
+    """The parts of a sentinel URL: hosts, the name of the primary, and both logins.
+
+    `ssl` holds the ssl_… options; it is None without TLS.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -40,9 +42,10 @@ class Sentinels:
 
 
 def parse_sentinels(url: str) -> Sentinels | None:
-    """The sentinels that `url` names; None where it names a server. ValueError: a host or port is none.
+    """Return the sentinels in `url`, or None if it names a server; raise ValueError for an invalid host or
+    port.
 
-    >>> sentinels("sentinel://:p@a,b:26380/main/2").hosts
+    >>> parse_sentinels("sentinel://:p@a,b:26380/main/2").hosts
     (('a', 26379), ('b', 26380))
     """
     scheme, _, rest = url.partition("://")
@@ -75,7 +78,7 @@ def _parse_host(text: str) -> tuple[str, int]:
 
 
 def add_password(url: str, password: str) -> str:
-    """`url` with `password` for its login; unchanged where it holds a password already, or is no URL."""
+    """Return `url` with `password` added to its login; unchanged if it has a password, or is not a URL."""
     scheme, found, rest = url.partition("://")
     place = re.match(r"[^/?#]*", rest)
     login, at, _ = (place.group() if place else "").rpartition("@")
@@ -85,25 +88,26 @@ def add_password(url: str, password: str) -> str:
 
 
 def check_url(url: str, source: str = "GRIDQ_BROKER_URL") -> None:
-    """ConfigError where `url` is not that of a server; `source` says where it stands. It never shows the URL:
-    a password may stand in it, and where the URL is malformed nobody can tell where.
+    """Raise ConfigError if `url` is not a server's URL; `source` names the setting.
+
+    The error never shows the URL, because it may have a password, whose place is unknown in a malformed URL.
     """
     reason = _find_server_fault(url)
     if reason:
         raise ConfigError(
-            "This is not the URL of a server",
+            "The server's URL is invalid",
             {
                 "path": source,
                 "reason": reason,
                 "expected": "redis://:password@host:port/0, rediss://…, unix:///path/of/socket or "
                 "sentinel://:password@host:26379,host:26379/name-of-the-primary",
-                "fix": "correct it; in a password, / ? # @ and : are written %2F %3F %23 %40 and %3A",
+                "fix": "correct it; in a password, write / ? # @ : as %2F %3F %23 %40 %3A",
             },
         )
 
 
 def is_gateway(url: str) -> bool:
-    """Whether `url` leads to gateways, not to a server.
+    """Return whether `url` is a gateway's URL and not a server's.
 
     >>> is_gateway("https://grid.example"), is_gateway("rediss://h/0")
     (True, False)
@@ -112,10 +116,11 @@ def is_gateway(url: str) -> bool:
 
 
 def parse_gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
-    """The gateways that `url` names, separated by commas, each without a / at its end. ConfigError: one of
-    them is none; `source` says where it stands.
+    """Return the gateways in `url`, which are separated by commas, each without a final slash.
 
-    >>> gateways("http://a:8080/, https://b/grid")
+    Raises ConfigError, with the setting `source`, if one of them is invalid.
+
+    >>> parse_gateways("http://a:8080/, https://b/grid")
     ('http://a:8080', 'https://b/grid')
     """
     found = tuple(dict.fromkeys(re.sub(r"(?<![:/])/+$", "", each.strip()) for each in url.split(",")))
@@ -123,39 +128,39 @@ def parse_gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
         reason = _find_gateway_fault(each)
         if reason:
             raise ConfigError(
-                "This is not the URL of a gateway",
+                "The gateway's URL is invalid",
                 {
                     "path": source,
                     "reason": reason,
-                    "expected": "http://host:port or https://host, or several of them, separated by commas",
-                    "fix": "correct it; a server's URL belongs into GRIDQ_BROKER_URL, the key into GRIDQ_KEY",
+                    "expected": "http://host:port or https://host, or several separated by commas",
+                    "fix": "correct it; set a server's URL in GRIDQ_BROKER_URL, and the key in GRIDQ_KEY",
                 },
             )
     return found
 
 
 def _find_gateway_fault(url: str) -> str:
-    """As `_fault`, of a gateway's URL."""
+    """Return what is wrong with a gateway's URL, without quoting it; empty if nothing is."""
     if not is_gateway(url):
         return "it does not begin with http:// or https://"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return "its host or its port cannot be read"
+        return "its host or port is invalid"
     if not parts.hostname or port == 0 or re.search(r"[\s\x00-\x1f]", url):
-        return "its host or its port cannot be read"
+        return "its host or port is invalid"
     if "@" in parts.netloc:
-        return "a login stands in it"
+        return "it has a login"
     return "it has a ? or a #" if "?" in url or "#" in url else ""
 
 
 def _find_server_fault(url: str) -> str:
-    """What is wrong with a server's URL, in words that hold nothing of it; empty where nothing is."""
+    """Return what is wrong with a server's URL, without quoting it; empty if nothing is."""
     if not url.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
         return "it does not begin with " + ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if "#" in url:
-        return "it holds a #"
+        return "it has a #"
     query = url.partition("?")[2]
     if url.startswith(tuple(f"{scheme}://" for scheme in SENTINELS)):
         return _find_sentinels_fault(url) or _find_query_fault(query, SENTINEL_OPTIONS)
@@ -163,36 +168,36 @@ def _find_server_fault(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return "its host or its port cannot be read"
+        return "its host or port is invalid"
     if parts.scheme == "unix":
         if not parts.path:
-            return "it names no socket"
+            return "it has no path of a socket"
     elif port == 0:
         return "its port is 0"
     elif not re.fullmatch(r"/?|/[0-9]+/?", parts.path):
-        return "what follows the host and the port is not the number of a database"
+        return "the part after host and port is not a database number"
     return _find_query_fault(query)
 
 
 def _find_sentinels_fault(url: str) -> str:
     if not re.fullmatch(r"[^?]*://[^/?]+/[^/?]+(/[0-9]*)?(\?.*)?", url):
-        return "after its hosts there is no name of a primary, with or without the number of a database"
+        return "the hosts are not followed by the primary's name, with or without a database number"
     try:
         parse_sentinels(url)
     except ValueError:
-        return "a host or a port of it cannot be read"
+        return "a host or a port is invalid"
     return ""
 
 
 def _find_query_fault(query: str, more: tuple[str, ...] = ()) -> str:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if not (value.isdecimal() if name == "db" else name.startswith("ssl_") or name in more):
-            return "what follows its ? is neither " + ", ".join(("db=<number>", *more)) + " nor ssl_…"
+            return "its query has an option other than " + ", ".join(("db=<number>", *more)) + " and ssl_…"
     return ""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches `address`; a name other than localhost counts as reachable."""
+    """Return whether only this machine can reach `address`; a name other than localhost counts as public."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

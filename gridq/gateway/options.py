@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gridq.config.settings import FromFiles
+from gridq.config.settings import FileSource
 from gridq.errors import ConfigError, first_fault
 
 PREFIX = "GRIDQ_GATEWAY_"
 """The prefix of the environment variables."""
 
 
-class _OptionFiles(FromFiles):
+class _OptionFiles(FileSource):
     """Options that the environment names a file for, such as `GRIDQ_GATEWAY_WORKER_SECRET_FILE`."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:

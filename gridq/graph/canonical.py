@@ -25,7 +25,7 @@ _PLAIN_FROM, _PLAIN_TO = -6, 21
 def format_number(value: float) -> str:
     """Return a double as ECMAScript's Number.prototype.toString writes it (RFC 8785, 3.2.2.3).
 
-    >>> number(1e21), number(1e-7), number(100.0), number(-0.0)
+    >>> format_number(1e21), format_number(1e-7), format_number(100.0), format_number(-0.0)
     ('1e+21', '1e-7', '100', '0')
     """
     if not math.isfinite(value):

@@ -130,10 +130,9 @@ class Limits:
         """
         found = {f"a:{name}": _join_words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _join_words(one.money, one.jobs) for name, one in self.teams.items()}
-        found |= {
-            f"s:{name}": f"{_join_words(one.per_minute, one.owner)} {meters.format_limits(one.budgets)}".rstrip()
-            for name, one in self.seats.items()
-        }
+        for name, seat in self.seats.items():
+            words = _join_words(seat.per_minute, seat.owner)
+            found[f"s:{name}"] = f"{words} {meters.format_limits(seat.budgets)}".rstrip()
         shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
         shared |= {f"t:{name}": one.budgets for name, one in self.teams.items()}
         shared |= {f"o:{name}": limits for name, limits in self.owners.items()}
@@ -178,7 +177,7 @@ class _Reader(ConfigText):
     """The reader of one text."""
 
     def read_limits(self) -> Limits:
-        data = self.read()
+        data = self.parse()
         if not isinstance(data, dict):
             self.refuse((), "The quotas file must be a table", f"a table such as {_EXAMPLE}")
         if data and not data.keys() & set(TABLES) and all(map(_is_number, data.values())):
@@ -207,7 +206,9 @@ class _Reader(ConfigText):
                 self.read_money(table, at, "cost"),
                 self.read_owner(table, at),
             )
-        owners = {name: self.read_shared(table, at) for name, at, table in self.read_tables(data, "owners", SHARED)}
+        owners = {
+            name: self.read_shared(table, at) for name, at, table in self.read_tables(data, "owners", SHARED)
+        }
         families: dict[str, tuple[Limit, ...]] = {}
         written: dict[str, str] = {}
         for family, at, table in self.read_tables(data, "families", SHARED):
@@ -246,7 +247,10 @@ class _Reader(ConfigText):
                 self.refuse(at, f"Invalid name {name!r}", "1 to 64 letters, digits, '_', '.', '@' or '-'")
             if kind == "teams" and name == NO_TEAM:
                 self.refuse(
-                    at, f"{name!r} cannot be a team's name", "another name", "rename the team: the grid uses this name for no team"
+                    at,
+                    f"{name!r} cannot be a team's name",
+                    "another name",
+                    "rename the team: the grid uses this name for no team",
                 )
             if not isinstance(table, dict):
                 self.refuse(at, f"The entry of {name!r} must be a table", f"a table such as {_EXAMPLE}")
@@ -274,12 +278,16 @@ class _Reader(ConfigText):
         except BudgetError as exc:
             self.refuse((*at, key), exc.message, f'{exc.expected}, or "none"')
 
-    def read_count(self, table: dict[str, Any], at: tuple[str, ...], key: str, maximum: int = MAX_COUNT) -> int | None:
+    def read_count(
+        self, table: dict[str, Any], at: tuple[str, ...], key: str, maximum: int = MAX_COUNT
+    ) -> int | None:
         value = table.get(key)
         if value is None or value == "none":
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= maximum:
-            self.refuse((*at, key), f"{key} is not a valid count", f'a whole number from 0 to {maximum}, or "none"')
+            self.refuse(
+                (*at, key), f"{key} is not a valid count", f'a whole number from 0 to {maximum}, or "none"'
+            )
         return int(value)
 
     def read_budgets(
@@ -316,15 +324,26 @@ class _Reader(ConfigText):
         except BudgetError as exc:
             self.refuse((*at, "budgets"), exc.message, exc.expected)
 
-    def read_team(self, table: dict[str, Any], at: tuple[str, ...], teams: dict[str, TeamLimit]) -> str | None:
+    def read_team(
+        self, table: dict[str, Any], at: tuple[str, ...], teams: dict[str, TeamLimit]
+    ) -> str | None:
         team = table.get("team")
         if team is None:
             return None
         if at[1] == EVERYONE:
-            self.refuse((*at, "team"), "The agent '*' cannot have a team", "no team", "add a table for each agent of the team")
+            self.refuse(
+                (*at, "team"),
+                "The agent '*' cannot have a team",
+                "no team",
+                "add a table for each agent of the team",
+            )
         if not isinstance(team, str) or team not in teams:
             expected = "one of " + ", ".join(sorted(teams)) if teams else "a team with a table of its own"
-            fix = f"add [teams.{team}] or correct the name" if isinstance(team, str) else "write the team's name"
+            fix = (
+                f"add [teams.{team}] or correct the name"
+                if isinstance(team, str)
+                else "write the team's name"
+            )
             self.refuse((*at, "team"), f"Unknown team {team!r}", expected, fix)
         return team
 
@@ -347,7 +366,9 @@ class _Reader(ConfigText):
             expected = f"the name of a model or a family, up to {MAX_FAMILY_NAME_LENGTH} characters"
             self.refuse(at, f"Invalid name {name[:MAX_FAMILY_NAME_LENGTH]!r}", expected)
         if names.normalize_slug(name) == ANY:
-            self.refuse(at, f"{name!r} is not a family", "the name of a model or a family", "use [grid] to limit all")
+            self.refuse(
+                at, f"{name!r} is not a family", "the name of a model or a family", "use [grid] to limit all"
+            )
         if names.get_kind(name) == LLM:
             model = name.removeprefix(f"{LLM}:")
             self.refuse(at, f"{name!r} is a queue, not a family", repr(model), f'write [families."{model}"]')
@@ -360,7 +381,9 @@ class _Reader(ConfigText):
                 f"{kind}:{names.normalize_slug(rest)}" if colon and name.isprintable() else name
             )
         except ConfigError as exc:
-            self.refuse(at, f"Invalid queue name {name!r}", str(exc.expected), "use a name from `gridq queues`")
+            self.refuse(
+                at, f"Invalid queue name {name!r}", str(exc.expected), "use a name from `gridq queues`"
+            )
 
     def refuse_duplicate(self, written: dict[str, str], name: str, at: tuple[str, ...], what: str) -> None:
         """Refuse a second table for `name`, however the two are written."""

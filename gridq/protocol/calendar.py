@@ -38,7 +38,7 @@ def format_iso_time(ms: int | None, zone: str) -> str | None:
 
     The time is in UTC if this machine does not have the zone.
 
-    >>> text_time(1_767_225_600_000, "Europe/Berlin")
+    >>> format_iso_time(1_767_225_600_000, "Europe/Berlin")
     '2026-01-01T01:00:00+01:00'
     """
     if ms is None:

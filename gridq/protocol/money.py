@@ -8,7 +8,7 @@ from collections.abc import Iterable
 def format_dollars(micro: int) -> str:
     """Return micro-dollars as dollars, exactly, with at least two decimals.
 
-    >>> dollars(12_500_000), dollars(-1), dollars(0)
+    >>> format_dollars(12_500_000), format_dollars(-1), format_dollars(0)
     ('$12.50', '-$0.000001', '$0.00')
     """
     whole, rest = divmod(abs(micro), 1_000_000)
@@ -21,7 +21,7 @@ def sum_costs(costs: Iterable[int | None]) -> int | None:
 
     The sum is None if it is zero and one of the prices is unknown.
 
-    >>> total([5, None, 0]), total([0, 0]), total([0, None]), total([])
+    >>> sum_costs([5, None, 0]), sum_costs([0, 0]), sum_costs([0, None]), sum_costs([])
     (5, 0, None, 0)
     """
     known, unknown = 0, False

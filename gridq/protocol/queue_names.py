@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*:(?:[a-z0-9._-]|%[0-9A-F]{2})+")
 def make_slug(name: str) -> str:
     """Return `name` in lower case, with every character outside `[a-z0-9._-]` %-escaped.
 
-    >>> slug("Claude Opus")
+    >>> make_slug("Claude Opus")
     'claude%20opus'
     """
     if not name:
@@ -48,7 +48,7 @@ def make_slug(name: str) -> str:
 def normalize_slug(written: str) -> str:
     """Return the slug of a name that may already be a slug.
 
-    >>> slug_of("Meta/Llama-3"), slug_of("meta%2Fllama-3")
+    >>> normalize_slug("Meta/Llama-3"), normalize_slug("meta%2Fllama-3")
     ('meta%2Fllama-3', 'meta%2Fllama-3')
     """
     return make_slug(unquote(written))
@@ -57,7 +57,7 @@ def normalize_slug(written: str) -> str:
 def make_queue_name(kind: str, name: str) -> str:
     """Return the queue of the capability `name` of `kind`.
 
-    >>> capability("llm", "any")
+    >>> make_queue_name("llm", "any")
     'llm:any'
     """
     return f"{kind}:{make_slug(name)}"
@@ -76,7 +76,7 @@ def make_seat_queue(seat: str) -> str:
 def make_module_queue(module: str) -> str:
     """Return the queue of the user's Python stages in `module`; machines that can import it serve the queue.
 
-    >>> module_queue("my_pkg.stages")
+    >>> make_module_queue("my_pkg.stages")
     'gridq:local.my_pkg.stages'
     """
     return f"{LOCAL}.{make_slug(module)}"

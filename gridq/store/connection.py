@@ -15,7 +15,7 @@ from redis import exceptions as faults
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from gridq.config.home import find_stopped_port
-from gridq.config.settings import LOOPBACK, settings
+from gridq.config.settings import DEFAULT_BROKER_URL, settings
 from gridq.config.urls import SENTINELS, check_url, parse_sentinels
 from gridq.errors import (
     BrokerError,
@@ -213,7 +213,7 @@ def _its_grid_is_stopped(shown: str) -> BrokerUnreachable | None:
     if port is None:
         return None
     reason = f"nothing answers at {shown}"
-    if shown == LOOPBACK and "broker_url" not in config.model_fields_set:
+    if shown == DEFAULT_BROKER_URL and "broker_url" not in config.model_fields_set:
         reason = f"no other is named, and nothing answers at the default address {shown}"
     elif shown != f"redis://127.0.0.1:{port}/0":
         return None

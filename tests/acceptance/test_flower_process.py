@@ -80,7 +80,7 @@ def test_it_will_not_run_without_a_password(environ: dict[str, str], tmp_path: P
     for address in ("127.0.0.1", "0.0.0.0"):
         done = run({**environ, **secret}, "--address", address, "--port", "0")
         assert done.returncode == 2
-        assert "holds no password" in done.stderr
+        assert "has no password" in done.stderr
         assert "Traceback" not in done.stderr
 
 

@@ -49,7 +49,7 @@ def test_a_wrong_setting_is_one_line_of_celerys_command(what: tuple[str, ...]) -
     command = [sys.executable, "-m", "celery", "-A", *what]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert done.stderr.startswith("config.invalid: GRIDQ_LEASE_MS is not usable")
+    assert done.stderr.startswith("config.invalid: GRIDQ_LEASE_MS is invalid")
 
 
 def test_broker_and_results_share_server_and_prefix() -> None:

@@ -94,16 +94,16 @@ def test_what_no_header_can_hold_is_no_key(key: str) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://", "cannot be read"),
-        ("http://h:port", "cannot be read"),
-        ("http://h:0", "cannot be read"),
-        ("http://ann:secret@h", "a login stands in it"),
+        ("http://", "host or port is invalid"),
+        ("http://h:port", "host or port is invalid"),
+        ("http://h:0", "host or port is invalid"),
+        ("http://ann:secret@h", "it has a login"),
         ("http://h/?key=secret", "a \\? or a #"),
         ("http://h/#secret", "a \\? or a #"),
         ("http://h,redis://:secret@h", "does not begin with"),
         ("http://h,", "does not begin with"),
-        ("http://h secret", "cannot be read"),
-        ("http://[::1", "cannot be read"),
+        ("http://h secret", "host or port is invalid"),
+        ("http://[::1", "host or port is invalid"),
     ],
 )
 def test_a_wrong_url_is_told_without_showing_it(url: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Which URLs name a server, and what those of sentinels say."""
+"""The URLs of servers and sentinels."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def test_the_url_of_a_server(url: str) -> None:
     ("url", "reason"),
     [
         ("http://h/0", "it does not begin with"),
-        ("redis://h:x/0", "port cannot be read"),
-        ("redis://h/0?sentinel_password=secret", "what follows its \\?"),
-        ("sentinel://h:26379", "no name of a primary"),
-        ("sentinel://h:26379/", "no name of a primary"),
-        ("sentinel://h/main/secret", "no name of a primary"),
-        ("sentinel://h,/main", "cannot be read"),
-        ("sentinel://h:99999999/main", "cannot be read"),
-        ("sentinel://h:0/main", "cannot be read"),
-        ("sentinel://u:secret@h/main?master=m", "what follows its \\?"),
-        ("sentinel://u:sec#ret@h/main", "it holds a #"),
+        ("redis://h:x/0", "host or port is invalid"),
+        ("redis://h/0?sentinel_password=secret", "its query has an option"),
+        ("sentinel://h:26379", "not followed by the primary's name"),
+        ("sentinel://h:26379/", "not followed by the primary's name"),
+        ("sentinel://h/main/secret", "not followed by the primary's name"),
+        ("sentinel://h,/main", "a host or a port is invalid"),
+        ("sentinel://h:99999999/main", "a host or a port is invalid"),
+        ("sentinel://h:0/main", "a host or a port is invalid"),
+        ("sentinel://u:secret@h/main?master=m", "its query has an option"),
+        ("sentinel://u:sec#ret@h/main", "it has a #"),
     ],
 )
-def test_what_is_none_is_told_without_showing_it(url: str, reason: str) -> None:
+def test_an_invalid_url_is_rejected_without_showing_it(url: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         check_url(url)
     assert "sec" not in str(caught.value)
 
 
-def test_what_the_url_of_sentinels_says() -> None:
+def test_the_parts_of_a_sentinel_url() -> None:
     found = parse_sentinels(
         "sentinels://u:p%40@a,b:2,[::1]:3/the%20one/4?sentinel_user=s&sentinel_password=t&ssl_a=b"
     )
@@ -66,5 +66,5 @@ def test_what_the_url_of_sentinels_says() -> None:
     assert (plain.db, plain.user, plain.password, plain.ssl) == (5, None, None, None)
 
 
-def test_a_password_goes_before_all_hosts() -> None:
+def test_a_password_is_added_before_all_hosts() -> None:
     assert add_password("sentinel://a,b:1/main", "p/") == "sentinel://:p%2F@a,b:1/main"

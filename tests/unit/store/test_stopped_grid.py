@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from gridq.config.home import GRID, SERVER
-from gridq.config.settings import LOOPBACK, settings
+from gridq.config.settings import DEFAULT_BROKER_URL, settings
 from gridq.errors import BrokerError, BrokerUnreachable
 from gridq.store.connection import check_server, connect, translate
 from workers.machine.run_records import RunRecord
@@ -47,7 +47,7 @@ def test_who_names_no_server_is_told_that_their_grid_is_stopped(home: Path, url:
     where = "no other is named, and nothing answers at the default address redis://127.0.0.1:6379/0"
     fix = "start it by `gridq up`, or name another grid's server by GRIDQ_BROKER_URL"
     told = f"broker.unreachable: The grid of this machine is stopped (at {home}); {where}. Fix: {fix}"
-    assert said() == said(LOOPBACK) == told
+    assert said() == said(DEFAULT_BROKER_URL) == told
 
 
 def test_so_is_who_knew_its_address(home: Path, url: str) -> None:
@@ -61,18 +61,18 @@ def test_an_address_that_was_named_is_told_of(home: Path, url: str, monkeypatch:
     assert said("redis://127.0.0.1:1/0").startswith(
         "broker.unreachable: Nothing answers at redis://127.0.0.1:1/0"
     )
-    monkeypatch.setenv("GRIDQ_BROKER_URL", LOOPBACK)
+    monkeypatch.setenv("GRIDQ_BROKER_URL", DEFAULT_BROKER_URL)
     settings.cache_clear()
-    assert said().startswith(f"broker.unreachable: Nothing answers at {LOOPBACK}")
+    assert said().startswith(f"broker.unreachable: Nothing answers at {DEFAULT_BROKER_URL}")
 
 
 def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None:
     record = RunRecord(home, GRID)
     try:
-        assert "Nothing answers" in said(LOOPBACK)
+        assert "Nothing answers" in said(DEFAULT_BROKER_URL)
     finally:
         record.close()
-    assert "is stopped" in said(LOOPBACK)
+    assert "is stopped" in said(DEFAULT_BROKER_URL)
 
 
 @pytest.mark.parametrize("note", [None, "", "[]", '{"port": null}', b"\xff"])

@@ -51,5 +51,5 @@ def test_what_other_subcommands_need_is_not_loaded(tmp_path: Path) -> None:
     assert program.command[1:3] == ("-m", "workers.process.node")
     done = ran("-c", LOADED, *program.command[3:], env={**os.environ, "GRIDQ_LEASE_MS": "soon"})
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("config.invalid: GRIDQ_LEASE_MS is not usable")
+    assert done.stderr.startswith("config.invalid: GRIDQ_LEASE_MS is invalid")
     assert done.stdout.split() == ["LOADED"]
