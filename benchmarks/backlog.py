@@ -14,8 +14,7 @@ from benchmarks.scripts import QUEUE, State, timing, undisturbed
 from benchmarks.sides import Sides, echo_stage, memory_of_server
 from gridq.client import BrokerClient
 from gridq.jobs.record import make_job_id
-from gridq.store.admitting import arguments
-from gridq.store.scripts import Scripts
+from gridq.store.scripts import NewJob, Scripts, Word
 
 P99_US = 1000.0
 GROWTH = 1.2
@@ -32,9 +31,9 @@ SUBMITS = 300
 class _Piped(Scripts):
     """Scripts whose calls are only sent: their replies are the pipeline's."""
 
-    def call(self, name: str, *args: str | bytes | int | float) -> Any:
-        self.client.evalsha(self.shas[name], 0, *args)
-        return []
+    def run(self, script: str, *words: Word) -> Any:
+        self.client.evalsha(self.shas[script], 0, *words)
+        return [b"ok"]
 
 
 class Corner:
@@ -50,12 +49,13 @@ class Corner:
     def admit(self, scripts: Scripts | None = None) -> None:
         """One job, as a submit writes it."""
         compiled = self.compiled
-        asked = arguments(
-            make_job_id(), agent=f"a{next(self._numbers) % 50}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
-            celery=False, stream=False, wait=False, value=f'"{INPUT}"'.encode(), answer=compiled.answer,
-            steps=compiled.steps, stages=compiled.stages, needs=compiled.needs, ready=compiled.ready, fields=compiled.fields,
+        job = NewJob(
+            job=make_job_id(), agent=f"a{next(self._numbers) % 50}", priority=0, deadline_ms=3_600_000,
+            result_ttl_ms=60_000, celery=False, stream=False, wait_for_seat=False,
+            input=f'"{INPUT}"'.encode(), answer=compiled.answer, steps=compiled.steps,
+            stages=compiled.stages, queues=compiled.needs, ready=compiled.ready, fields=compiled.fields,
         )  # fmt: skip
-        (scripts or self.state.scripts).admit(asked)
+        (scripts or self.state.scripts).admit(job)
 
     def pile(self, jobs: int) -> None:
         """Let so many jobs wait."""
@@ -73,8 +73,8 @@ class Corner:
         self.state.complete(self.state.claim("m.s"), "m.s", go_on=False)
         job = make_job_id()
         scripts.enqueue(
-            job, agent="a0", deadline_ms=3_600_000, ttl_ms=60_000, celery=True, stream=False, graph=b"{}",
-            value=f'"{INPUT}"'.encode(), options=b"{}",
+            job, agent="a0", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=True, stream=False, graph=b"{}",
+            input=f'"{INPUT}"'.encode(), options=b"{}",
         )  # fmt: skip
         scripts.stop(job, "cancelled", "{}")
         scripts.renew("m.s", "inc", [])

@@ -60,8 +60,8 @@ class Side(State):
         self._stages = 0
         for seat in self.seats:
             self.scripts.register(
-                seat, "inc", host="here", concurrency=1, queues=[QUEUE], ttl_ms=3_600_000,
-                limits=_money(WINDOWS[:budgets]), per_minute=100_000 if budgets else None, owner="ann",
+                seat, "inc", host="here", concurrency=1, queues=[QUEUE], record_ttl_ms=3_600_000,
+                limits=_money(WINDOWS[:budgets]), requests_per_minute=100_000 if budgets else None, owner="ann",
                 families={QUEUE: ["family"]},
             )  # fmt: skip
         if budgets:
@@ -74,7 +74,7 @@ class Side(State):
                 families={"family": _money(["month"])},
                 grid=_money(["month"]),
             )
-            self.scripts.limit(limits.digest, "{}", limits.fields())
+            self.scripts.limit(limits.digest, "{}", limits.to_fields())
         for agent in self.agents * WAITING:
             self.admit([COST], agent)
 

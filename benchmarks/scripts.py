@@ -25,9 +25,8 @@ from gridq.graph.plan import Op, Plan, Step
 from gridq.jobs.record import COST_STEPS_MICRO_DOLLARS, build_plan_fields
 from gridq.messaging import wake_ups
 from gridq.protocol.models import Usage
-from gridq.store.admitting import arguments
-from gridq.store.replies import Claim, read_claim
-from gridq.store.scripts import Scripts
+from gridq.store.replies import Accepted, Claim, read_claim
+from gridq.store.scripts import NewJob, Scripts, Word, order_arguments
 
 QUEUE = "bench:any"
 AGENTS = 50
@@ -112,7 +111,7 @@ class State:
 
     def seat(self, name: str, concurrency: int = 1) -> None:
         self.scripts.register(
-            name, "inc", host="here", concurrency=concurrency, queues=[QUEUE], ttl_ms=3_600_000
+            name, "inc", host="here", concurrency=concurrency, queues=[QUEUE], record_ttl_ms=3_600_000
         )
 
     def admit(self, costs: Sequence[int] = (0,), agent: str = "") -> None:
@@ -121,12 +120,13 @@ class State:
         """
         number = next(self._jobs)
         fields, ready, needs = _plan(tuple(costs))
-        asked = arguments(
-            f"j{number}", agent=agent or f"a{number % AGENTS}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
-            celery=False, stream=False, wait=True, value=b'"x"', answer=0, steps=len(costs), needs=needs,
-            ready=ready, fields=fields, micro_dollars=sum(costs), stages=len(costs),
+        job = NewJob(
+            job=f"j{number}", agent=agent or f"a{number % AGENTS}", priority=0, deadline_ms=3_600_000,
+            result_ttl_ms=60_000, celery=False, stream=False, wait_for_seat=True, input=b'"x"', answer=0,
+            steps=len(costs), queues=needs, ready=ready, fields=fields, micro_dollars=sum(costs),
+            stages=len(costs),
         )  # fmt: skip
-        assert self.scripts.admit(asked)[0] == "ok"
+        assert self.scripts.admit(job) == Accepted()
 
     def fill(self, size: int, costs: Sequence[int] = (0,)) -> None:
         """`size` pending stages, of all agents and of all `costs` in turn."""
@@ -158,18 +158,24 @@ class State:
         while number > 0:
             size = min(BATCH, number)
             leases = self._all(
-                "claim", [(seat, "inc", f"inc.{slot}", f"n{next(self._nonces)}") for slot in range(size)]
+                "claim",
+                [
+                    {"seat": seat, "incarnation": "inc", "slot": f"inc.{slot}", "nonce": f"n{next(self._nonces)}"}
+                    for slot in range(size)
+                ],
             )
             claims = [read_claim(reply) for reply in leases]
             got = [claim for claim in claims if isinstance(claim, Claim)]
             assert len(got) == size
-            self._all("fail", [(claim.lease, "seat", 3_000_000, 0, "{}", "", seat) for claim in got])
+            failures = {"kind": "seat", "pause_ms": 3_000_000, "used": "0", "error_record": "{}", "row": "",
+                        "seat": seat, "events": "", "uuid": "", "why": ""}  # fmt: skip
+            self._all("fail", [{"lease": claim.lease, **failures} for claim in got])
             number -= size
 
-    def _all(self, name: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _all(self, name: str, calls: Sequence[dict[str, Word]]) -> list[Any]:
         pipe = self.store.pipeline(transaction=False)
-        for args in calls:
-            pipe.evalsha(self.scripts.shas[name], 0, *args)
+        for arguments in calls:
+            pipe.evalsha(self.scripts.shas[name], 0, *order_arguments(name, arguments))
         return pipe.execute()
 
     @contextmanager

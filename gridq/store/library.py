@@ -1,12 +1,22 @@
-"""The Lua library: functions that several scripts need.
+"""Assemble the Lua scripts: each with its arguments as locals and with the library functions that it calls.
 
-The server builds every function of a script anew at each call, so a script gets those that it uses, by
-itself or by one another, and no more: what a claim never calls must not cost it anything.
+Redis compiles every function of a script anew at each call. So a script carries the functions that it uses,
+directly or through one another, and no others: a claim must not pay for what only a sweep calls.
+
+A script's header declares its arguments, one a line, in the order in which they are sent:
+
+    -- ARGS
+    --   seat         name of the seat
+    --   leases...    its open leases
+
+They become `local seat, leases_at = ARGV[1], 2`. A name with `...` takes all the remaining arguments; the
+local says where in ARGV they begin.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -14,62 +24,92 @@ FILES = (
     "base", "gate", "windows", "ledger", "access", "meters", "rates", "money", "idempotency", "events",
     "reliability", "chain", "pending", "jobs", "room", "seats", "take", "parking", "lateness",
 )  # fmt: skip
-"""The files of lua/lib/, each of which uses only those before it."""
+"""The files of lua/lib/. Each uses only those before it."""
 
+_ARGUMENTS = re.compile(r"^-- ARGS\n((?:--   .*\n)*)", re.M)
+_ARGUMENT = re.compile(r"^--   ([a-z_]+)(\.\.\.)? ", re.M)
 _PART = re.compile(r"^ *--\[\n(.*?)^ *--\]\n", re.M | re.S)
 _DEFINITION = re.compile(r"local (function )?(\w+(?:, ?\w+)*)")
 _NOT_CODE = re.compile(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"")
 _NAME = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)\s*(\(?)")
 
 
-def text(name: str) -> str:
-    """The text of a file in lua/."""
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments that a script declares: their names in order, and the one that takes all the rest."""
+
+    names: tuple[str, ...]
+    rest: str | None = None
+
+    def to_lua(self) -> str:
+        """Return the Lua statement that makes locals of them; empty for a script without arguments."""
+        local = [*self.names, *([f"{self.rest}_at"] if self.rest else [])]
+        values = [f"ARGV[{index}]" for index in range(1, len(self.names) + 1)]
+        if self.rest:
+            values.append(str(len(self.names) + 1))
+        return f"local {', '.join(local)} = {', '.join(values)}\n" if local else ""
+
+
+def read_lua(name: str) -> str:
+    """Return the text of a file in lua/."""
     return resources.files("gridq.store").joinpath("lua", f"{name}.lua").read_text("utf-8")
 
 
-def whole(script: str) -> str:
-    """`script` with the definitions that it uses, before it. Those that only a part between the lines `--[`
-    and `--]` uses, to which few calls come, stand at that part's beginning: the others do not pay for them.
+def parse_arguments(script: str) -> Arguments:
+    """Return the arguments that the header of a script declares."""
+    declared = _ARGUMENTS.search(script)
+    found = _ARGUMENT.findall(declared[1]) if declared else []
+    rest = [name for name, dots in found if dots]
+    if rest[1:] or (rest and rest[0] != found[-1][0]):
+        raise ValueError(f"only the last argument of a script may take the rest: {rest}")
+    return Arguments(tuple(name for name, dots in found if not dots), rest[0] if rest else None)
+
+
+def assemble(script: str) -> str:
+    """Return `script` after its arguments and the definitions that it uses.
+
+    Definitions that are used only between the lines `--[` and `--]` stand at the beginning of that part:
+    few calls come there, and the others do not pay for them.
     """
-    before = _needed(_PART.sub("", script))
+    before = _find_definitions(_PART.sub("", script))
 
     def within(part: re.Match[str]) -> str:
-        return "".join(one for one in _needed(part[1]) if one not in before) + part[1]
+        return "".join(one for one in _find_definitions(part[1]) if one not in before) + part[1]
 
-    return "".join(before) + _PART.sub(within, script)
-
-
-def needed(script: str) -> str:
-    """The definitions that `script` uses, in an order in which each comes after those it uses."""
-    return "".join(_needed(script))
+    return "".join(before) + parse_arguments(script).to_lua() + _PART.sub(within, script)
 
 
-def _needed(script: str) -> list[str]:
-    used = _used(script)
+def find_definitions(script: str) -> str:
+    """Return the library definitions that `script` uses, each after those that it uses itself."""
+    return "".join(_find_definitions(script))
+
+
+def _find_definitions(script: str) -> list[str]:
+    used = _find_names(script)
     kept: list[str] = []
-    for names, definition in reversed(_definitions()):
+    for names, definition in reversed(_read_definitions()):
         if names & used:
             kept.append(definition)
-            used |= _used(definition)
+            used |= _find_names(definition)
     return kept[::-1]
 
 
 @cache
-def _definitions() -> list[tuple[frozenset[str], str]]:
-    """(what it is called by, its text) of each definition at the outermost level."""
+def _read_definitions() -> list[tuple[frozenset[str], str]]:
+    """Return (the names that use it, its text) of each top-level definition of the library."""
     found = []
     for file in FILES:
-        _, *definitions = re.split(r"^(?=local )", text(f"lib/{file}"), flags=re.M)
+        _, *definitions = re.split(r"^(?=local )", read_lua(f"lib/{file}"), flags=re.M)
         for definition in definitions:
             match = _DEFINITION.match(definition)
             assert match is not None, definition
             names = match[2].replace(" ", "").split(",")
-            # A function by its calls alone: fields and variables bear such names too.
+            # A function counts as used only if it is called: fields and variables have such names too.
             found.append((frozenset(f"{name}(" if match[1] else name for name in names), definition))
     return found
 
 
-def _used(code: str) -> set[str]:
-    """The names in `code`; of what is called `name(` too."""
+def _find_names(code: str) -> set[str]:
+    """Return the names in `code`; a name that is called appears as `name(` too."""
     found = _NAME.findall(_NOT_CODE.sub("", code))
     return {name for name, _ in found} | {f"{name}(" for name, called in found if called}

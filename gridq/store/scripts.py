@@ -231,7 +231,9 @@ class Scripts:
                 f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in lent_to
             ),
             owner=owner,
-            families=" ".join(f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names),
+            families=" ".join(
+                f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names
+            ),
             prices=None if prices is None else f"{prices[0]} {prices[1]}",
             hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
         )

@@ -45,7 +45,7 @@ def read(client: Redis, keys: Keys, most: int) -> Snapshot | None:
     """The grid's records at one instant; None where more than `most` items (audit.lua counts them)
     are to be read, which would take too long.
     """
-    text = f"local K = '{keys.own}'\n" + library.text("audit")
+    text = f"local K = '{keys.own}'\n" + library.read_lua("audit")
     reply: Any = client.eval(text, 0, most)
     return Snapshot(reply) if reply else None
 

@@ -48,14 +48,14 @@ def router(grid_env: GridEnv) -> Router:
     """A router that does nothing by itself."""
     made = Router(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
-    made.scripts.register("m.a", "i", host="h", concurrency=1, queues=["bench:any"], ttl_ms=60_000)
+    made.scripts.register("m.a", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
     assert session.current() is None
     return made
 
 
 def _end(scripts: Scripts, job: str) -> End | None:
     data: Any = scripts.client.lindex(scripts.keys("result", job), 0)
-    return None if data is None else End.read(data)
+    return None if data is None else End.parse(data)
 
 
 def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_cost_that_is_one_is_taken(router: Router, cents: float) -> None:
 def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None:
     """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
     scripts = router.scripts
-    scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], ttl_ms=60_000)
+    scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
     scripts.client.set(scripts.keys("advertisement", "m.b"), '{"seat":5}', px=60_000)
     newer = Advertisement(
         seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1, queues=["bench:any"],

@@ -49,7 +49,7 @@ def join(
     scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0, limits: tuple[Limit, ...] = ()
 ) -> None:
     """Make a seat live whose stages take so long."""
-    scripts.register(seat, "i", host="h", concurrency=1, queues=queues, ttl_ms=60_000, limits=limits)
+    scripts.register(seat, "i", host="h", concurrency=1, queues=queues, record_ttl_ms=60_000, limits=limits)
     found = {} if took is None else {q: ServiceTime(n=50, mean=took, p50=took, p90=took) for q in queues}
     ad = Advertisement(
         seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", concurrency=1,
@@ -214,7 +214,7 @@ def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Clien
 
 def error(client: Client, job: str) -> GridError:
     data: Any = client.redis.lindex(client.keys("result", job), 0)
-    found = End.read(data).error()
+    found = End.parse(data).error()
     assert found is not None
     return found
 

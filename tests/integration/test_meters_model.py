@@ -14,9 +14,9 @@ from gridq.app import app
 from gridq.graph.plan import Scope
 from gridq.limits.verification import verify
 from gridq.messaging import wake_ups
-from gridq.protocol.meters import Meter, parse_shared_accounts, parse_budget
+from gridq.protocol.meters import Meter, parse_budget, parse_shared_accounts
 from gridq.protocol.models import Limit, Resource
-from gridq.store.replies import Claim
+from gridq.store.replies import Accepted, Claim
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.machines import LONG
@@ -76,7 +76,9 @@ class Books:
         for _ in range(self.random.randrange(some)):
             resource: Resource = self.random.choice(THINGS)
             window = self.random.choice(WINDOWS)
-            found[resource, window] = Limit(resource=resource, window=window, amount=self.random.choice(AMOUNTS[resource]))
+            found[resource, window] = Limit(
+                resource=resource, window=window, amount=self.random.choice(AMOUNTS[resource])
+            )
         if self.random.random() < 0.2:
             found["parallel", "-"] = Limit(resource="parallel", window="-", amount=self.random.randrange(4))
         return list(found.values())
@@ -88,7 +90,7 @@ class Books:
         self.grid.seat(
             seat, *SEATS[seat], inc=f"i{self.inc[seat]}", concurrency=3, limits=self.limits(4), owner=draw(OWNERS),
             families=draw(FAMILIES) if seat != "m.r" else {}, prices=draw((None, (1_000_000, 5_000_000))),
-            hourly=draw((None, None, (3_600_000, 2_500), (999_999, 60_000))),
+            hourly_price=draw((None, None, (3_600_000, 2_500), (999_999, 60_000))),
         )  # fmt: skip
 
     def table(self, name: str, some: int, *, people: bool = False) -> str:
@@ -99,7 +101,7 @@ class Books:
             elif not (people and one_of.window not in CALENDAR):
                 resource = "jobs" if people and one_of.resource == "requests" else one_of.resource
                 amount = one_of.amount / 1_000_000 if resource == "money" else one_of.amount
-                budgets.append(f'{{{KEYS[thing]} = {amount}, per = "{one_of.window}"}}')
+                budgets.append(f'{{{KEYS[resource]} = {amount}, per = "{one_of.window}"}}')
         return "\n".join([*lines, f"budgets = [{', '.join(budgets)}]", ""])
 
     def change(self) -> None:
@@ -140,7 +142,7 @@ class Books:
             )
         )  # fmt: skip
         job = f"j{len(self.jobs)}"
-        if self.grid.admit(made, job, agent=draw(AGENTS), prio=draw((0, 1))) != ["ok"]:
+        if self.grid.admit(made, job, agent=draw(AGENTS), prio=draw((0, 1))) != Accepted():
             return
         self.jobs.append(job)
         for number in range(len(made.steps)):
@@ -243,7 +245,7 @@ class Books:
         for seat, serves in SEATS.items():
             measured = [queue for queue in serves if self.random.random() < 0.3]
             takes = {queue: self.random.choice((0, 350, 1_700, 90_000)) for queue in measured}
-            self.grid.scripts.renew(seat, f"i{self.inc[seat]}", [], takes=takes)
+            self.grid.scripts.renew(seat, f"i{self.inc[seat]}", [], stage_ms=takes)
 
     # -- what must hold
 

@@ -270,7 +270,7 @@ class Protocol(Entering):
             return
         if script == "complete":
             self.write(args[1])
-        reply = self.grid.scripts.call(script, *args)
+        reply = self.grid.scripts.run(script, *args)
         if script == "claim":
             self.take_on(read_claim(reply), *args[:3])
         elif script == "register" and reply[0] == 1:

@@ -61,13 +61,13 @@ class Entering(Submitting):
                 self.grid.scripts.depart(key, chosen)
                 self.opened[key] = {one: was for one, was in self.opened[key].items() if one not in chosen}
             else:
-                self.grid.scripts.hold(key, chosen, HOUR)
+                self.grid.scripts.extend_places(key, chosen, HOUR)
                 self.opened[key] |= dict.fromkeys(self.opened[key].keys() & set(chosen), False)
 
     def enter(self, key: str, request: str) -> None:
         """A request comes, or its reply was lost and it comes again."""
         rpm, parallel = LIMITS[key]
-        word, wait = self.grid.scripts.enter(key, request, rpm=rpm, parallel=parallel, hold_ms=HOUR)
+        word, wait = self.grid.scripts.enter(key, request, rpm=rpm, parallel=parallel, place_ms=HOUR)
         assert word == self.word(key, request)
         assert (wait > 0) == (word != "ok")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gridq.errors import QueueDropped
 from gridq.graph.plan import Plan, Step
 from gridq.jobs.record import round_up_cost
+from gridq.store.replies import QueueLimitReached
 from tests.unit.store.plans import Grid
 
 Bounds = dict[str, tuple[int, bool]]
@@ -65,14 +67,14 @@ class Room:
                 found.add(queue)
         return found
 
-    def refused(self, reply: list[str]) -> None:
+    def refused(self, reply: QueueLimitReached) -> None:
         """Check the refusal."""
-        _, queue, *numbers = reply
+        queue = reply.queue
         assert queue in self.full()
-        told = (self.standing[queue], self.bounds[queue][0], self.needed[queue])
-        assert [int(number) for number in numbers] == list(told)
+        expected = (self.standing[queue], self.bounds[queue][0], self.needed[queue])
+        assert (reply.pending, reply.limit, reply.needed) == expected
 
-    def made(self, dropped: list[str]) -> None:
+    def made(self, dropped: Sequence[str]) -> None:
         """Check who gave way to the job that was admitted: no more than must, and each ended for that."""
         assert len(set(dropped)) == len(dropped)
         for number, job in enumerate(dropped):

@@ -111,7 +111,9 @@ class Shadow:
         client, keys = self.grid.client, self.grid.keys
         rows = [row.decode() for row in client.lrange(keys("rows", job), 0, -1)]
         stream = [
-            fields[b"piece"].decode() for _, fields in client.xrange(keys("stream", job)) if b"piece" in fields
+            fields[b"piece"].decode()
+            for _, fields in client.xrange(keys("stream", job))
+            if b"piece" in fields
         ]
         wrong = [f"{job}: rows {rows}, and should be {self.rows[job]}"] if rows != self.rows[job] else []
         if stream != self.pieces[job]:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from gridq.app import app
 from gridq.messaging import wake_ups
 from gridq.protocol.states import JobState, StageState
+from gridq.store.replies import Accepted, AlreadyKnown, OtherBody, QueueLimitReached, QuotaReached, SameJob
 from tests.conftest import GridEnv
 from tests.model.room import Bounds, Room
 from tests.model.shadow import TEAM, Shadow
@@ -117,7 +118,7 @@ class Submitting(RuleBasedStateMachine):
         key, body = options.get("idempotency", ""), options.get("body", "")
         if key in self.shadow.keys:
             first, other = self.shadow.keys[key]
-            expected = ["same" if other == body else "conflict", first]
+            expected = SameJob(first) if other == body else OtherBody(first)
             assert self.grid.admit(plan, job, agent=agent, **options) == expected
             return False
         room = Room(self.grid, self.bounds, plan, options.get("prio", 0), AGENTS)
@@ -126,12 +127,12 @@ class Submitting(RuleBasedStateMachine):
         if may:  # before the call: in it the books are compared
             self.shadow.admitted(job, agent, cost, celery=options.get("celery", False), key=key, body=body)
         reply = self.grid.admit(plan, job, agent=agent, **options)
-        assert reply[0] == ("queue" if full else "ok" if may else "quota")
-        if full:
+        assert isinstance(reply, QueueLimitReached if full else Accepted if may else QuotaReached)
+        if isinstance(reply, QueueLimitReached):
             room.refused(reply)
-        if may:
-            room.made(reply[1:])
-            assert self.grid.admit(plan, job, agent=agent, **options) == ["known"]
+        if isinstance(reply, Accepted):
+            room.made(reply.dropped_jobs)
+            assert self.grid.admit(plan, job, agent=agent, **options) == AlreadyKnown()
         return may
 
     @act(
@@ -159,13 +160,13 @@ class Submitting(RuleBasedStateMachine):
         reply = self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about)
         if known is not None:
             first, other = known
-            assert reply == ["same" if other == body else "conflict", first]
+            assert reply == (SameJob(first) if other == body else OtherBody(first))
             if other == body:  # whoever asks is answered, also where it has ended
                 self.shadow.celery.add(first)
                 if first in self.over:
                     self.shadow.unanswered.add(first)
             return
-        assert reply is True
+        assert reply == Accepted()
         self.shadow.celery.add(name)
         if key:
             self.shadow.keys[about["idempotency"]] = name, body

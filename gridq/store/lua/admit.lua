@@ -1,109 +1,136 @@
 -- Write a job's plan and make its first steps ready, all or nothing.
--- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream ('', '1',
---       'e': its end alone), wait ('1' = accept without a live seat), input, answer step, steps, queues needed (space separated; of those with | between them one),
---       ready steps (space separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
---       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
---       inbox knows its own), for how long a stage may stand ready in ms or '', field, value, …
--- gives {'ok', batch job that gave way to it …} | {'known'} the job is admitted or ended already, or will be; nothing was written:
---       {'noseat', queue …} | {'barred', queue, seat, whom that is lent to, …} | {'queue', queue, stages that stand there, most, needed} |
---       {'key', why} | {'quota', limit, name, used, held, limit, needed, end of the window or ''} | {'same', job that has the
---       idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error SCHEMA or FULL (lib/gate.lua)
--- TTL   job:<job> and idem:<key> live to the deadline + an hour, the latter with the job's end to its result's TTL
-local job, agent = ARGV[1], ARGV[2]
-local j = jobkey(job)
-local other, full = gate()
-if other then
-  unlink(ARGV[9])
-  return other
+--
+-- ARGS
+--   job               id of the job
+--   agent             the agent that submits it
+--   priority          0 interactive, 1 batch
+--   deadline_ms       time from now to its deadline, '' for the one in the inbox
+--   result_ttl_ms     how long its result is kept
+--   celery            '1' if Celery waits for its answer
+--   stream            '' no stream, '1' pieces and the end, 'e' only the end
+--   wait_for_seat     '1' to accept it without a live seat
+--   input             the input as JSON, or '@name' of a value that was written before
+--   answer            the step whose output is the job's answer
+--   steps             number of steps
+--   queues            queues that need a live seat, space separated; alternatives with | between them
+--   ready             steps that are ready at once, space separated
+--   name              name of the job
+--   session           its session, or ''
+--   api_key           id of its API key, or '' (the inbox knows its own)
+--   micro_dollars     estimated cost
+--   stages            number of stages
+--   idempotency_key   '<agent>:<digest>', or ''
+--   body_digest       digest of the request body, or '' (the inbox knows its own)
+--   queue_timeout_ms  how long a stage may wait for a seat, or ''
+--   fields...         field, value, … of the job's record
+-- RETURNS  {ok, batch job that was dropped for it …} | {known} the job is admitted or has ended, or a sweep will end it |
+--          nothing was written: {no_seat, queue …} | {not_lent, queue, seat, whom it is lent to, …} |
+--          {queue, name, waiting stages, limit, needed} | {key, why} |
+--          {quota, limit, name, used, reserved, limit, needed, end of the window or '', window} |
+--          {same, the job of the idempotency key} | {conflict, the job with this id or key and another body} |
+--          an error SCHEMA or FULL (lib/gate.lua)
+-- TTL      job:<job> and idempotency:<key> live to the deadline + 1 h; the latter, with the job's end, to its result's TTL
+local j = job_key(job)
+local schema_error, memory_error = check_gate()
+if schema_error then
+  unlink_value(input)
+  return schema_error
 end
-local sub = K .. 'submitted:' .. job
-local input, idem, body = ARGV[9], ARGV[19], ARGV[20]
+local submitted = K .. 'submitted:' .. job
 if C('EXISTS', K .. 'result:' .. job, j) > 0 then
   C('ZREM', K .. 'inbox', job)
-  if C('HGET', j, 'input') ~= input then unlink(input) end
-  if other_body(job, body) then return {'conflict', job} end
+  if C('HGET', j, 'input') ~= input then unlink_value(input) end
+  if has_other_body(job, body_digest) then return {'conflict', job} end
   return {'known'}
 end
-local deadline = tonumber(ARGV[4])
+local deadline = tonumber(deadline_ms)
 if deadline then deadline = NOW + deadline end
-local known = C('HMGET', sub, 'deadline', 'input', 'celery', 'api_key', 'idempotency_key', 'body_digest', 'queue_timeout', 'submitted_at')
-if known[1] then
-  if ARGV[4] ~= '' then  -- it came by the other door before: a router admits it, with the graph and the input it came with
-    if known[2] ~= input then unlink(input) end
-    if other_body(job, body) then return {'conflict', job} end
+local inbox_deadline, inbox_input, inbox_celery, inbox_api_key, inbox_idempotency_key, inbox_body_digest, inbox_timeout, submitted_at =
+  unpack(C('HMGET', submitted, 'deadline', 'input', 'celery', 'api_key', 'idempotency_key', 'body_digest', 'queue_timeout',
+    'submitted_at'))
+if inbox_deadline then
+  if deadline_ms ~= '' then  -- it is in the inbox: a router admits it, with the graph and the input that came first
+    if inbox_input ~= input then unlink_value(input) end
+    if has_other_body(job, body_digest) then return {'conflict', job} end
     return {'known'}
   end
-  if known[7] and known[8] + known[7] <= NOW then return {'known'} end  -- it stood here for too long: the sweep ends it
-  if tonumber(known[1]) <= NOW then return {'known'} end  -- its time is over: so too
-  deadline, input, idem, body = tonumber(known[1]), known[2], known[5] or '', known[6] or ''
+  if inbox_timeout and submitted_at + inbox_timeout <= NOW then return {'known'} end  -- it waited here for too long: the sweep ends it
+  if tonumber(inbox_deadline) <= NOW then return {'known'} end  -- its deadline has passed: likewise
+  deadline, input, idempotency_key, body_digest = tonumber(inbox_deadline), inbox_input, inbox_idempotency_key or '',
+    inbox_body_digest or ''
 end
-if not deadline then return {'known'} end  -- it has left the inbox and ended, so long ago that its answer is gone too
+if not deadline then return {'known'} end  -- it left the inbox and ended so long ago that its answer has expired
 local function refuse(reply)
-  if not known[1] then unlink(input) end
+  if not inbox_deadline then unlink_value(input) end
   return reply
 end
-local guarded = C('EXISTS', K .. 'limits', K .. 'api_keys', K .. 'lent_seats') > 0  -- a grid without them asks this and nothing more
+local is_guarded = C('EXISTS', K .. 'limits', K .. 'api_keys', K .. 'lent_seats') > 0  -- one question for a grid without any of them
 local team = '-'
-if guarded then
+if is_guarded then
   local fault
-  fault, team = key_fault(known[1] and (known[4] or '') or ARGV[16], agent)
+  if inbox_deadline then api_key = inbox_api_key or '' end
+  fault, team = check_api_key(api_key, agent)
   if fault then return refuse({'key', fault}) end
 end
-if not known[1] then
-  local first, differs = keyed(idem, body)
+if not inbox_deadline then
+  local first, differs = find_by_key(idempotency_key, body_digest)
   if first then return refuse({differs and 'conflict' or 'same', first}) end
 end
-if full then return refuse(full) end  -- what stands in the inbox waits there
-if ARGV[8] ~= '1' then
-  local none = {'noseat'}
-  for links in words(ARGV[12]) do
+if memory_error then return refuse(memory_error) end  -- a job in the inbox waits there
+if wait_for_seat ~= '1' then
+  local no_seat = {'no_seat'}
+  for links in words(queues) do
     local served = false
     for q in string.gmatch(links, '[^|]+') do served = served or C('HEXISTS', K .. 'concurrency', q) == 1 end
-    if not served then none[#none + 1] = links end
+    if not served then no_seat[#no_seat + 1] = links end
   end
-  if none[2] then return refuse(none) end
-  if guarded then
+  if no_seat[2] then return refuse(no_seat) end
+  if is_guarded then
     --[
-    local others = barred(ARGV[12], agent, team)
-    if others then return refuse(others) end
+    local not_lent = find_not_lent(queues, agent, team)
+    if not_lent then return refuse(not_lent) end
     --]
   end
 end
-local gave_way = {}
-if guarded and C('EXISTS', K .. 'limits') == 1 then
+local dropped = {}
+if is_guarded and C('EXISTS', K .. 'limits') == 1 then
   --[
-  local refusal, drops = refused_for_room(ARGV[13], 22, ARGV[3], agent, team)
+  local refusal, drops = check_room(ready, fields_at, priority, agent, team)
   if refusal then return refuse(refusal) end
-  team, refusal = promise(job, agent, team, tonumber(ARGV[17]), 22)
+  team, refusal = reserve(job, agent, team, tonumber(micro_dollars), fields_at)
   if not team then return refuse(refusal) end
   C('HSET', j, 'charged_team', team)
-  gave_way = make_room(drops)
+  dropped = make_room(drops)
   --]
 end
-local fields = {'agent', agent, 'priority', ARGV[3], 'deadline', deadline, 'result_ttl', ARGV[5], 'input', input, 'answer', ARGV[10], 'steps', ARGV[11],
-  'unfinished', ARGV[11], 'submitted_at', NOW, 'name', ARGV[14]}
-local function note(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
-if ARGV[6] == '1' or known[3] then note('celery', 1) end
-if ARGV[7] ~= '' then note('stream', ARGV[7]) end
-if ARGV[15] ~= '' then note('session', ARGV[15]) end
-if ARGV[21] ~= '' then note('queue_timeout', ARGV[21]) end
-if body ~= '' then note('body_digest', body) end
-if team ~= '-' then note('team', team) end
-if idem ~= '' then
-  note('idempotency_key', idem)
-  C('SET', K .. 'idempotency:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)
+local life_ms = deadline - NOW + 3600000
+local record = {'agent', agent, 'priority', priority, 'deadline', deadline, 'result_ttl', result_ttl_ms, 'input', input,
+  'answer', answer, 'steps', steps, 'unfinished', steps, 'submitted_at', NOW, 'name', name}
+local function add(field, value) record[#record + 1], record[#record + 2] = field, value end
+if celery == '1' or inbox_celery then add('celery', 1) end
+if stream ~= '' then add('stream', stream) end
+if session ~= '' then add('session', session) end
+if queue_timeout_ms ~= '' then add('queue_timeout', queue_timeout_ms) end
+if body_digest ~= '' then add('body_digest', body_digest) end
+if team ~= '-' then add('team', team) end
+if idempotency_key ~= '' then
+  add('idempotency_key', idempotency_key)
+  C('SET', K .. 'idempotency:' .. idempotency_key, job .. ' ' .. body_digest, 'PX', life_ms)
 end
-C('HSET', j, unpack(fields))
-for i = 22, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
-C('PEXPIRE', j, deadline - NOW + 3600000)
+C('HSET', j, unpack(record))
+for i = fields_at, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+C('PEXPIRE', j, life_ms)
 C('ZADD', K .. 'deadlines', deadline, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)
-if known[1] then
-  C('UNLINK', sub)
+if inbox_deadline then
+  C('UNLINK', submitted)
   C('ZREM', K .. 'inbox', job)
-  if known[7] then C('ZREM', K .. 'delays', 'inbox_timeout:' .. job .. ':0:0') end
+  if inbox_timeout then C('ZREM', K .. 'delays', 'inbox_timeout:' .. job .. ':0:0') end
 end
-if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'values:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'values:' .. job, deadline - NOW + 3600000) end
-if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[18]))) end
-for s in words(ARGV[13]) do push(job, s) end
-return {'ok', unpack(gave_way)}
+if string.sub(input, 1, 1) == '@' then
+  C('SADD', K .. 'values:' .. job, string.sub(input, 2))
+  C('PEXPIRE', K .. 'values:' .. job, life_ms)
+end
+if monitoring_router() then publish(cjson.encode(start_events(job, name, agent, stages))) end
+for step in words(ready) do make_ready(job, step) end
+return {'ok', unpack(dropped)}

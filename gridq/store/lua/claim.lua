@@ -1,4 +1,9 @@
--- Take the best pending stage that the seat may run: hold, open the lease, raise the attempt.
--- ARGV  seat, incarnation, slot, nonce
--- gives {lease, spec, meta, refs, input, value …} | {none} | {full} | {gone} | {draining} | {limited} | {again}
-return take(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+-- Claim the best waiting stage that a seat may run: reserve its use, open a lease, count the attempt.
+--
+-- ARGS
+--   seat         name of the seat
+--   incarnation  the start of its worker that calls
+--   slot         name of the slot
+--   nonce        makes the lease unique
+-- RETURNS  {lease, spec, meta, refs, input, value …} | {none} | {full} | {gone} | {draining} | {limited} | {again} (lib/take.lua)
+return claim_stage(seat, incarnation, slot, nonce)

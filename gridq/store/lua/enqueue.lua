@@ -1,65 +1,76 @@
--- Put a submitted job into the inbox, where it is looked at until a router has admitted it.
--- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('', '1', 'e': its end alone), graph, input, options,
---       id of its API key or '', its idempotency key as <agent>:<digest> or '', the digest of its body or '',
---       for how long it may stand here, and a stage of it ready, in ms or ''
--- gives 1 stored | 0 the job is known already (the same id again is no second job); nothing stored: {why its key does not do} |
---       {'same', job that has the idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error
---       SCHEMA or FULL (lib/gate.lua)
--- TTL   sub:<job> and idem:<key> live to the deadline + an hour, with the job's end to its result's TTL
-local job, celery, value, idem, body = ARGV[1], ARGV[5] == '1', ARGV[8], ARGV[11], ARGV[12]
-local other, full = gate()
-if other then
-  unlink(value)
-  return other
+-- Put a job into the inbox, where sweeps look after it until a router has admitted it.
+--
+-- ARGS
+--   job               id of the job
+--   agent             the agent that submits it
+--   deadline_ms       time from now to its deadline
+--   result_ttl_ms     how long its result is kept
+--   celery            '1' if Celery waits for its answer
+--   stream            '' no stream, '1' pieces and the end, 'e' only the end
+--   graph             the graph as JSON
+--   input             the input as JSON, or '@name' of a value that was written before
+--   options           the job options as JSON
+--   api_key           id of its API key, or ''
+--   idempotency_key   '<agent>:<digest>', or ''
+--   body_digest       digest of the request body, or ''
+--   queue_timeout_ms  how long it may stay here, and each of its stages may wait for a seat, or ''
+-- RETURNS  {ok} stored | {known} the job exists | {key, why} | {same, the job of the idempotency key} |
+--          {conflict, the job with this id or key and another body} | an error SCHEMA or FULL (lib/gate.lua)
+-- TTL      submitted:<job> and idempotency:<key> live to the deadline + 1 h; with the job's end, to its result's TTL
+local schema_error, memory_error = check_gate()
+if schema_error then
+  unlink_value(input)
+  return schema_error
 end
-local sub = K .. 'submitted:' .. job
+local submitted = K .. 'submitted:' .. job
 
--- A job that came by the other door is waited for through Celery from now on.
-local function await(id)
-  if not celery then return end
+-- Celery waits for the answer of a job that was submitted without it before.
+local function add_celery(id)
+  if celery == '' then return end
   if C('EXISTS', K .. 'result:' .. id) == 1 then C('ZADD', K .. 'answers', NOW, id) end
-  for _, key in ipairs({K .. 'submitted:' .. id, jobkey(id)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
+  for _, key in ipairs({K .. 'submitted:' .. id, job_key(id)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
 end
 
-if C('EXISTS', K .. 'result:' .. job, sub, jobkey(job)) > 0 then
-  -- The caller has just written a value that nobody will read, but where the first call's reply was lost.
-  if C('HGET', sub, 'input') ~= value and C('HGET', jobkey(job), 'input') ~= value then unlink(value) end
-  if other_body(job, body) then return {'conflict', job} end
-  await(job)
-  return 0
+if C('EXISTS', K .. 'result:' .. job, submitted, job_key(job)) > 0 then
+  -- The caller has just written a value that nobody will read, unless this repeats a call whose reply was lost.
+  if C('HGET', submitted, 'input') ~= input and C('HGET', job_key(job), 'input') ~= input then unlink_value(input) end
+  if has_other_body(job, body_digest) then return {'conflict', job} end
+  add_celery(job)
+  return {'known'}
 end
-local fault = key_fault(ARGV[10], ARGV[2])
+local fault = check_api_key(api_key, agent)
 if fault then
-  unlink(value)
-  return {fault}
+  unlink_value(input)
+  return {'key', fault}
 end
-local first, differs = keyed(idem, body)
+local first, differs = find_by_key(idempotency_key, body_digest)
 if first then
-  unlink(value)
+  unlink_value(input)
   if differs then return {'conflict', first} end
-  await(first)
+  add_celery(first)
   return {'same', first}
 end
-if full then
-  unlink(value)
-  return full
+if memory_error then
+  unlink_value(input)
+  return memory_error
 end
-C('HSET', sub, 'agent', ARGV[2], 'deadline', NOW + ARGV[3], 'result_ttl', ARGV[4], 'graph', ARGV[7], 'input', ARGV[8], 'options', ARGV[9],
-  'submitted_at', NOW)
-if celery then C('HSET', sub, 'celery', 1) end
-if ARGV[10] ~= '' then C('HSET', sub, 'api_key', ARGV[10]) end
-if ARGV[6] ~= '' then C('HSET', sub, 'stream', ARGV[6]) end
-if body ~= '' then C('HSET', sub, 'body_digest', body) end
-if ARGV[13] ~= '' then
-  C('HSET', sub, 'queue_timeout', ARGV[13])
-  C('ZADD', K .. 'delays', NOW + ARGV[13], 'inbox_timeout:' .. job .. ':0:0')
+local life_ms = deadline_ms + 3600000
+C('HSET', submitted, 'agent', agent, 'deadline', NOW + deadline_ms, 'result_ttl', result_ttl_ms, 'graph', graph, 'input', input,
+  'options', options, 'submitted_at', NOW)
+if celery ~= '' then C('HSET', submitted, 'celery', 1) end
+if api_key ~= '' then C('HSET', submitted, 'api_key', api_key) end
+if stream ~= '' then C('HSET', submitted, 'stream', stream) end
+if body_digest ~= '' then C('HSET', submitted, 'body_digest', body_digest) end
+if queue_timeout_ms ~= '' then
+  C('HSET', submitted, 'queue_timeout', queue_timeout_ms)
+  C('ZADD', K .. 'delays', NOW + queue_timeout_ms, 'inbox_timeout:' .. job .. ':0:0')
 end
-if idem ~= '' then
-  C('HSET', sub, 'idempotency_key', idem)
-  C('SET', K .. 'idempotency:' .. idem, job .. ' ' .. body, 'PX', ARGV[3] + 3600000)
+if idempotency_key ~= '' then
+  C('HSET', submitted, 'idempotency_key', idempotency_key)
+  C('SET', K .. 'idempotency:' .. idempotency_key, job .. ' ' .. body_digest, 'PX', life_ms)
 end
-C('PEXPIRE', sub, ARGV[3] + 3600000)
-C('ZADD', K .. 'deadlines', NOW + ARGV[3], job)
+C('PEXPIRE', submitted, life_ms)
+C('ZADD', K .. 'deadlines', NOW + deadline_ms, job)
 C('ZADD', K .. 'inbox', NOW + 2000, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)
-return 1
+return {'ok'}

@@ -1,6 +1,10 @@
--- Write a long output where the server's memory is used up and it refuses a plain SET: the stage that made it ends so.
--- ARGV  name of the value, value, its life in ms
--- gives 1
--- TTL   val:<name> lives as it is told
-C('SET', K .. 'value:' .. ARGV[1], ARGV[2], 'PX', ARGV[3])
+-- Write a long output on a server whose memory is used up, where a plain SET is refused: its stage can end.
+--
+-- ARGS
+--   name    name of the value
+--   value   the value as JSON
+--   ttl_ms  how long it lives
+-- RETURNS  1
+-- TTL      value:<name> lives for ttl_ms
+C('SET', K .. 'value:' .. name, value, 'PX', ttl_ms)
 return 1

@@ -1,20 +1,29 @@
--- Put the operator's limits in force, in place of those before: for agents and teams at once, for live seats at once, for others
--- when they register.
--- ARGV  digest ('' = no limits at all), what is told of them as JSON, field, value … ('a:<agent>' team money jobs | 't:<team>'
---       money jobs | 's:<seat>' requests-a-minute owner meter … | 'm:<bearer>' meter … | 'q:<queue>' stages policy; '-' = none; a meter:
---       thing/window/limit; 'q' how many queues)
--- gives 1 | an error SCHEMA
--- TTL   limits lives until it is lifted, meters with it
-local other = other_schema(C('GET', K .. 'schema'))
-if other then return other end
+-- Put the operator's limits in force, instead of those before: for agents, teams and live seats at once, for other seats when they
+-- register.
+--
+-- ARGS
+--   digest     digest of the quotas file, '' to lift all limits
+--   about      where the limits come from, as JSON
+--   fields...  field, value, … of the hash `limits`:
+--              a:<agent>    team money jobs
+--              t:<team>     money jobs
+--              s:<seat>     requests-a-minute owner meter …
+--              m:<account>  meter …
+--              q:<queue>    stages policy
+--              q            number of bounded queues
+--              '-' means none; a meter is thing/window/limit
+-- RETURNS  1 | an error SCHEMA
+-- TTL      limits and meters live until the limits are lifted
+local schema_error = check_schema(C('GET', K .. 'schema'))
+if schema_error then return schema_error end
 C('DEL', K .. 'limits')
-if ARGV[1] ~= '' then
-  C('HSET', K .. 'limits', 'digest', ARGV[1], 'about', ARGV[2], 'seen_at', NOW)
-  for i = 3, #ARGV, 2000 do C('HSET', K .. 'limits', unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+if digest ~= '' then
+  C('HSET', K .. 'limits', 'digest', digest, 'about', about, 'seen_at', NOW)
+  for i = fields_at, #ARGV, 2000 do C('HSET', K .. 'limits', unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 end
-set_shared()
-for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do set_limits(seat) end
+set_shared_budgets()
+for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do set_seat_limits(seat) end
 unpark_due()
-park_all()
-for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
+park_agents()
+for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
 return 1

@@ -1,15 +1,20 @@
--- Rank the seats of a queue: those that are idle now, and each that becomes so; one that is new goes with the last of them.
--- ARGV  queue, TTL in ms, seat, rank (0 the best), …
--- gives 1
--- TTL   rank:<queue> lives as told
-local set, ranks, last = K .. 'idle:' .. ARGV[1], K .. 'rank:' .. ARGV[1], 0
-C('DEL', ranks)
-for i = 3, #ARGV, 2 do
-  last = math.max(last, tonumber(ARGV[i + 1]))
-  C('ZADD', ranks, ARGV[i + 1], ARGV[i])
-  local score = tonumber(C('ZSCORE', set, ARGV[i]) or nil)
-  if score then C('ZADD', set, ARGV[i + 1] * 1e13 + score % 1e13, ARGV[i]) end
+-- Rank the seats of a queue: those that are idle now, and others when they become idle. A new seat gets the last rank.
+--
+-- ARGS
+--   queue     name of the queue
+--   ttl_ms    how long the ranks hold
+--   ranks...  seat, rank (0 is the best), …
+-- RETURNS  1
+-- TTL      rank:<queue> lives for ttl_ms
+local idle, rank, last = K .. 'idle:' .. queue, K .. 'rank:' .. queue, 0
+C('DEL', rank)
+for i = ranks_at, #ARGV, 2 do
+  local seat, place = ARGV[i], ARGV[i + 1]
+  last = math.max(last, tonumber(place))
+  C('ZADD', rank, place, seat)
+  local score = tonumber(C('ZSCORE', idle, seat) or nil)
+  if score then C('ZADD', idle, place * 1e13 + score % 1e13, seat) end
 end
-C('ZADD', ranks, last, '*')
-C('PEXPIRE', ranks, ARGV[2])
+C('ZADD', rank, last, '*')
+C('PEXPIRE', rank, ttl_ms)
 return 1

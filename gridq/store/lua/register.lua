@@ -1,49 +1,63 @@
--- A seat goes live, or says again what it is. A new incarnation ends the leases of the one before at once.
--- ARGV  seat, incarnation, host (which start of which machine), slots, its limits (of each meter thing/window/limit, space separated),
---       queues (space separated), TTL of the seat's record in ms, name of its Celery worker, requests a minute or '', '1' where it
---       takes nothing for now, whom it is lent to alone ('a:<agent>' and 't:<team>', space separated) or '', its owner or '', the
---       model families of what it runs for a queue ('<queue>=<family>,<family> …') or '', the dearest of its prices in micro-dollars
---       a million tokens ('in out') or '', micro-dollars for an hour of a slot and the time-out in ms of a stage that has none
---       ('hour time-out') or ''
--- TTL   untold lives for a minute
--- gives {1} | {0, host} another live worker on another host serves it | an error SCHEMA
-local other = other_schema(C('GET', K .. 'schema'))
-if other then return other end
-local seat, inc, host, concurrency, limits, queues, ttl, worker, rpm, rests, only, owner, families, prices, hourly = unpack(ARGV)
+-- Make a seat live, or update what it says about itself. A new incarnation ends the leases of the one before at once.
+--
+-- ARGS
+--   seat                 name of the seat
+--   incarnation          this start of its worker
+--   host                 the machine and its boot that the worker runs on
+--   concurrency          number of its slots
+--   limits               meters of its own budget, thing/window/limit, space separated
+--   queues               queues that it serves, space separated
+--   record_ttl_ms        how long its record lives after the last renewal
+--   worker               name of its Celery worker
+--   requests_per_minute  limit, or ''
+--   draining             '1' if it takes nothing for now
+--   lent_to              the only ones that may use it (a:<agent> and t:<team>, space separated), or '' for everybody
+--   owner                its owner, or ''
+--   families             model families by queue ('<queue>=<family>,<family> …'), or ''
+--   prices               the dearest of its prices in micro-dollars a million tokens ('in out'), or ''
+--   hourly_price         'micro-dollars an hour of a slot, timeout in ms of a stage that has none', or ''
+-- RETURNS  {1} | {0, host} another live worker on another host serves it | an error SCHEMA
+-- TTL      seat:<seat> lives for record_ttl_ms, unreported_losses for a minute
+local schema_error = check_schema(C('GET', K .. 'schema'))
+if schema_error then return schema_error end
 local key = K .. 'seat:' .. seat
-local f = C('HMGET', key, 'incarnation', 'host', 'concurrency', 'queues', 'draining')
-local alive_to = C('ZSCORE', K .. 'seats', seat)
-local live = alive_to and (f[1] == inc or tonumber(alive_to) > NOW)  -- late, yet not swept: it may go on as it is
-if live and f[1] ~= inc and f[2] ~= host then return {0, f[2]} end
-if f[1] ~= inc or not live then
-  gone(seat, 'the seat started anew')
-  hand_on()
-  enlist(seat, concurrency, queues)
-elseif f[5] then
-  enlist(seat, concurrency, queues)
-elseif f[3] ~= concurrency or f[4] ~= queues then
-  unlist(seat, f[3], f[4])
-  enlist(seat, concurrency, queues)
+local old_incarnation, old_host, old_concurrency, old_queues, was_draining = unpack(C('HMGET', key,
+  'incarnation', 'host', 'concurrency', 'queues', 'draining'))
+local lapses_at = C('ZSCORE', K .. 'seats', seat)
+-- A seat that is late, but not yet swept, goes on as it is.
+local live = lapses_at and (old_incarnation == incarnation or tonumber(lapses_at) > NOW)
+if live and old_incarnation ~= incarnation and old_host ~= host then return {0, old_host} end
+if old_incarnation ~= incarnation or not live then
+  remove_seat(seat, 'the seat started anew')
+  keep_losses()
+  list_seat(seat, concurrency, queues)
+elseif was_draining then
+  list_seat(seat, concurrency, queues)
+elseif old_concurrency ~= concurrency or old_queues ~= queues then
+  unlist_seat(seat, old_concurrency, old_queues)
+  list_seat(seat, concurrency, queues)
 end
-C('HSET', key, 'incarnation', inc, 'host', host, 'concurrency', concurrency, 'queues', queues, 'record_ttl', ttl, 'worker', worker)
+C('HSET', key, 'incarnation', incarnation, 'host', host, 'concurrency', concurrency, 'queues', queues, 'record_ttl', record_ttl_ms,
+  'worker', worker)
 C('HDEL', key, 'draining')
-if only ~= '' then
-  C('HSET', key, 'lent_to', only)
-  C('HSET', K .. 'lent_seats', seat, only)
+if lent_to ~= '' then
+  C('HSET', key, 'lent_to', lent_to)
+  C('HSET', K .. 'lent_seats', seat, lent_to)
 elseif C('HDEL', key, 'lent_to') == 1 then C('HDEL', K .. 'lent_seats', seat) end
-if f[1] ~= inc then C('HDEL', key, 'recorded_stages') end
-for field, told in pairs({requests_per_minute = rpm, owner = owner, families = families, prices = prices, hourly_price = hourly}) do
-  if told == '' then C('HDEL', key, field) else C('HSET', key, field, told) end
+if old_incarnation ~= incarnation then C('HDEL', key, 'recorded_stages') end
+for field, text in pairs({requests_per_minute = requests_per_minute, owner = owner, families = families, prices = prices,
+  hourly_price = hourly_price}) do
+  if text == '' then C('HDEL', key, field) else C('HSET', key, field, text) end
 end
-set_sheet(seat, 'own', limits)
-set_limits(seat)
-C('PEXPIRE', key, ttl)
+set_budget(seat, 'own', limits)
+set_seat_limits(seat)
+C('PEXPIRE', key, record_ttl_ms)
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
-if rests == '1' then
+if draining == '1' then
   C('HSET', key, 'draining', 1)
-  unlist(seat, concurrency, queues)
-elseif not obey(seat, false, concurrency, queues, ttl) then
-  idle(seat, queues)
-  for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
+  unlist_seat(seat, concurrency, queues)
+elseif not apply_drain(seat, false, concurrency, queues, record_ttl_ms) then
+  mark_idle(seat, queues)
+  for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
 end
 return {1}

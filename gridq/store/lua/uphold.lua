@@ -1,7 +1,12 @@
--- A router has the quotas file whose limits are in force: note that one still does. Where others are in force nothing is noted.
--- ARGV  the file's digest, where it is
--- gives the digest of the limits in force, '' where there are none
--- TTL   limits lives until it is lifted
-local f = C('HMGET', K .. 'limits', 'digest', 'seen_at')
-if f[1] == ARGV[1] and NOW - (tonumber(f[2]) or 0) >= 5000 then C('HSET', K .. 'limits', 'seen_at', NOW, 'holder', ARGV[2]) end
-return f[1] or ''
+-- Note that a router has the quotas file whose limits are in force. If others are in force, nothing is noted.
+--
+-- ARGS
+--   digest  digest of the quotas file
+--   holder  where that file is
+-- RETURNS  the digest of the limits in force, '' if there are none
+-- TTL      limits lives until it is lifted
+local in_force, seen_at = unpack(C('HMGET', K .. 'limits', 'digest', 'seen_at'))
+if in_force == digest and NOW - (tonumber(seen_at) or 0) >= 5000 then
+  C('HSET', K .. 'limits', 'seen_at', NOW, 'holder', holder)
+end
+return in_force or ''

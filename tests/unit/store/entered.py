@@ -13,7 +13,9 @@ TEAM = '[teams.t]\nmonthly_dollars = 1\n[agents.ann]\nteam = "t"\n'
 
 def entered(grid: Grid, *kinds: str) -> list[Entry]:
     """The entries of some kinds; of attempts where none is named."""
-    return [one for one in ledger.read(grid.client, grid.keys) if one.what in (kinds or ledger.ATTEMPTS)]
+    return [
+        one for one in ledger.read_entries(grid.client, grid.keys) if one.what in (kinds or ledger.ATTEMPTS)
+    ]
 
 
 def agrees(grid: Grid) -> None:

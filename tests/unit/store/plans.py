@@ -13,9 +13,8 @@ from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs.record import End, build_plan_fields
 from gridq.protocol.meters import Meter, parse_budget
 from gridq.protocol.models import Limit, Usage
-from gridq.store.admitting import arguments
-from gridq.store.replies import Claim, Swept
-from gridq.store.scripts import Scripts
+from gridq.store.replies import Accepted, AdmitReply, Claim, EnqueueReply, QuotaReached, Swept
+from gridq.store.scripts import NewJob, Scripts
 
 ANY = "bench:any"
 HOUR = 3_600_000
@@ -67,6 +66,17 @@ def usage(micro: int | None, tokens: tuple[int, int] = (0, 0)) -> Usage:
     return Usage(micro_dollars=micro, tokens_in=tokens[0], tokens_out=tokens[1])
 
 
+def quota(reply: AdmitReply) -> QuotaReached:
+    """The reply of an admission that a limit of an agent or team refuses."""
+    assert isinstance(reply, QuotaReached), reply
+    return reply
+
+
+def quota_of(reply: AdmitReply) -> tuple[str, str]:
+    """The limit that refuses an admission, and whose it is."""
+    return quota(reply).what, quota(reply).name
+
+
 class Grid:
     """The scripts on one server, with ids, nonces and what each lease belongs to kept in mind."""
 
@@ -86,12 +96,12 @@ class Grid:
 
     def seat(
         self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", concurrency: int = 1,
-        budget: int | None = None, ttl_ms: int = HOUR, period: str = "month", per_minute: int | None = None,
-        rests: bool = False, only: Sequence[str] = (), limits: Sequence[Limit] = (), owner: str = "",
-        families: Mapping[str, Sequence[str]] | None = None, prices: tuple[int, int] | None = None,
-        hourly: tuple[int, int] | None = None,
+        budget: int | None = None, record_ttl_ms: int = HOUR, period: str = "month",
+        requests_per_minute: int | None = None, draining: bool = False, lent_to: Sequence[str] = (),
+        limits: Sequence[Limit] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
+        prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
-        """Register a seat; the other host where it is refused."""
+        """Register a seat. Return the other host that serves it, if it is refused."""
         own = [] if budget is None else [Limit(resource="money", window=period, amount=budget)]
         other = self.scripts.register(
             seat,
@@ -99,15 +109,15 @@ class Grid:
             host=host,
             concurrency=concurrency,
             queues=queues or (ANY,),
-            ttl_ms=ttl_ms,
+            record_ttl_ms=record_ttl_ms,
             limits=[*own, *limits],
-            per_minute=per_minute,
-            rests=rests,
-            only=only,
+            requests_per_minute=requests_per_minute,
+            draining=draining,
+            lent_to=lent_to,
             owner=owner,
             families=families,
             prices=prices,
-            hourly=hourly,
+            hourly_price=hourly_price,
         )
         if other is None:
             self.budgets[seat] = budget
@@ -119,35 +129,35 @@ class Grid:
         ttl_ms: int = HOUR, name: str = "graph", session: str = "", key: str = "",
         queue_timeout_ms: int | None = None, idempotency: str = "", body: str = "",
         more: Mapping[str, str] | None = None,
-    ) -> list[str]:  # fmt: skip
-        """Admit a plan, its cost the sum of its steps'; the script's reply."""
+    ) -> AdmitReply:  # fmt: skip
+        """Admit a plan whose cost is the sum of its steps'."""
         fields, ready, needs = build_plan_fields(given)
         fields += [word for pair in (more or {}).items() for word in pair]
-        asked = arguments(
-            job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
-            celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
-            stages=sum(len(step.ops) for step in given.steps), needs=needs, ready=ready, fields=fields,
-            name=name, session=session, key=key, queue_timeout_ms=queue_timeout_ms, idempotency=idempotency,
-            body=body,
-            micro_dollars=sum(made.micro_dollars for made in given.steps),
+        new = NewJob(
+            job=job or f"j{next(self._numbers)}", agent=agent, priority=prio, deadline_ms=deadline_ms,
+            result_ttl_ms=ttl_ms, celery=celery, stream=stream, wait_for_seat=wait, input=value,
+            answer=given.answer, steps=len(given.steps), queues=needs, ready=ready, fields=fields, name=name,
+            session=session, api_key=key, queue_timeout_ms=queue_timeout_ms, idempotency_key=idempotency,
+            body_digest=body, stages=sum(len(step.ops) for step in given.steps),
+            micro_dollars=sum(step.micro_dollars for step in given.steps),
         )  # fmt: skip
-        return self.scripts.admit(asked)
+        return self.scripts.admit(new)
 
     def job(self, given: Plan, job: str | None = None, **options: Any) -> str:
-        """Admit a plan; its id."""
+        """Admit a plan, which must be accepted. Return its id."""
         name = job or f"j{next(self._numbers)}"
-        assert self.admit(given, name, **options) == ["ok"]
+        assert self.admit(given, name, **options) == Accepted()
         return name
 
     def enqueue(self, job: str, *, agent: str = "ann", deadline_ms: int = HOUR, ttl_ms: int = HOUR,
         celery: bool = True, stream: bool = False, value: bytes = b'"x"', queue_timeout_ms: int | None = None,
         idempotency: str = "", body: str = "",
-    ) -> bool | list[str]:  # fmt: skip
+    ) -> EnqueueReply:  # fmt: skip
         """Put a job into the inbox."""
         return self.scripts.enqueue(
-            job, agent=agent, deadline_ms=deadline_ms, ttl_ms=ttl_ms, celery=celery, stream=stream,
-            graph=b"{}", value=value, options=b"{}", queue_timeout_ms=queue_timeout_ms,
-            idempotency=idempotency, body=body,
+            job, agent=agent, deadline_ms=deadline_ms, result_ttl_ms=ttl_ms, celery=celery, stream=stream,
+            graph=b"{}", input=value, options=b"{}", queue_timeout_ms=queue_timeout_ms,
+            idempotency_key=idempotency, body_digest=body,
         )  # fmt: skip
 
     def claim(self, seat: str = "m.a", slot: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:
@@ -277,7 +287,7 @@ class Grid:
     def end(self, job: str) -> End | None:
         """How a job ended."""
         data: Any = self.client.lindex(self.keys("result", job), 0)
-        return None if data is None else End.read(data)
+        return None if data is None else End.parse(data)
 
     def ended(self, job: str) -> End:
         """How a job ended, which it must have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gridq.store.replies import Accepted, AlreadyKnown, NoSeat
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -21,7 +22,7 @@ def test_a_repeated_call_changes_nothing(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(2), "j1")
     before = grid.client.hgetall(grid.keys("job", "j1"))
-    assert grid.admit(chain(3), "j1") == ["known"]
+    assert grid.admit(chain(3), "j1") == AlreadyKnown()
     assert grid.client.hgetall(grid.keys("job", "j1")) == before
     assert grid.pending() == ["j1:0"]
 
@@ -30,7 +31,7 @@ def test_a_job_that_ended_is_not_admitted_again(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
     grid.done(grid.take())
-    assert grid.admit(one(), "j1") == ["known"]
+    assert grid.admit(one(), "j1") == AlreadyKnown()
     assert grid.claim() == "none"
 
 
@@ -39,7 +40,12 @@ def test_without_a_live_seat_nothing_is_written(grid: Grid) -> None:
     grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     before = grid.own()
     given = plan(step(queue="bench:one"), step(0, queue="bench:two"), step(1, queue="bench:three"))
-    assert grid.admit(given, "j1", wait=False, value=b"@j1:in") == ["noseat", "bench:three", "bench:two"]
+    assert grid.admit(given, "j1", wait=False, value=b"@j1:in") == NoSeat(
+        (
+            "bench:three",
+            "bench:two",
+        )
+    )
     assert grid.own() == before - {"value:j1:in"}
 
 
@@ -52,7 +58,7 @@ def test_a_job_may_wait_for_a_seat(grid: Grid) -> None:
 def test_a_queued_job_keeps_its_own_deadline_input_and_answer(grid: Grid) -> None:
     grid.seat()
     grid.enqueue("j1", deadline_ms=60_000, value=b'"kept"')
-    assert grid.admit(one(), "j1", deadline_ms=None, value=b"") == ["ok"]
+    assert grid.admit(one(), "j1", deadline_ms=None, value=b"") == Accepted()
     claim = grid.take()
     assert claim.input == b'"kept"'
     assert 0 < claim.remaining_ms <= 60_000
@@ -63,17 +69,17 @@ def test_a_queued_job_keeps_its_own_deadline_input_and_answer(grid: Grid) -> Non
 def test_a_refused_queued_job_stays_in_the_inbox(grid: Grid) -> None:
     grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     grid.enqueue("j1", value=b"@j1:in")
-    assert grid.admit(one(), "j1", deadline_ms=None, wait=False, value=b"") == ["noseat", ANY]
+    assert grid.admit(one(), "j1", deadline_ms=None, wait=False, value=b"") == NoSeat((ANY,))
     assert grid.client.zscore(grid.keys("inbox"), "j1") is not None
     assert grid.client.exists(grid.keys("value", "j1:in"))
 
 
 def test_a_job_that_left_the_inbox_meanwhile_is_known(grid: Grid) -> None:
     grid.seat()
-    assert grid.admit(one(), "j1", deadline_ms=None) == ["known"]
+    assert grid.admit(one(), "j1", deadline_ms=None) == AlreadyKnown()
     grid.enqueue("j2")
     grid.scripts.stop("j2", "cancelled", "{}")
-    assert grid.admit(one(), "j2", deadline_ms=None) == ["known"]
+    assert grid.admit(one(), "j2", deadline_ms=None) == AlreadyKnown()
     assert grid.claim() == "none"
 
 

@@ -167,7 +167,7 @@ def test_no_wake_up_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) ->
 
 
 def test_never_more_in_a_minute(grid: Grid) -> None:
-    grid.seat(concurrency=4, per_minute=3)
+    grid.seat(concurrency=4, requests_per_minute=3)
     grid.job(wide(6))
     for _ in range(3):
         grid.done(grid.take())
@@ -179,7 +179,7 @@ def test_never_more_in_a_minute(grid: Grid) -> None:
 
 
 def test_a_completion_that_goes_on_keeps_to_it(grid: Grid) -> None:
-    grid.seat(per_minute=2)
+    grid.seat(requests_per_minute=2)
     grid.job(wide(4))
     after = grid.complete(grid.take(), go_on=True)[2]
     assert isinstance(after, Claim)
@@ -187,19 +187,19 @@ def test_a_completion_that_goes_on_keeps_to_it(grid: Grid) -> None:
 
 
 def test_a_look_that_finds_nothing_burns_nothing(grid: Grid) -> None:
-    grid.seat(per_minute=1, budget=0)
+    grid.seat(requests_per_minute=1, budget=0)
     grid.job(one(cost=5_000))
     for _ in range(3):
         assert grid.claim() == "none"
     limit(grid, "")
-    grid.seat(per_minute=1)
+    grid.seat(requests_per_minute=1)
     claim = grid.take()
     assert grid.take().lease == claim.lease  # its reply was lost: the same again, counted once
     assert grid.client.llen(grid.keys("claim_times", "m.a")) == 1
 
 
 def test_pure_steps_on_the_slot_are_no_requests(grid: Grid) -> None:
-    grid.seat(per_minute=1)
+    grid.seat(requests_per_minute=1)
     grid.job(chain(1))
     grid.job(chain(3, queue="gridq:pure"))
     grid.seat("m.r", "gridq:pure")
@@ -211,7 +211,7 @@ def test_pure_steps_on_the_slot_are_no_requests(grid: Grid) -> None:
 
 
 def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> None:
-    grid.seat("m.a", concurrency=2, per_minute=1)
+    grid.seat("m.a", concurrency=2, requests_per_minute=1)
     grid.seat("m.b", concurrency=4)
     grid.job(one())
     grid.done(grid.take("m.a"))
@@ -231,7 +231,7 @@ def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> No
 
 def test_the_smaller_of_two_rates_binds_and_none_differs_from_no_limit(grid: Grid) -> None:
     limit(grid, '[seats."m.a"]\nrequests_per_minute = 1')
-    grid.seat(per_minute=5)
+    grid.seat(requests_per_minute=5)
     grid.job(wide(7))
     grid.done(grid.take())
     assert grid.claim() == "limited"
@@ -239,7 +239,7 @@ def test_the_smaller_of_two_rates_binds_and_none_differs_from_no_limit(grid: Gri
     for _ in range(4):
         grid.done(grid.take())
     assert grid.claim() == "limited"
-    grid.seat(per_minute=0)
+    grid.seat(requests_per_minute=0)
     minute_passes(grid)
     assert grid.claim() == "limited"
     limit(grid, "")
@@ -248,7 +248,7 @@ def test_the_smaller_of_two_rates_binds_and_none_differs_from_no_limit(grid: Gri
 
 
 def test_a_clock_set_back_does_not_lock_a_seat(grid: Grid) -> None:
-    grid.seat(per_minute=1)
+    grid.seat(requests_per_minute=1)
     grid.job(wide(2))
     grid.done(grid.take())
     key = grid.keys("claim_times", "m.a")

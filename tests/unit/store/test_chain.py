@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gridq.graph.plan import Plan, Scope
-from gridq.jobs.record import format_chain, parse_chain, build_plan_fields
+from gridq.jobs.record import build_plan_fields, format_chain, parse_chain
 from gridq.protocol.models import Limit
-from gridq.store.admitting import arguments
-from gridq.store.replies import Claim
+from gridq.store.replies import Accepted, Claim, NoSeat, NotLent, QueueLimitReached
+from gridq.store.scripts import NewJob
 from tests.unit.store.entered import entered
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, one, plan, step
@@ -65,8 +65,8 @@ def test_where_the_best_is_not_there_the_next_takes_it_and_is_named(grid: Grid) 
 @pytest.mark.parametrize("why", ["draining", "resting", "paused", "no budget", "lent to others", "gone"])
 def test_what_makes_it_fall_back(grid: Grid, why: str) -> None:
     grid.seat(
-        "m.a", A, rests=why == "resting", budget=100 if why == "no budget" else None,
-        only=["bob"] if why == "lent to others" else (),
+        "m.a", A, draining=why == "resting", budget=100 if why == "no budget" else None,
+        lent_to=["bob"] if why == "lent to others" else (),
     )  # fmt: skip
     grid.seat("m.b", B)
     if why == "draining":
@@ -82,7 +82,7 @@ def test_what_makes_it_fall_back(grid: Grid, why: str) -> None:
 
 
 def test_a_busy_seat_and_a_hasty_one_do_not(grid: Grid) -> None:
-    grid.seat("m.a", A, per_minute=1)
+    grid.seat("m.a", A, requests_per_minute=1)
     grid.seat("m.b", B)
     first = grid.job(chained(A, B))
     claim = grid.take("m.a")
@@ -126,7 +126,10 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
 
 
 def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
-    calm = [Limit(resource="parallel", window="-", amount=1), Limit(resource="requests", window="1m", amount=1)]
+    calm = [
+        Limit(resource="parallel", window="-", amount=1),
+        Limit(resource="requests", window="1m", amount=1),
+    ]
     grid.seat("m.a", A, concurrency=3, limits=calm)
     grid.seat("m.b", B)
     grid.job(chained(A, B))
@@ -289,11 +292,11 @@ def wished(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished")
     """Admit a plan of one step with more fields."""
     told, ready, needs = build_plan_fields(given)
     told += [word for pair in fields.items() for word in pair]
-    asked = arguments(
-        job, agent="ann", prio=0, deadline_ms=HOUR, ttl_ms=HOUR, celery=False, stream=False, wait=True,
-        value=b"1", answer=0, steps=1, needs=needs, ready=ready, fields=told,
+    asked = NewJob(
+        job=job, agent="ann", priority=0, deadline_ms=HOUR, result_ttl_ms=HOUR, celery=False, stream=False,
+        wait_for_seat=True, input=b"1", answer=0, steps=1, queues=needs, ready=ready, fields=told,
     )  # fmt: skip
-    assert grid.scripts.admit(asked) == ["ok"]
+    assert grid.scripts.admit(asked) == Accepted()
     return job
 
 
@@ -312,22 +315,22 @@ def test_a_retry_begins_with_the_first_link(grid: Grid) -> None:
 
 def test_a_chain_is_refused_where_no_link_is_served(grid: Grid) -> None:
     grid.seat("m.c", C)
-    assert grid.admit(chained(A, B), "j1", wait=False) == ["noseat", f"{A}|{B}"]
-    assert grid.admit(chained(A, C), "j2", wait=False) == ["ok"]
-    grid.seat("m.c", C, only=["bob"])
-    assert grid.admit(chained(A, C), "j3", wait=False) == ["barred", f"{A}|{C}", "m.c", "a:bob"]
+    assert grid.admit(chained(A, B), "j1", wait=False) == NoSeat((f"{A}|{B}",))
+    assert grid.admit(chained(A, C), "j2", wait=False) == Accepted()
+    grid.seat("m.c", C, lent_to=["bob"])
+    assert grid.admit(chained(A, C), "j3", wait=False) == NotLent(f"{A}|{C}", (("m.c", "a:bob"),))
     grid.seat("m.b", B)
-    assert grid.admit(chained(A, C, B), "j4", wait=False) == ["ok"]
+    assert grid.admit(chained(A, C, B), "j4", wait=False) == Accepted()
     assert links(grid, "j4") == B
 
 
 def test_room_is_asked_of_the_queue_where_it_would_stand(grid: Grid) -> None:
     grid.seat("m.b", B)
     limit(grid, f'[queues."{B}"]\nmax_pending = 1')
-    assert grid.admit(chained(A, B), "j1") == ["ok"]
-    assert grid.admit(chained(A, B), "j2") == ["queue", B, "1", "1", "1"]
+    assert grid.admit(chained(A, B), "j1") == Accepted()
+    assert grid.admit(chained(A, B), "j2") == QueueLimitReached(B, 1, 1, 1)
     grid.seat("m.a", A)
-    assert grid.admit(chained(A, B), "j2") == ["ok"]
+    assert grid.admit(chained(A, B), "j2") == Accepted()
 
 
 def test_a_cancelled_one_leaves_nothing(grid: Grid) -> None:

@@ -77,7 +77,7 @@ def test_a_seat_that_cannot_pay_for_it_is_not_rung(grid: Grid) -> None:
     [
         ({"limits": [Limit(resource="tokens", window="day", amount=1_000)]}, "600 500"),
         ({"budget": 6_000, "prices": (1_000_000, 5_000_000)}, "600 1100"),
-        ({"budget": 60_000, "hourly": (3_600_000, 70_000)}, "6 11"),
+        ({"budget": 60_000, "hourly_price": (3_600_000, 70_000)}, "6 11"),
     ],
 )
 def test_nor_is_one_whose_budget_has_no_room_for_what_it_will_use(

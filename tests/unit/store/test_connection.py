@@ -164,7 +164,7 @@ def test_read_only_replica_is_refused() -> None:
 
 def test_cluster_is_refused() -> None:
     class Cluster(_Variant):
-        more = f"cluster-enabled yes\ncluster-port {free_port()}\n".encode()
+        more = f"cluster-enabled yes\ncluster-port {find_free_port()}\n".encode()
 
     with Cluster() as own:
         assert isinstance(_complaint(own.url), BrokerIsCluster)

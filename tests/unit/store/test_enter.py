@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gridq.store.replies import Accepted
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 from tests.waiting import wait_for
@@ -21,16 +22,23 @@ def scripts(grid_env: GridEnv) -> Scripts:
 
 
 def enter(scripts: Scripts, request: str, rpm: int | None = None, parallel: int | None = None) -> str:
-    return scripts.enter("k", request, rpm=rpm, parallel=parallel, hold_ms=HOLD)[0]
+    return scripts.enter("k", request, rpm=rpm, parallel=parallel, place_ms=HOLD)[0]
 
 
 def test_so_many_a_minute(scripts: Scripts) -> None:
-    assert [enter(scripts, f"r{n}", rpm=3) for n in range(5)] == ["ok", "ok", "ok", "rate", "rate"]
-    word, wait = scripts.enter("k", "r9", rpm=3, parallel=None, hold_ms=HOLD)
+    assert [enter(scripts, f"r{n}", rpm=3) for n in range(5)] == Accepted(
+        (
+            "ok",
+            "ok",
+            "rate",
+            "rate",
+        )
+    )
+    word, wait = scripts.enter("k", "r9", rpm=3, parallel=None, place_ms=HOLD)
     assert word == "rate"
     assert 50_000 < wait <= 60_001
     assert scripts.client.zcard(scripts.keys("request_times", "k")) == 3, "who is refused counts for nothing"
-    assert scripts.enter("other", "r1", rpm=3, parallel=None, hold_ms=HOLD)[0] == "ok"
+    assert scripts.enter("other", "r1", rpm=3, parallel=None, place_ms=HOLD)[0] == "ok"
 
 
 def test_what_is_a_minute_old_counts_no_more(scripts: Scripts) -> None:
@@ -42,7 +50,12 @@ def test_what_is_a_minute_old_counts_no_more(scripts: Scripts) -> None:
 
 
 def test_so_many_at_once(scripts: Scripts) -> None:
-    assert [enter(scripts, f"r{n}", parallel=2) for n in range(3)] == ["ok", "ok", "parallel"]
+    assert [enter(scripts, f"r{n}", parallel=2) for n in range(3)] == Accepted(
+        (
+            "ok",
+            "parallel",
+        )
+    )
     scripts.depart("k", ["r0"])
     assert enter(scripts, "r3", parallel=2) == "ok"
     assert enter(scripts, "r4", parallel=2) == "parallel"
@@ -69,9 +82,9 @@ def test_one_refused_at_once_has_not_used_up_its_minute(scripts: Scripts) -> Non
 
 
 def test_the_place_of_a_gateway_that_died_lapses(scripts: Scripts) -> None:
-    assert scripts.enter("k", "dead", rpm=None, parallel=1, hold_ms=50)[0] == "ok"
+    assert scripts.enter("k", "dead", rpm=None, parallel=1, place_ms=50)[0] == "ok"
     wait_for(lambda: enter(scripts, "r2", parallel=1) == "ok")
-    scripts.hold("k", ["dead"], HOLD)
+    scripts.extend_places("k", ["dead"], HOLD)
     assert scripts.client.zrange(scripts.keys("open_requests", "k"), 0, -1) == [b"r2"]
 
 
@@ -81,7 +94,7 @@ def test_places_are_held_anew_but_not_those_that_were_given_back(scripts: Script
         assert enter(scripts, request, parallel=3) == "ok"
     before: Any = scripts.client.zmscore(opened, ["r1", "r2"])
     scripts.depart("k", ["r3"])
-    scripts.hold("k", ["r1", "r2", "r3"], 2 * HOLD)
+    scripts.extend_places("k", ["r1", "r2", "r3"], 2 * HOLD)
     found: Any = scripts.client.zmscore(opened, ["r1", "r2", "r3"])
     *after, gone = found
     assert gone is None

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from gridq.limits import ledger
+from gridq.store.replies import AlreadyKnown, QuotaReached
 from tests.unit.store.entered import TEAM, agrees, entered
 from tests.unit.store.limits import DAY, limit, turn_at
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
@@ -82,8 +83,8 @@ def test_jobs_are_counted_with_their_admission(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
     grid.job(one(), "b1", agent="bob")
-    assert grid.admit(one(), "b2", agent="bob")[0] == "quota"
-    assert grid.admit(one(), "j1") == ["known"]
+    assert isinstance(grid.admit(one(), "b2", agent="bob"), QuotaReached)
+    assert grid.admit(one(), "j1") == AlreadyKnown()
     assert [(e.job, e.agent, e.team, e.month) for e in entered(grid, "job")] == [
         ("j1", "ann", "t", "0"),
         ("b1", "bob", "-", "0"),
@@ -267,12 +268,12 @@ def test_an_entry_takes_few_bytes(grid: Grid) -> None:
 
 
 def test_pages_give_each_entry_once(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "PAGE", 2)
+    monkeypatch.setattr(ledger, "PAGE_SIZE", 2)
     grid.seat()
     for number in range(5):
         grid.job(one(), f"j{number}")
         grid.done(grid.take())
     assert [e.job for e in entered(grid)] == [f"j{number}" for number in range(5)]
     last = entered(grid)[-1]
-    assert list(ledger.read(grid.client, grid.keys, since=last.at, until=last.at))[-1] == last
-    assert list(ledger.read(grid.client, grid.keys, after=last.id)) == []
+    assert list(ledger.read_entries(grid.client, grid.keys, since=last.at, until=last.at))[-1] == last
+    assert list(ledger.read_entries(grid.client, grid.keys, after=last.id)) == []

@@ -10,9 +10,9 @@ import pytest
 
 from gridq.app import app
 from gridq.graph.plan import load_step
-from gridq.messaging.monitor_events import started_events, success_events, encode_events, stage_task_id
+from gridq.messaging.monitor_events import encode_events, stage_task_id, started_events, success_events
 from gridq.protocol.models import Usage
-from gridq.store.replies import Claim
+from gridq.store.replies import Accepted, Claim
 from tests.monitor import Monitor
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, Grid, chain, one, plan, step, wide
@@ -41,13 +41,13 @@ def complete(grid: Grid, claim: Claim, **row: object) -> None:
     seat, inc, slot = grid.holders[claim.lease]
     grid.scripts.complete(
         claim.lease, b'"secret"', used=Usage(), rows="[]", seat=seat, incarnation=inc, slot=slot,
-        nonce=grid.nonce(), go_on=False, told=told(claim, **row),
+        nonce=grid.nonce(), go_on=False, events=told(claim, **row),
     )  # fmt: skip
 
 
 def fail(grid: Grid, claim: Claim, kind: str, error: str = '{"code":"stage.failed"}') -> str:
     return grid.scripts.fail(
-        claim.lease, kind, pause_ms=0, used=Usage(), error=error, row="", seat="m.a", told=told(claim),
+        claim.lease, kind, pause_ms=0, used=Usage(), error=error, row="", seat="m.a", events=told(claim),
         uuid=stage_task_id(claim, 0), why="stage.failed",
     )  # fmt: skip
 
@@ -142,10 +142,10 @@ def test_a_batch_job_that_gives_way_has_failed_and_what_it_ran_is_revoked(
     grid.job(plan(step(), step(queue="bench:two"), step(0, 1)), "b1", prio=1)
     running = grid.take()
     grid.job(one(), "b2", prio=1)
-    assert grid.admit(one(), "i1") == ["ok", "b2"]
+    assert grid.admit(one(), "i1") == Accepted(("b2",))
     assert monitor.task("b2", "FAILURE").exception == "queue.dropped"
     limit(grid, '[queues."bench:two"]\nmax_pending = 1\npolicy = "drop-oldest-batch"')
-    assert grid.admit(one(queue="bench:two"), "i2") == ["ok", "b1"]
+    assert grid.admit(one(queue="bench:two"), "i2") == Accepted(("b1",))
     assert monitor.task("b1", "FAILURE").exception == "queue.dropped"
     assert fail(grid, running, "back") == "fenced"
     assert monitor.task("b1.0", "REVOKED").name == "graph/s"

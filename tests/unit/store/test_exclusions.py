@@ -30,9 +30,9 @@ def test_not_while_another_seat_is_live(grid: Grid) -> None:
     grid.seat("m.b")
     job = grid.job(one())
     grid.fail(grid.take("m.a"), "died")
-    assert grid.sweep()[0]["voided"] == 0
+    assert grid.sweep()[0]["readmitted"] == 0
     grid.age("seats", "m.b")
-    assert grid.sweep()[0]["voided"] == 1
+    assert grid.sweep()[0]["readmitted"] == 1
     assert grid.take("m.a").job == job
 
 
@@ -44,7 +44,7 @@ def test_a_seat_that_cannot_take_it_does_not_count(grid: Grid, why: str) -> None
     grid.fail(grid.take("m.a"), "died")
     if why == "draining":
         grid.scripts.leave("m.b", "i1", "drain")
-    assert grid.sweep()[0]["voided"] == 1
+    assert grid.sweep()[0]["readmitted"] == 1
     assert grid.take("m.a").job == job
 
 
@@ -54,7 +54,7 @@ def test_of_the_excluded_only_those_that_do_not_back_off_are_let_in(grid: Grid) 
     job = grid.job(one())
     grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
     grid.fail(grid.take("m.b"), "died")
-    assert grid.sweep()[0]["voided"] == 1
+    assert grid.sweep()[0]["readmitted"] == 1
     assert grid.field(job, "excluded:0") == "m.a"
     assert grid.claim("m.a") == "none"
     assert grid.take("m.b").job == job
@@ -65,9 +65,9 @@ def test_with_no_seat_at_all_they_stay(grid: Grid) -> None:
     grid.job(one())
     grid.fail(grid.take(), "died")
     grid.scripts.leave("m.a", "i1", "go")
-    assert grid.sweep()[0]["voided"] == 0
+    assert grid.sweep()[0]["readmitted"] == 0
     grid.seat("m.a", inc="i2")
-    assert grid.sweep()[0]["voided"] == 1
+    assert grid.sweep()[0]["readmitted"] == 1
 
 
 def test_voiding_goes_in_batches(grid: Grid) -> None:
@@ -78,4 +78,4 @@ def test_voiding_goes_in_batches(grid: Grid) -> None:
     for claim in claims:
         grid.fail(claim, "died")
     grid.age("seats", "m.b")
-    assert [grid.sweep(4)[0]["voided"] for _ in range(4)] == [4, 4, 2, 0]
+    assert [grid.sweep(4)[0]["readmitted"] for _ in range(4)] == [4, 4, 2, 0]

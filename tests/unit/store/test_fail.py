@@ -57,7 +57,7 @@ def test_the_only_seat_s_back_off_holds_too(grid: Grid) -> None:
     grid.seat("m.a")
     grid.job(one())
     grid.fail(grid.take(), "seat", pause_ms=60_000)
-    assert grid.sweep()[0]["voided"] == 0
+    assert grid.sweep()[0]["readmitted"] == 0
     assert grid.claim() == "none"
     grid.wait_over()
     grid.take()
@@ -77,7 +77,7 @@ def test_without_a_pause_the_only_seat_is_let_in_by_the_sweep(grid: Grid) -> Non
     grid.job(one())
     grid.fail(grid.take(), "died")
     assert grid.claim() == "none"
-    assert grid.sweep()[0]["voided"] == 1
+    assert grid.sweep()[0]["readmitted"] == 1
     grid.take()
 
 

@@ -29,8 +29,8 @@ def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
 
 
 def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
-    grid.seat(concurrency=4, limits=[day(20_000)], hourly=HOUR)
-    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 6_500})
+    grid.seat(concurrency=4, limits=[day(20_000)], hourly_price=HOUR)
+    grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 6_500})
     grid.job(wide(4))
     first = grid.take(slot="0")
     assert held(grid) == (0, 6_500)
@@ -46,7 +46,7 @@ def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
 
 
 def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
-    grid.seat(concurrency=3, limits=[day(1_500_000)], hourly=HOUR)
+    grid.seat(concurrency=3, limits=[day(1_500_000)], hourly_price=HOUR)
     grid.job(wide(3))
     grid.take(slot="0")
     grid.take(slot="1")
@@ -56,13 +56,13 @@ def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
 
 
 def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> None:
-    grid.seat(concurrency=3, limits=[day(1_000_000)], hourly=HOUR)
+    grid.seat(concurrency=3, limits=[day(1_000_000)], hourly_price=HOUR)
     for number, told in enumerate(("0 0 5000", "70 30 5000", "70 30")):
         grid.job(one(), f"j{number}", more={"tokens:0": told})
     grid.take(slot="0")
     grid.take(slot="1")
     assert held(grid) == (0, 10_000)
-    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 9_000})
+    grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 9_000})
     grid.take(slot="2")
     assert held(grid) == (0, 19_000)
     grid.job(one(), "j3", more={"tokens:0": "0 0 5000"})
@@ -73,19 +73,19 @@ def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> Non
 
 
 def test_a_queue_that_was_never_measured_is_as_slow_as_the_slowest(grid: Grid) -> None:
-    grid.seat("m.a", "bench:any", "bench:one", "bench:two", limits=[day(100_000)], hourly=HOUR)
-    grid.scripts.renew("m.a", "i1", [], takes={"bench:one": 40, "bench:two": 700})
+    grid.seat("m.a", "bench:any", "bench:one", "bench:two", limits=[day(100_000)], hourly_price=HOUR)
+    grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:one": 40, "bench:two": 700})
     grid.job(one())
     grid.take()
     assert held(grid) == (0, 700)
 
 
 def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still_serves(grid: Grid) -> None:
-    grid.seat("m.a", "bench:any", "bench:one", limits=[day(100_000)], hourly=HOUR)
-    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 500, "bench:one": 9_000})
+    grid.seat("m.a", "bench:any", "bench:one", limits=[day(100_000)], hourly_price=HOUR)
+    grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 500, "bench:one": 9_000})
     grid.scripts.leave("m.a", "i1", "go")
-    grid.seat("m.a", "bench:any", "bench:two", inc="i2", limits=[day(100_000)], hourly=HOUR)
-    grid.scripts.renew("m.a", "i2", [], takes={"bench:two": 80})
+    grid.seat("m.a", "bench:any", "bench:two", inc="i2", limits=[day(100_000)], hourly_price=HOUR)
+    grid.scripts.renew("m.a", "i2", [], stage_ms={"bench:two": 80})
     assert read_live_seats(grid.client, grid.keys)[0].rates.stage_ms == {"bench:any": 500, "bench:two": 80}
     grid.job(one())
     grid.take(inc="i2")
@@ -94,12 +94,12 @@ def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still
 
 
 def test_one_that_takes_more_than_a_whole_window_may_run_in_an_empty_one_alone(grid: Grid) -> None:
-    grid.seat(concurrency=2, limits=[day(100_000)], hourly=HOUR)
+    grid.seat(concurrency=2, limits=[day(100_000)], hourly_price=HOUR)
     grid.job(wide(3))
     first = grid.take(slot="0")
     assert grid.claim(slot="1") == "none"
     grid.done(first, used=10)
-    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 20})
+    grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 20})
     grid.take(slot="0")
     grid.take(slot="1")
     assert held(grid) == (10, 40)
@@ -109,8 +109,8 @@ def test_one_that_takes_more_than_a_whole_window_may_run_in_an_empty_one_alone(g
 def test_what_seats_share_is_held_as_well_and_free_stages_cost_no_time(grid: Grid) -> None:
     limit(grid, '[grid]\nbudgets = [{dollars = 0.01, per = "day"}]')
     for seat in ("m.a", "m.b"):
-        grid.seat(seat, "bench:any", "gridq:local", hourly=HOUR)
-        grid.scripts.renew(seat, "i1", [], takes={"bench:any": 6_000, "gridq:local": 6_000})
+        grid.seat(seat, "bench:any", "gridq:local", hourly_price=HOUR)
+        grid.scripts.renew(seat, "i1", [], stage_ms={"bench:any": 6_000, "gridq:local": 6_000})
     grid.job(wide(2))
     claim = grid.take("m.a")
     assert grid.claim("m.b") == "none"
@@ -138,9 +138,9 @@ def test_programs_reckon_as_the_claim_does(grid: Grid, takes: dict[str, int], to
         "bench:one",
         limits=[day(9_000_000)],
         prices=(300_001, 7),
-        hourly=(1_999_999, 61_001),
+        hourly_price=(1_999_999, 61_001),
     )
-    grid.scripts.renew("m.a", "i1", [], takes=takes)
+    grid.scripts.renew("m.a", "i1", [], stage_ms=takes)
     grid.job(one(), more={"tokens:0": told})
     [seat] = read_live_seats(grid.client, grid.keys)
     grid.take()

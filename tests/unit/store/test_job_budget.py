@@ -50,7 +50,7 @@ def test_what_runs_beside_it_is_stopped(grid: Grid) -> None:
     budget(grid, job, 5)
     first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.complete(first, used=6)
-    assert grid.scripts.fenced([second.lease]) == [second.lease]
+    assert grid.scripts.find_fenced([second.lease]) == [second.lease]
     assert grid.claim(slot="2") == "none"
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gridq.store.replies import Accepted, NoSeat, NotLent
 from tests.unit.store.plans import ANY, Grid, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -23,7 +24,7 @@ def key(grid: Grid, agent: str, team: str | None) -> str:
 
 
 def test_who_may_not_is_never_given_the_seat_and_who_may_goes_first(grid: Grid) -> None:
-    grid.seat("m.a", only=["ci"])
+    grid.seat("m.a", lent_to=["ci"])
     for number in range(30):  # more than a look takes in
         grid.job(one(), agent=f"other{number:02}")
     assert grid.claim() == "none"
@@ -35,7 +36,7 @@ def test_who_may_not_is_never_given_the_seat_and_who_may_goes_first(grid: Grid) 
 
 
 def test_those_it_names_take_turns(grid: Grid) -> None:
-    grid.seat(only=["ann", "bob"])
+    grid.seat(lent_to=["ann", "bob"])
     for agent in ("zoe", "ann", "ann", "bob", "bob"):
         grid.job(one(), agent=agent)
     served = []
@@ -46,44 +47,44 @@ def test_those_it_names_take_turns(grid: Grid) -> None:
 
 
 def test_a_job_that_all_seats_are_barred_to_is_refused_and_nothing_is_written(grid: Grid) -> None:
-    grid.seat("m.a", only=["ci", "team:research"])
+    grid.seat("m.a", lent_to=["ci", "team:research"])
     before = grid.own()
-    assert grid.admit(one(), "j1", wait=False) == ["barred", ANY, "m.a", "a:ci t:research"]
+    assert grid.admit(one(), "j1", wait=False) == NotLent(ANY, (("m.a", "a:ci t:research"),))
     assert grid.own() == before
-    assert grid.admit(one(), "j2", agent="ci", wait=False) == ["ok"]
-    assert grid.admit(one(), "j3", wait=True) == ["ok"]
+    assert grid.admit(one(), "j2", agent="ci", wait=False) == Accepted()
+    assert grid.admit(one(), "j3", wait=True) == Accepted()
     grid.seat("m.b")
-    assert grid.admit(one(), "j4", wait=False) == ["ok"]
+    assert grid.admit(one(), "j4", wait=False) == Accepted()
 
 
 def test_a_team_is_that_of_the_key(grid: Grid) -> None:
-    grid.seat(only=["team:research"])
+    grid.seat(lent_to=["team:research"])
     ann, bob = key(grid, "ann", "research"), key(grid, "bob", "sales")
-    assert grid.admit(one(), "b", agent="bob", key=bob, wait=False)[0] == "barred"
+    assert isinstance(grid.admit(one(), "b", agent="bob", key=bob, wait=False), NotLent)
     grid.job(one(), "b", agent="bob", key=bob)
     assert grid.claim() == "none"
-    assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == ["ok"]
+    assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == Accepted()
     assert grid.take().job == "a"
 
 
 def test_a_team_of_the_quotas_file_goes_before_that_of_the_key(grid: Grid) -> None:
-    grid.seat(only=["team:research"])
+    grid.seat(lent_to=["team:research"])
     ann = key(grid, "ann", "sales")
     grid.scripts.limit("d", "{}", {"a:ann": "research - -"})
-    assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == ["ok"]
+    assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == Accepted()
     assert grid.take().job == "a"
 
 
 def test_one_that_joins_later_is_not_for_those_who_wait_already(grid: Grid) -> None:
     grid.job(wide(3), "old", agent="bob")
-    grid.seat("m.a", only=["ci"])
+    grid.seat("m.a", lent_to=["ci"])
     assert grid.claim() == "none"
-    grid.seat("m.a", only=["bob"])
+    grid.seat("m.a", lent_to=["bob"])
     assert grid.take().job == "old"
 
 
 def test_it_is_rung_for_those_alone_whom_it_is_lent_to(grid: Grid) -> None:
-    grid.seat("m.a", only=["ci"])
+    grid.seat("m.a", lent_to=["ci"])
     grid.seat("m.b")
     grid.job(one(), agent="bob")
     assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
@@ -95,7 +96,7 @@ def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
     grid.seat("m.b")
     job = grid.job(wide(1), agent="bob")
     claim = grid.take("m.b")
-    grid.seat("m.a", only=["ci"])
+    grid.seat("m.a", lent_to=["ci"])
     grid.clear("seat:m.a", "seat:m.b", ANY)
     grid.done(claim)
     assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
@@ -106,24 +107,24 @@ def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
 
 def test_where_nobody_else_is_idle_it_is_rung_for_whoever_waits(grid: Grid) -> None:
     grid.job(one(), agent="ci")
-    grid.seat("m.a", only=["ci"])
+    grid.seat("m.a", lent_to=["ci"])
     assert grid.wake_ups("seat:m.a") == 1
 
 
 def test_whom_it_is_lent_to_is_forgotten_with_it(grid: Grid) -> None:
-    grid.seat(only=["ci"])
+    grid.seat(lent_to=["ci"])
     assert grid.client.hgetall(grid.keys("lent_seats")) == {b"m.a": b"a:ci"}
     grid.seat()
     assert not grid.client.exists(grid.keys("lent_seats"))
     grid.job(one())
     assert grid.take()
-    grid.seat(only=["ci"])
+    grid.seat(lent_to=["ci"])
     grid.scripts.leave("m.a", "i1", "go")
     assert not grid.client.exists(grid.keys("lent_seats"))
 
 
 def test_a_seat_of_mixed_exclusions_is_looked_at_stage_by_stage(grid: Grid) -> None:
-    grid.seat("m.a", only=["ci", "team:research"])
+    grid.seat("m.a", lent_to=["ci", "team:research"])
     for number in range(70):  # more classes than a queue keeps apart
         grid.job(one(cost=10_000 * (number + 1)), agent="bob")
     job = grid.job(one(), agent="ci")
@@ -131,19 +132,19 @@ def test_a_seat_of_mixed_exclusions_is_looked_at_stage_by_stage(grid: Grid) -> N
 
 
 def test_a_seat_that_rests_is_live_and_serves_nobody(grid: Grid) -> None:
-    grid.seat(rests=True)
-    assert grid.admit(one(), "j", wait=False) == ["noseat", ANY]
+    grid.seat(draining=True)
+    assert grid.admit(one(), "j", wait=False) == NoSeat((ANY,))
     assert grid.claim() == "draining"
-    grid.seat(rests=True)
+    grid.seat(draining=True)
     assert grid.client.hget(grid.keys("concurrency"), ANY) is None
     grid.seat()
     assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
-    grid.seat(rests=True, concurrency=3)
+    grid.seat(draining=True, concurrency=3)
     assert grid.client.hget(grid.keys("concurrency"), ANY) is None
 
 
 def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid) -> None:
-    grid.seat(only=["ci", "team:research"])
+    grid.seat(lent_to=["ci", "team:research"])
     late = grid.job(one(), "late", agent="bob", queue_timeout_ms=1)
     grid.job(one(), "due", agent="bob")
     grid.wait_over()
@@ -154,8 +155,8 @@ def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid
 
 
 def test_no_team_is_no_team_that_a_seat_could_be_lent_to(grid: Grid) -> None:
-    grid.seat(only=["team:-"])
-    assert grid.admit(one(), "j1", agent="bob", key=key(grid, "bob", None), wait=False)[0] == "barred"
+    grid.seat(lent_to=["team:-"])
+    assert isinstance(grid.admit(one(), "j1", agent="bob", key=key(grid, "bob", None), wait=False), NotLent)
     grid.scripts.limit("d", "{}", {"a:*": "- - -"})
     grid.job(one(), "j2", agent="bob", key="k-bob")
     assert grid.claim() == "none"

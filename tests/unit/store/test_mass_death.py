@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gridq.router.sweep import BATCH, Sweeper
+from gridq.router.sweep import BATCH_ITEMS, Sweeper
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -76,8 +76,8 @@ def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
     assert int(grid.client.hget(grid.keys("attempts_lost"), "count")) == MANY
     assert not grid.client.exists(grid.keys("leases"), grid.keys("lease_info"), grid.keys("seats"))
     assert len(grid.pending()) == MANY
-    assert all(batch["died"] <= BATCH and batch["seats"] <= BATCH for batch in sweeper.batches)
-    assert len(sweeper.batches) <= MANY * 2 / BATCH + 1
+    assert all(batch["died"] <= BATCH_ITEMS and batch["seats"] <= BATCH_ITEMS for batch in sweeper.batches)
+    assert len(sweeper.batches) <= MANY * 2 / BATCH_ITEMS + 1
     grid.seat("m.new", concurrency=MANY)
     for slot in range(MANY):
         grid.take("m.new", slot=str(slot))
@@ -88,7 +88,7 @@ def test_leases_that_lapse_while_their_seats_live(grid: Grid) -> None:
     die(grid, "leases")
     sweeper = Watched(grid)
     assert sweeper.sweep()["died"] == MANY
-    assert len(sweeper.batches) == MANY / BATCH + 1
+    assert len(sweeper.batches) == MANY / BATCH_ITEMS + 1
     assert sweeper.sweep()["died"] == 0
     assert len(grid.pending()) == MANY
 
@@ -109,7 +109,7 @@ def test_any_number_of_routers_share_the_work(grid: Grid) -> None:
 
 def test_no_sort_waits_for_another(grid: Grid) -> None:
     """Of each sort more is due than a batch takes: the first batch takes of each, and the turn takes all."""
-    number = BATCH + 50
+    number = BATCH_ITEMS + 50
     fill(grid, 10, number // 10)
     for job in range(number):
         grid.enqueue(f"queued{job}", celery=False)
@@ -124,13 +124,13 @@ def test_no_sort_waits_for_another(grid: Grid) -> None:
     sweeper = Watched(grid, lambda job: answered.update([job]))
     found = sweeper.sweep()
     first = sweeper.batches[0]
-    assert all(first[sort] == BATCH for sort in ("died", "due", "expired", "rung")), first
+    assert all(first[sort] == BATCH_ITEMS for sort in ("died", "due", "expired", "woken")), first
     assert (found["died"], found["expired"], found["due"]) == (number, number, number)
     assert grid.client.zcount(grid.keys("ended_jobs"), "-inf", grid.now()) == 0
-    assert found["rung"] == BATCH, "the routers' queue has room for so many"
+    assert found["woken"] == BATCH_ITEMS, "the routers' queue has room for so many"
     sweeper.start()
     try:
-        while len(answered) < BATCH:
+        while len(answered) < BATCH_ITEMS:
             threading.Event().wait(0.01)
     finally:
         sweeper.stop()

@@ -362,7 +362,9 @@ def test_a_clock_that_is_set_back_stretches_no_window(grid: Grid) -> None:
     grid.client.set(grid.keys("last_sweep"), grid.now() + year, px=HOUR)
     grid.scripts.sweep()
     now = grid.now()
-    ends = {name: (meter.used, round(((meter.resets_at or 0) - now) / HOUR)) for name, meter in sheets().items()}
+    ends = {
+        name: (meter.used, round(((meter.resets_at or 0) - now) / HOUR)) for name, meter in sheets().items()
+    }
     assert ends == {
         "requests/5h": (1, 5), "requests/month": (1, 20), "tokens/week": (7, 20), "jobs/day": (1, 20),
     }  # fmt: skip

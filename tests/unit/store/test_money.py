@@ -51,8 +51,8 @@ def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
     grid.job(one(cost=6_000))
     before = grid.own()
     value = b'"x"'
-    refusal = ask(grid, 4_001, value=value)
-    assert quota(refusal).what == "agent_money"
+    refusal = quota(ask(grid, 4_001, value=value))
+    assert refusal.what == "agent_money"
     assert grid.own() == before
     assert account(grid, "ann", "jobs").spent == 1
     assert ask(grid, 4_000) == Accepted()
@@ -61,7 +61,7 @@ def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
     assert error.path == "agents.ann.monthly_dollars"
     assert "$0.01 a month" in str(error)
     assert error.details["reserved"] == 6_000
-    assert "given back what they hold" in (error.fix or "")
+    assert "released what they reserved" in (error.fix or "")
 
 
 def test_a_refused_job_s_long_input_is_dropped(grid: Grid) -> None:
@@ -76,7 +76,7 @@ def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     turn_at(grid, DAY)
-    error = build_quota_error(ask(grid, 10_001), "UTC")
+    error = build_quota_error(quota(ask(grid, 10_001)), "UTC")
     assert error.details["retry_at"] is None
     assert "to 0.010001 or more" in (error.fix or "")
 
@@ -113,7 +113,7 @@ def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
     assert ask(grid, 4_000, "bob") == Accepted()
     assert account(grid, "t").remaining == 0
     limit(grid, TEAM.replace("monthly_dollars = 0.01", "monthly_jobs = 2"))
-    assert isinstance(build_quota_error(ask(grid, 0), "UTC"), TeamJobsExceeded)
+    assert isinstance(build_quota_error(quota(ask(grid, 0)), "UTC"), TeamJobsExceeded)
 
 
 def test_the_same_job_again_holds_nothing_more(grid: Grid) -> None:
@@ -196,7 +196,7 @@ def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
     grid.client.hset(grid.keys("calendar"), "month", f"{now - DAY} {now + DAY}")
     grid.job(one(cost=4_000))
     grid.done(grid.take(), used=9_000)
-    error = build_quota_error(ask(grid, 2_000), "Europe/Berlin")
+    error = build_quota_error(quota(ask(grid, 2_000)), "Europe/Berlin")
     assert account(grid, "ann").until == now + DAY
     assert error.details["retry_at"][-6:] in ("+01:00", "+02:00")
     assert error.details["retry_at"] in (error.fix or "")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gridq.store.replies import Accepted, AdmitReply, QuotaReached
 from tests.unit.store.entered import agrees
 from tests.unit.store.limits import DAY, HOUR, ask, limit, over, parked, turn, turn_at
-from tests.unit.store.plans import Grid, chain, one
+from tests.unit.store.plans import Grid, chain, one, quota, quota_of
 from tests.unit.store.test_meters import numbers
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -27,20 +28,20 @@ def test_an_agent_s_day(grid: Grid) -> None:
     turn_at(grid, HOUR, period="day")
     limit(grid, PEOPLE)
     grid.seat(concurrency=2)
-    assert ask(grid, 6_000) == ["ok"]
-    refused = ask(grid, 6_000)
-    assert refused[:3] == ["quota", "agent_money", "ann"]
-    assert refused[3:7] == ["0", "6000", "10000", "6000"]
+    assert ask(grid, 6_000) == Accepted()
+    refused = quota(ask(grid, 6_000))
+    assert (refused.what, refused.name) == ("agent_money", "ann")
+    assert (refused.used, refused.reserved, refused.limit, refused.needed) == (0, 6_000, 10_000, 6_000)
     assert int(refused[7]) <= grid.now() + HOUR
     assert refused[8] == "day"
     grid.done(grid.take(), used=2_000)
     assert numbers(grid.shared("a:ann")) == {"money/day": (2_000, 0), "jobs/day": (1, 0)}
-    assert ask(grid, 1) == ["ok"]
-    assert ask(grid, 1) == ["ok"]
-    assert ask(grid, 1)[:3] == ["quota", "agent_jobs", "ann"]
+    assert ask(grid, 1) == Accepted()
+    assert ask(grid, 1) == Accepted()
+    assert quota_of(ask(grid, 1)) == ("agent_jobs", "ann")
     agrees(grid)
     turn(grid, "day")
-    assert ask(grid, 1) == ["ok"]
+    assert ask(grid, 1) == Accepted()
     assert numbers(grid.shared("a:ann")) == {"money/day": (0, 3), "jobs/day": (1, 0)}
     agrees(grid)
 
@@ -50,15 +51,15 @@ def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
     limit(grid, PEOPLE)
     grid.seat()
 
-    def admit(job: str, *tokens: int) -> str:
+    def admit(job: str, *tokens: int) -> AdmitReply:
         given = chain(len(tokens))
         arguments = {f"tokens:{step}": f"{number} 0" for step, number in enumerate(tokens)}
-        return grid.admit(given, job, more=arguments)[0]
+        return grid.admit(given, job, more=arguments)
 
-    assert admit("j1", 300, 200) == "ok"
+    assert admit("j1", 300, 200) == Accepted()
     assert numbers(grid.shared("t:t")) == {"tokens/week": (0, 500)}
-    assert admit("j2", 400) == "ok"
-    assert admit("j3", 101) == "quota"
+    assert admit("j2", 400) == Accepted()
+    assert isinstance(admit("j3", 101), QuotaReached)
     agrees(grid)
     first = grid.take()
     grid.done(first, tokens=(250, 100))
@@ -75,11 +76,11 @@ def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
 
 def test_everybody_else_each_has_a_day_of_their_own(grid: Grid) -> None:
     limit(grid, PEOPLE)
-    assert ask(grid, agent="bob") == ["ok"]
-    assert ask(grid, agent="bob")[:3] == ["quota", "agent_jobs", "bob"]
-    assert ask(grid, agent="eve") == ["ok"]
+    assert ask(grid, agent="bob") == Accepted()
+    assert quota_of(ask(grid, agent="bob")) == ("agent_jobs", "bob")
+    assert ask(grid, agent="eve") == Accepted()
     limit(grid, PEOPLE)
-    assert ask(grid, agent="bob")[:3] == ["quota", "agent_jobs", "bob"]
+    assert quota_of(ask(grid, agent="bob")) == ("agent_jobs", "bob")
     agrees(grid)
 
 
@@ -88,13 +89,13 @@ def test_who_uses_nothing_any_more_is_forgotten(grid: Grid) -> None:
     limit(grid, PEOPLE)
     grid.seat()
     for number in range(20):
-        assert ask(grid, agent=f"passing-{number}") == ["ok"]
+        assert ask(grid, agent=f"passing-{number}") == Accepted()
     over(grid, "day")
     for _ in range(60):
         grid.sweep()
     assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann", "t:t"}
-    assert ask(grid, agent="passing-1") == ["ok"]
-    assert ask(grid, agent="passing-1")[:2] == ["quota", "agent_jobs"]
+    assert ask(grid, agent="passing-1") == Accepted()
+    assert quota(ask(grid, agent="passing-1")).what == "agent_jobs"
     agrees(grid)
 
 
@@ -104,12 +105,12 @@ def test_a_team_over_its_tokens_stands_aside_until_the_week_turns(grid: Grid) ->
     turn_at(grid, 5 * DAY, period="week")
     limit(grid, PEOPLE)
     grid.seat()
-    assert ask(grid) == ["ok"]
+    assert ask(grid) == Accepted()
     grid.job(one(), "waits")
     grid.done(grid.take(), tokens=(900, 300))
     assert parked(grid) == {"ann"}
     assert grid.claim() == "none"
-    assert ask(grid)[:3] == ["quota", "team_tokens", "t"]
+    assert quota_of(ask(grid)) == ("team_tokens", "t")
     turn(grid, "week")
     turn(grid, "day")
     grid.sweep()
@@ -139,7 +140,7 @@ def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> 
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     turn_at(grid, 3 * DAY, period="week")
-    assert grid.scripts.afford("ann", "k", 5, 5) == ("k", [])  # no limits
+    assert grid.scripts.afford("ann", "k", 5, 5) == ("k", None)  # no limits
     limit(
         grid,
         PEOPLE + "monthly_jobs = 4\n[agents.eve]\nmonthly_dollars = 0.02\n[agents.mute]\nmonthly_jobs = 0",
@@ -155,12 +156,13 @@ def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> 
         _, look = grid.scripts.afford(agent, "-", cost, tokens)
         assert everything(grid) == before
         asked = ask(grid, cost, agent, more={"tokens:0": f"{tokens} 0"})
-        assert (look or ["ok"]) == asked
-        told.add(asked[1] if asked[0] == "quota" else "ok")
+        assert (look or Accepted()) == asked
+        told.add(asked.what if isinstance(asked, QuotaReached) else "ok")
     assert told == {"ok", "agent_money", "agent_jobs", "team_tokens"}
-    assert grid.scripts.afford("ann", "other", 0, 0)[0] == "t"
-    team, reply = grid.scripts.afford("eve", "t", 0, 900)
-    assert (team, reply[:3]) == ("t", ["quota", "team_tokens", "t"])
+    assert grid.scripts.afford("ann", "other", 0, 0).team == "t"
+    team, refusal = grid.scripts.afford("eve", "t", 0, 900)
+    assert refusal is not None
+    assert (team, refusal.what, refusal.name) == ("t", "team_tokens", "t")
 
 
 def everything(grid: Grid) -> dict[bytes, bytes | None]:

@@ -9,9 +9,10 @@ import pytest
 
 from gridq.errors import GridError
 from gridq.graph.plan import Scope
-from gridq.protocol.meters import format_local_time, describe_shortage
+from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.models import Limit
 from gridq.protocol.states import JobState
+from gridq.store.replies import Accepted, AlreadyKnown
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
 
@@ -104,7 +105,9 @@ def test_when_the_budget_turns(grid: Grid) -> None:
     shown = reason(grid)
     (meter,) = grid.meters("m.a")
     assert meter.resets_at is not None
-    assert shown.endswith(f": m.a has 0 tokens left of 7 tokens in 5h, until {format_local_time(meter.resets_at)}")
+    assert shown.endswith(
+        f": m.a has 0 tokens left of 7 tokens in 5h, until {format_local_time(meter.resets_at)}"
+    )
     assert shown.endswith(describe_shortage(meter, "m.a"))  # as explain and whoever waits tell it
     details = error(grid, "late").details
     assert "turns_at" not in details
@@ -112,7 +115,7 @@ def test_when_the_budget_turns(grid: Grid) -> None:
 
 
 def test_why_the_rate_is_used_up(grid: Grid) -> None:
-    grid.seat(concurrency=2, per_minute=1)
+    grid.seat(concurrency=2, requests_per_minute=1)
     grid.job(one(), "j1")
     grid.take()
     assert reason(grid) == "its seats had made their requests of the minute"
@@ -145,7 +148,8 @@ def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left"), [("done", ["queue_timeout:j1:1:0.0"]), ("stage", []), ("back", ["queue_timeout:j1:0:0.1"])]
+    ("said", "left"),
+    [("done", ["queue_timeout:j1:1:0.0"]), ("stage", []), ("back", ["queue_timeout:j1:0:0.1"])],
 )
 def test_what_a_lapsed_attempt_says_stops_its_timer(grid: Grid, said: str, left: list[str]) -> None:
     """The stage stands ready no more, or again; nothing of a job that has ended is left behind."""
@@ -216,7 +220,7 @@ def test_what_was_ready_for_too_long_is_not_begun_any_more(grid: Grid) -> None:
 
 
 def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
-    assert grid.enqueue("j1", queue_timeout_ms=1000)
+    assert grid.enqueue("j1", queue_timeout_ms=1000) == Accepted()
     assert timers(grid) == ["inbox_timeout:j1:0:0"]
     over(grid)
     found = error(grid, "j1")
@@ -228,7 +232,7 @@ def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None
     grid.seat()
     grid.enqueue("j1", queue_timeout_ms=1000)
     grid.client.hset(grid.keys("submitted", "j1"), "submitted_at", 1)
-    assert grid.admit(one(), "j1", deadline_ms=None, queue_timeout_ms=1000) == ["known"]
+    assert grid.admit(one(), "j1", deadline_ms=None, queue_timeout_ms=1000) == AlreadyKnown()
     over(grid)
     assert error(grid, "j1").code == "job.queue_timeout"
 
@@ -236,7 +240,7 @@ def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None
 def test_nothing_is_left_when_the_job_ends(grid: Grid) -> None:
     grid.seat()
     grid.enqueue("j1", queue_timeout_ms=MINUTE)
-    assert grid.admit(wide(5), "j1", deadline_ms=None, queue_timeout_ms=MINUTE) == ["ok"]
+    assert grid.admit(wide(5), "j1", deadline_ms=None, queue_timeout_ms=MINUTE) == Accepted()
     assert len(timers(grid)) == 5
     grid.take()
     assert len(timers(grid)) == 4

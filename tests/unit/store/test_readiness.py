@@ -97,7 +97,7 @@ def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) 
 def test_a_wrong_address_and_a_wrong_password_are_told_at_once(slow: SlowServer) -> None:
     told: list[str] = []
     with (
-        connect(f"redis://127.0.0.1:{free_port()}/0", retry=False) as nobody,
+        connect(f"redis://127.0.0.1:{find_free_port()}/0", retry=False) as nobody,
         pytest.raises(BrokerUnreachable),
     ):
         await_server(nobody, told.append)

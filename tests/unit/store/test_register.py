@@ -142,6 +142,6 @@ def test_it_takes_again_what_it_drained_from(grid: Grid) -> None:
 
 
 def test_the_record_has_a_life(grid: Grid) -> None:
-    grid.seat(ttl_ms=HOUR)
+    grid.seat(record_ttl_ms=HOUR)
     life: int = grid.client.pttl(grid.keys("seat", "m.a"))
     assert 0 < life <= HOUR

@@ -44,7 +44,7 @@ def test_a_dead_or_replaced_seat_is_told(grid: Grid) -> None:
 
 
 def test_the_record_of_a_live_seat_does_not_run_out(grid: Grid) -> None:
-    grid.seat(ttl_ms=HOUR)
+    grid.seat(record_ttl_ms=HOUR)
     grid.client.pexpire(grid.keys("seat", "m.a"), 5000)
     grid.scripts.renew("m.a", "i1", [])
     assert grid.client.pttl(grid.keys("seat", "m.a")) > HOUR // 2

@@ -51,14 +51,14 @@ class Counted:
 @pytest.fixture
 def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
     """Of the client that `grid` calls by, once a seat and an agent are under every limit there is."""
-    grid.seat(budget=50 * DOLLAR, per_minute=60)
+    grid.seat(budget=50 * DOLLAR, requests_per_minute=60)
     limits = Limits(
         {"ann": AgentLimit("lab", 20 * DOLLAR, 100)},
         {"lab": TeamLimit(30 * DOLLAR, 200)},
         {"m.a": SeatLimit((Limit(resource="money", window="day", amount=40 * DOLLAR),), 60)},
         digest="all",
     )
-    grid.scripts.limit(limits.digest, "{}", limits.fields())
+    grid.scripts.limit(limits.digest, "{}", limits.to_fields())
     for text in grid.scripts.sources.values():
         grid.client.script_load(text)  # a script that the server does not know is sent a second time
     counted = Counted(grid_env.url)

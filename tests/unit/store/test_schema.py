@@ -11,6 +11,7 @@ from redis import Redis
 from gridq.config.settings import Settings
 from gridq.errors import SchemaMismatch
 from gridq.store import schema, scripts
+from gridq.store.replies import Accepted, AdmitReply
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one
@@ -36,17 +37,17 @@ def older(grid: Grid) -> Scripts:
 
 
 def _register(which: Scripts, seat: str = "m.new") -> None:
-    which.register(seat, "i1", host="h1", concurrency=1, queues=["bench:any"], ttl_ms=3_600_000)
+    which.register(seat, "i1", host="h1", concurrency=1, queues=["bench:any"], record_ttl_ms=3_600_000)
 
 
 def _enqueue(which: Scripts, value: bytes = b"1") -> Any:
     return which.enqueue(
-        "j9", agent="ann", deadline_ms=3_600_000, ttl_ms=60_000, celery=False, stream=False, graph=b"{}",
-        value=value, options=b"{}",
+        "j9", agent="ann", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=False, stream=False, graph=b"{}",
+        input=value, options=b"{}",
     )  # fmt: skip
 
 
-def _admit(which: Scripts, value: bytes = b"1") -> list[str]:
+def _admit(which: Scripts, value: bytes = b"1") -> AdmitReply:
     made = Grid(which.client, which.config)
     made.scripts = which
     return made.admit(one(), "j9", value=value)
@@ -59,7 +60,7 @@ BEGINNINGS: dict[str, Callable[[Scripts], Any]] = {
     "stop": lambda which: which.stop("j1", "cancelled", "{}"),
     "sweep": lambda which: which.sweep(),
     "limit": lambda which: which.limit("", "", {}),
-    "adopt": lambda which: which.call("adopt"),
+    "adopt": lambda which: which.run("adopt"),
 }
 
 
@@ -89,7 +90,7 @@ def test_one_of_the_same_schema_works_beside_it(grid: Grid) -> None:
     other = of_version(schema.SCHEMA, grid.client, grid.config)
     grid.seat()
     _register(other)
-    assert _admit(other) == ["ok"]
+    assert _admit(other) == Accepted()
     other.sweep()
 
 
@@ -144,20 +145,20 @@ def test_a_seat_that_could_not_renew_is_no_dead_one(grid: Grid, newer: Scripts) 
     grid.seat()
     grid.age("seats", "m.a")
     with pytest.raises(SchemaMismatch):
-        newer.call("adopt")
+        newer.run("adopt")
     since, _ = grid.client.get(grid.keys("upgrade")).split()
     # A lease later, but with a gap: the server may have been away again.
     gap = int(since) - grid.config.lease_ms
     grid.client.set(grid.keys("upgrade"), f"{gap} {gap}", px=60_000)
     with pytest.raises(SchemaMismatch):
-        newer.call("adopt")
+        newer.run("adopt")
     # A lease later, having asked all the time.
     grid.client.set(grid.keys("upgrade"), f"{gap} {grid.now()}", px=60_000)
     assert grid.scripts.renew("m.a", "i1", []) == []
     with pytest.raises(SchemaMismatch):
-        newer.call("adopt")
+        newer.run("adopt")
     grid.age("seats", "m.a")
-    assert newer.call("adopt") == 1
+    assert newer.run("adopt") == 1
     assert grid.scripts.renew("m.a", "i1", []) == [], "it may: its incarnation is still there"
     with pytest.raises(SchemaMismatch):
         grid.seat()
@@ -171,7 +172,7 @@ def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: 
     grid.scripts.leave("m.a", "i1", "go")
     newer.adopt()
     _register(newer)
-    assert _admit(newer) == ["ok"]
+    assert _admit(newer) == Accepted()
     before = state(grid)
     assert grid.scripts.renew("m.a", "i1", [claim.lease]) is None
     assert grid.claim() == "gone"
@@ -196,5 +197,5 @@ def test_nobody_reads_the_long_input_of_what_is_refused(grid: Grid, newer: Scrip
 
 
 def test_every_script_is_one_that_begins_or_one_that_goes_on() -> None:
-    asked = {name for name in scripts.NAMES if "SCHEMA " in scripts.source(name, "")}
+    asked = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, "")}
     assert asked == {*BEGINNINGS, "quarantine"}

@@ -6,7 +6,7 @@ import pytest
 
 from gridq.protocol.queue_names import PURE, ROUTER
 from gridq.protocol.states import JobState
-from gridq.store.replies import Loss
+from gridq.store.replies import AlreadyKnown, Loss
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -168,12 +168,12 @@ def test_long_jobs_end_one_at_a_time(grid: Grid) -> None:
 def test_the_inbox_is_rung_again_until_admission(grid: Grid) -> None:
     grid.seat("r.router", PURE)
     grid.enqueue("j1")
-    assert grid.sweep()[0]["rung"] == 0  # not before its own message had time
+    assert grid.sweep()[0]["woken"] == 0  # not before its own message had time
     for times in (1, 2):
         grid.age("inbox", "j1")
-        assert grid.sweep()[0]["rung"] == 1
+        assert grid.sweep()[0]["woken"] == 1
         assert grid.wake_ups(ROUTER) == times
-    assert grid.sweep()[0]["rung"] == 0
+    assert grid.sweep()[0]["woken"] == 0
     text: bytes = grid.client.lindex(grid.keys.queue(ROUTER), 0)
     assert b'"id": "j1"' in text
     grid.admit(one(), "j1", deadline_ms=None)
@@ -184,20 +184,20 @@ def test_the_routers_queue_does_not_fill_up(grid: Grid) -> None:
     for number in range(20):
         grid.enqueue(f"j{number}")
         grid.age("inbox", f"j{number}")
-    assert grid.sweep(8).found["rung"] == 8
-    assert grid.sweep(8).found["rung"] == 0
+    assert grid.sweep(8).found["woken"] == 8
+    assert grid.sweep(8).found["woken"] == 0
     assert grid.wake_ups(ROUTER) == 8
     grid.clear(ROUTER)  # routers have come to them: the next are rung for
-    assert grid.sweep(200).found["rung"] == 12
+    assert grid.sweep(200).found["woken"] == 12
 
 
 def test_jobs_in_the_inbox_wait_while_the_server_is_full(grid: Grid) -> None:
     grid.enqueue("j1")
     grid.age("inbox", "j1")
     grid.client.set(grid.keys("memory_full"), "9 10", px=60_000)
-    assert grid.sweep().found["rung"] == 0
+    assert grid.sweep().found["woken"] == 0
     grid.client.delete(grid.keys("memory_full"))
-    assert grid.sweep().found["rung"] == 1
+    assert grid.sweep().found["woken"] == 1
 
 
 def test_due_answers_come_again_until_they_are_written(grid: Grid) -> None:
@@ -367,6 +367,6 @@ def test_a_job_that_is_long_over_is_left_to_the_sweep(grid: Grid) -> None:
     grid.enqueue("j1")
     grid.client.hset(grid.keys("submitted", "j1"), "deadline", 1)
     grid.age("deadlines", "j1")
-    assert grid.admit(one(), "j1", deadline_ms=None) == ["known"]
+    assert grid.admit(one(), "j1", deadline_ms=None) == AlreadyKnown()
     assert grid.sweep().found["expired"] == 1
     assert grid.client.exists(grid.keys("result", "j1"))

@@ -80,7 +80,7 @@ def test_what_was_used_before_the_ledger_began_is_carried_over(grid: Grid) -> No
         ("t:t", "jobs", 1),
         ("t:t", "money", 500),
     ]
-    assert next(ledger.read(grid.client, grid.keys)).what == "begin"
+    assert next(ledger.read_entries(grid.client, grid.keys)).what == "begin"
     agrees(grid)
 
 
@@ -131,7 +131,7 @@ def test_every_counter_that_is_wrong_is_named(grid: Grid) -> None:
     assert verify(grid.client, grid.keys).differences == (
         Difference("team t: jobs of the month", 0, 1),
         Difference("agent ann: money of the month", 71, 70),
-        Difference("seat m.a: money a month, held", 3, 0),
+        Difference("seat m.a: money a month, reserved", 3, 0),
         Difference("seat m.a: money a month, used", 72, 70),
     )
 

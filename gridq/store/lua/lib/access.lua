@@ -2,7 +2,7 @@
 
 -- Whether a seat is lent to an agent or its team. `only`: whom it is lent to alone ('a:<agent>' and 't:<team>', space separated),
 -- as its record says it; false or nil: to everybody.
-local function lent(only, agent, team)
+local function is_lent_to(only, agent, team)
   if not only then return true end
   only = ' ' .. only .. ' '
   return string.find(only, ' a:' .. agent .. ' ', 1, true) ~= nil
@@ -11,7 +11,7 @@ end
 
 -- Why a submission by this key is refused: missing (the grid has keys and none came), unknown, revoked; false where it may. The
 -- key's secret was checked by whoever read it; here it must still stand and be that agent's. Second: the key's team or '-'.
-local function key_fault(id, agent)
+local function check_api_key(id, agent)
   if id == '' then return C('EXISTS', K .. 'api_keys') == 1 and 'missing', '-' end
   local text = C('HGET', K .. 'api_keys', id)
   local key = text and cjson.decode(text) or {}
@@ -27,15 +27,15 @@ end
 
 -- The refusal where all live seats of one of the `queues` are lent to others: {'barred', queue, seat, whom that is lent to, …}. Of
 -- queues with | between them one is enough. lends: seat → whom it is lent to alone.
-local function barred(queues, agent, team)
+local function find_not_lent(queues, agent, team)
   if C('EXISTS', K .. 'lent_seats') == 0 then return nil end
   team = team_of(agent, team)
   for links in words(queues) do
-    local found, free = {'barred', links}, false
+    local found, free = {'not_lent', links}, false
     for q in string.gmatch(links, '[^|]+') do
       for _, seat in ipairs(free and {} or C('SMEMBERS', K .. 'serving:' .. q)) do
         local only = C('HGET', K .. 'lent_seats', seat)
-        free = lent(only, agent, team)
+        free = is_lent_to(only, agent, team)
         if free then break end
         found[#found + 1], found[#found + 2] = seat, only
       end

@@ -6,7 +6,7 @@
 -- → when they were looked at last.
 
 -- The links of a chain as {q, unfit}, and at which of them the stage stands.
-local function links_of(chain)
+local function parse_chain(chain)
   local at, rest = string.match(chain, '^(%d+) (.*)$')
   local links = {}
   for q, unfit in string.gmatch(rest, '([^ |]+)|(%S*)') do links[#links + 1] = {q = q, unfit = unfit} end
@@ -15,35 +15,35 @@ end
 
 -- Whether a seat has budget left for a stage of a queue, of this cost, that was told to use so many tokens. What it may give in a minute
 -- or at once is none: there it is only busy. Asked once in a script.
-local purses = {}
-local function affords(seat, q, cost, told)
+local afford_cache = {}
+local function can_afford(seat, q, cost, told)
   if told == '' then told = nil end
   local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (told or '')
-  if purses[id] == nil then
+  if afford_cache[id] == nil then
     local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'), {}
-    for i, s in ipairs(bound_by(seat, f[1], f[2], f[3]) or {}) do
+    for i, s in ipairs(budgets_of_seat(seat, f[1], f[2], f[3]) or {}) do
       calm[i] = {name = s.name, only = s.only, list = {}}
       for _, m in ipairs(s.list) do
-        if m.thing ~= 'parallel' and (lasting(m.window) or FOREVER) > 60000 then table.insert(calm[i].list, m) end
+        if m.resource ~= 'parallel' and (window_length(m.window) or FOREVER) > 60000 then table.insert(calm[i].list, m) end
       end
     end
-    purses[id] = not lacking(calm, q, tonumber(cost), estimate(told, q, f[4], f[5], f[6]))
+    afford_cache[id] = not find_shortage(calm, q, tonumber(cost), estimate_use(told, q, f[4], f[5], f[6]))
   end
-  return purses[id]
+  return afford_cache[id]
 end
 
 -- Whether `good` holds for one of a queue's live seats that take work: of very many some are looked at before all of them.
-local members, whom = {}, {}
-local function someone(q, good)
-  local seats = members[q]
+local seats_cache, lent_cache = {}, {}
+local function any_seat(q, good)
+  local seats = seats_cache[q]
   if not seats then
     seats = C('SRANDMEMBER', K .. 'serving:' .. q, 64)
-    members[q] = seats
+    seats_cache[q] = seats
   end
   for _, seat in ipairs(seats) do if good(seat) then return true end end
   if #seats ~= 64 then return false end
-  members[q] = C('SMEMBERS', K .. 'serving:' .. q)
-  for _, seat in ipairs(members[q]) do if good(seat) then return true end end
+  seats_cache[q] = C('SMEMBERS', K .. 'serving:' .. q)
+  for _, seat in ipairs(seats_cache[q]) do if good(seat) then return true end end
   return false
 end
 
@@ -51,20 +51,20 @@ end
 -- that one could later (it has no budget now, or the stage is kept from it for a while); else the first. A link whose attempts are
 -- used up counts no more. `x`: the seats that are kept from the stage, but for those that do not fit a link; `told`: its tokens.
 -- Second: whether a live seat could take it there at some time.
-local function choose(links, x, fails, cost, agent, team, told)
+local function choose_link(links, x, fails, cost, agent, team, told)
   local first, later
   local tries = string.gmatch(fails or '', '%d+')
   for i, link in ipairs(links) do
-    if tonumber(tries() or 0) < MAXATT then
+    if tonumber(tries() or 0) < MAX_ATTEMPTS then
       first = first or i
       local function fits(seat)
-        if has(link.unfit, seat) then return false end
-        if whom[seat] == nil then whom[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
-        if not lent(whom[seat], agent, team) then return false end
+        if is_excluded(link.unfit, seat) then return false end
+        if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
+        if not is_lent_to(lent_cache[seat], agent, team) then return false end
         later = later or i
-        return not has(x, seat) and affords(seat, link.q, cost, told)
+        return not is_excluded(x, seat) and can_afford(seat, link.q, cost, told)
       end
-      if someone(link.q, fits) then return i, true end
+      if any_seat(link.q, fits) then return i, true end
     end
   end
   return later or first or #links, later ~= nil
@@ -72,7 +72,7 @@ end
 
 -- The seats of `x` that are kept from a stage for another reason than that they do not fit the link where it stands. `failed`:
 -- attempts of it have failed, so a seat that did not fit may also back off, at another link.
-local function kept_out(job, step, x, unfit, failed)
+local function seats_kept_out(job, step, x, unfit, failed)
   if not unfit or unfit == '' then return x or '' end
   local kept = {}
   for seat in string.gmatch(x or '', '[^,]+') do
@@ -84,10 +84,10 @@ end
 
 -- Where a stage with a chain is to stand: {n: which link, at: which it stands at, links, rest: the chain's text but for `at`, out: the
 -- seats that are kept from it there}. `f`: its job's fields u:<step>, fn:<step> and tk:<step>.
-local function placed(job, step, chain, cost, x, agent, team, f)
-  local links, at, rest = links_of(chain)
-  local out = kept_out(job, step, x, f[1], f[2])
-  local n = choose(links, out, f[2], cost, agent, team, f[3])
+local function choose_place(job, step, chain, cost, x, agent, team, f)
+  local links, at, rest = parse_chain(chain)
+  local out = seats_kept_out(job, step, x, f[1], f[2])
+  local n = choose_link(links, out, f[2], cost, agent, team, f[3])
   local all = links[n].unfit
   for seat in string.gmatch(out, '[^,]+') do
     if not string.find(',' .. all .. ',', ',' .. seat .. ',', 1, true) then all = all == '' and seat or all .. ',' .. seat end
@@ -97,10 +97,10 @@ end
 
 -- Put a stage that becomes ready at the link where it is to stand, and note it for the sweep. Gives its header and which seats are
 -- kept from it there, false where there are none.
-local function stand(job, step, chain, header, x, agent, team)
-  local j = jobkey(job)
+local function place_step(job, step, chain, header, x, agent, team)
+  local j = job_key(job)
   local f = C('HMGET', j, 'unfit:' .. step, 'chain_failures:' .. step, 'tokens:' .. step)
-  local p = placed(job, step, chain, string.match(header, '^%S+ (%S+)'), x, agent, team, f)
+  local p = choose_place(job, step, chain, string.match(header, '^%S+ (%S+)'), x, agent, team, f)
   if p.n ~= p.at then
     local link = p.links[p.n]
     header = link.q .. string.sub(header, #p.links[p.at].q + 1)
@@ -115,30 +115,30 @@ end
 
 -- Whether a stage that stands ready would stand at another link now; nil where it stands nowhere. Of like stages asked once in a
 -- script.
-local moves = {}
-local function misplaced(job, step)
-  local f = C('HMGET', jobkey(job), 'pending:' .. step, 'chain:' .. step, 'excluded:' .. step, 'agent', 'charged_team', 'team', 'unfit:' .. step, 'chain_failures:' .. step,
+local misplaced_cache = {}
+local function is_misplaced(job, step)
+  local f = C('HMGET', job_key(job), 'pending:' .. step, 'chain:' .. step, 'excluded:' .. step, 'agent', 'charged_team', 'team', 'unfit:' .. step, 'chain_failures:' .. step,
     'tokens:' .. step)
   if not f[1] or not f[2] then return nil end
   local cost, team = string.match(f[1], '/(%d+)|'), f[5] or f[6]
   local like = table.concat({f[2], f[3] or '', f[4], team or '', f[7] or '', f[8] or '', f[9] or '', cost}, '\n')
-  if moves[like] == nil or f[7] and f[8] then  -- then its own back-offs count too
-    local p = placed(job, step, f[2], cost, f[3], f[4], team, {f[7], f[8], f[9]})
-    moves[like] = p.n ~= p.at
+  if misplaced_cache[like] == nil or f[7] and f[8] then  -- then its own back-offs count too
+    local p = choose_place(job, step, f[2], cost, f[3], f[4], team, {f[7], f[8], f[9]})
+    misplaced_cache[like] = p.n ~= p.at
   end
-  return moves[like]
+  return misplaced_cache[like]
 end
 
 -- Count an attempt that failed by its seat's fault at the link where the stage stands. Whether another may follow: at this link, or at
 -- another whose attempts are not used up and that a live seat serves.
-local function try_again(job, step, chain, fails, header)
-  local links, at = links_of(chain)
+local function count_chain_failure(job, step, chain, fails, header)
+  local links, at = parse_chain(chain)
   local counts = {}
   for n in string.gmatch(fails or '', '%d+') do counts[#counts + 1] = tonumber(n) end
   for i = 1, #links do counts[i] = (counts[i] or 0) + (i == at and 1 or 0) end
-  C('HSET', jobkey(job), 'chain_failures:' .. step, table.concat(counts, ','))
-  if counts[at] < MAXATT then return true end
-  local f = C('HMGET', jobkey(job), 'agent', 'charged_team', 'team')
-  local _, anyone = choose(links, '', table.concat(counts, ','), string.match(header, '^%S+ (%S+)'), f[1], f[2] or f[3])
+  C('HSET', job_key(job), 'chain_failures:' .. step, table.concat(counts, ','))
+  if counts[at] < MAX_ATTEMPTS then return true end
+  local f = C('HMGET', job_key(job), 'agent', 'charged_team', 'team')
+  local _, anyone = choose_link(links, '', table.concat(counts, ','), string.match(header, '^%S+ (%S+)'), f[1], f[2] or f[3])
   return anyone
 end

@@ -5,9 +5,9 @@
 
 -- Whether a known job was submitted with another body than the one with this digest. '' is a call that is repeated under an id of its
 -- own making; a job without a digest has such an id, so that who gives it means other work.
-local function other_body(job, digest)
+local function has_other_body(job, digest)
   if digest == '' then return false end
-  for _, key in ipairs({jobkey(job), K .. 'submitted:' .. job, K .. 'summary:' .. job}) do
+  for _, key in ipairs({job_key(job), K .. 'submitted:' .. job, K .. 'summary:' .. job}) do
     local known = C('HGET', key, 'body_digest')
     if known then return known ~= digest end
   end
@@ -15,7 +15,7 @@ local function other_body(job, digest)
 end
 
 -- The job that an agent submitted under this key before; second: whether with another body. nil where there is none.
-local function keyed(idem, digest)
+local function find_by_key(idem, digest)
   local job, known = string.match(idem ~= '' and C('GET', K .. 'idempotency:' .. idem) or '', '^(%S+) (%S+)$')
   return job, known ~= digest
 end

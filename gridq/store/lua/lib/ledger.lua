@@ -12,21 +12,21 @@
 -- begins, with nothing used: q is own/<thing>/<window> or grid/… of the seat s, or <thing>/<window> of the shared sheet w; u its limit.
 -- begin: the first entry; carried: what w (a:<agent> | t:<team>) had used before of q (money | jobs).
 
-local function words_of(what, j, n, a, s, w, t, q, u, i, x, d, m)
+local function ledger_entry(what, j, n, a, s, w, t, q, u, i, x, d, m)
   return what .. ' ' .. j .. ' ' .. n .. ' ' .. a .. ' ' .. s .. ' ' .. w .. ' ' .. t .. ' ' .. q .. ' ' .. u .. ' ' .. i .. ' ' .. x
     .. ' ' .. d .. ' ' .. m
 end
 
 -- Write an entry, as words_of puts it together. One command, but for the very first entry. To be called before the counters of
 -- agents and teams move, and after those of seats.
-local function book(entry)
+local function append_ledger(entry)
   local key = K .. 'ledger'
   if C('XADD', key, 'NOMKSTREAM', '*', 'e', entry) then return end
-  C('XADD', key, '*', 'e', words_of('begin', '', '', '', '', '', '', '', '', '', '', '', ''))
-  local used, month = C('HGETALL', spent()), window('month')
+  C('XADD', key, '*', 'e', ledger_entry('begin', '', '', '', '', '', '', '', '', '', '', '', ''))
+  local used, month = C('HGETALL', spent_key()), current_window('month')
   for i = 1, #used, 2 do
     local what, who = string.match(used[i], '^(%S+) (.*)$')
-    C('XADD', key, '*', 'e', words_of('carried', '', '', '', '', who, '', what, used[i + 1], '', '', '', month))
+    C('XADD', key, '*', 'e', ledger_entry('carried', '', '', '', '', who, '', what, used[i + 1], '', '', '', month))
   end
   C('XADD', key, '*', 'e', entry)
   C('PEXPIRE', key, LEDGER)

@@ -1,27 +1,27 @@
 -- Agents over their money: what they have pending stands aside until the window turns or a limit is raised.
 
 -- Let what one agent has pending stand aside.
-local function park(agent, team)
+local function park_agent(agent, team)
   for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
-    if not costless(q) then
+    if not is_free(q) then
       for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
-        if C('ZREM', K .. 'ready:' .. q .. ':' .. cls, agent) == 1 then aside(q, cls, agent, team) end
+        if C('ZREM', K .. 'ready:' .. q .. ':' .. cls, agent) == 1 then park_class(q, cls, agent, team) end
       end
     end
   end
 end
 
 -- The same of every agent that is over, of one team where it is named: a limit was lowered, a team has used up its money.
-local function park_all(only)
+local function park_agents(only)
   for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
-    for _, cls in ipairs(costless(q) and {} or C('HKEYS', K .. 'classes:' .. q)) do
+    for _, cls in ipairs(is_free(q) and {} or C('HKEYS', K .. 'classes:' .. q)) do
       local rdy = K .. 'ready:' .. q .. ':' .. cls
       for _, agent in ipairs(C('ZRANGE', rdy, 0, -1)) do
         local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1] or ''
-        local team = C('HGET', jobkey(string.match(first, '^[^:]*')), 'charged_team')
-        if team and (only == team or not only and over(agent, team)) then
+        local team = C('HGET', job_key(string.match(first, '^[^:]*')), 'charged_team')
+        if team and (only == team or not only and is_over_limit(agent, team)) then
           C('ZREM', rdy, agent)
-          aside(q, cls, agent, team)
+          park_class(q, cls, agent, team)
         end
       end
     end
@@ -29,8 +29,8 @@ local function park_all(only)
 end
 
 -- An agent comes back, level with those served now. One wake-up for each queue: who answers it rings for the next.
-local rung = {}
-local function unpark(agent)
+local woken = {}
+local function unpark_agent(agent)
   for _, m in ipairs(C('SMEMBERS', K .. 'parked:' .. agent)) do
     local q, cls = string.match(m, '^(%S+) (.*)$')
     if C('EXISTS', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent) == 1 then
@@ -42,7 +42,7 @@ local function unpark(agent)
       C('ZADD', rdy, v, agent)
       C('PEXPIRE', rdy, KEEP)
       C('PEXPIRE', vt, KEEP)
-      if not rung[q] then ring(q); rung[q] = true end
+      if not woken[q] then wake_seat(q); woken[q] = true end
     end
   end
   C('DEL', K .. 'parked:' .. agent)
@@ -54,11 +54,11 @@ end
 local function unpark_due()
   local list, now, back = C('HGETALL', K .. 'parked_agents'), nil, 0
   for i = 1, #list, 2 do
-    now = now or mark()
+    now = now or limits_mark()
     local team, seen = string.match(list[i + 1], '^(%S+) (.*)$')
     if seen ~= now then
-      if over(list[i], team) then C('HSET', K .. 'parked_agents', list[i], team .. ' ' .. now)
-      else unpark(list[i]); back = back + 1 end
+      if is_over_limit(list[i], team) then C('HSET', K .. 'parked_agents', list[i], team .. ' ' .. now)
+      else unpark_agent(list[i]); back = back + 1 end
       if back >= 200 then break end  -- nobody else is served meanwhile: the next sweep goes on
     end
   end

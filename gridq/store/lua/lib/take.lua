@@ -3,9 +3,9 @@
 -- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent
 -- now_ms failures losses deaths name.
 -- A step that was skipped has no output: its place is nil.
-local function give(lease, wait, s)
-  local job = parse(lease)
-  local h = header(nil, nil, s.header)
+local function build_claim(lease, wait, s)
+  local job = parse_lease(lease)
+  local h = read_header(nil, nil, s.header)
   local meta = wait .. ' ' .. (s.stream or '0') .. ' ' .. (s.dl - NOW) .. ' ' .. s.prio .. ' ' .. h.q .. ' ' .. s.agent .. ' ' .. NOW .. ' ' .. s.fails .. ' '
     .. s.losses .. ' ' .. s.deaths .. ' ' .. (s.name or '')
   local fields = h.input and {'input'} or {}
@@ -15,14 +15,14 @@ local function give(lease, wait, s)
   local reply = {lease, s.spec, meta, h.refs}
   if not h.input then reply[5] = '' end
   for i = 1, #fields, 2000 do
-    for _, value in ipairs(C('HMGET', jobkey(job), unpack(fields, i, math.min(i + 1999, #fields)))) do reply[#reply + 1] = value end
+    for _, value in ipairs(C('HMGET', job_key(job), unpack(fields, i, math.min(i + 1999, #fields)))) do reply[#reply + 1] = value end
   end
   return reply
 end
 
 -- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
-local function look(job, step)
-  local f = C('HMGET', jobkey(job), 'header:' .. step, 'spec:' .. step, 'epoch:' .. step, 'attempts:' .. step, 'ready_at:' .. step, 'pending:' .. step, 'deadline',
+local function read_step(job, step)
+  local f = C('HMGET', job_key(job), 'header:' .. step, 'spec:' .. step, 'epoch:' .. step, 'attempts:' .. step, 'ready_at:' .. step, 'pending:' .. step, 'deadline',
     'priority', 'agent', 'name', 'stream', 'session', 'failures:' .. step, 'losses:' .. step, 'deaths:' .. step, 'queue_timeout', 'tokens:' .. step,
     'chain:' .. step)
   if not f[1] then return nil end
@@ -31,11 +31,11 @@ local function look(job, step)
     chain = f[18]}
 end
 
-local function open(job, step, seat, slot, nonce, hold, s)
-  local attempt = whole(s.attempts + 1)
+local function open_lease(job, step, seat, slot, nonce, hold, s)
+  local attempt = int_text(s.attempts + 1)
   local rest = s.epoch .. ':' .. attempt .. ':' .. nonce
   local lease = job .. ':' .. step .. ':' .. rest
-  C('HSET', jobkey(job), 'lease:' .. step, rest, 'started_at:' .. step, NOW, 'attempts:' .. step, attempt)
+  C('HSET', job_key(job), 'lease:' .. step, rest, 'started_at:' .. step, NOW, 'attempts:' .. step, attempt)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
   C('HSET', K .. 'lease_info', lease, seat .. ' ' .. slot .. ' ' .. hold)
   if C('HSET', K .. 'slots:' .. seat, slot, lease) == 1 then C('PEXPIRE', K .. 'slots:' .. seat, KEEP) end
@@ -43,14 +43,14 @@ local function open(job, step, seat, slot, nonce, hold, s)
 end
 
 -- The first of a sorted set and some from further on, elsewhere each time: where each must be looked at, none stays hidden.
-local function some(key)
+local function sample(key)
   local found, n = C('ZRANGE', key, 0, 7), C('ZCARD', key)
   local from = n > 8 and 8 + NOW % (n - 8) or n
   for _, m in ipairs(C('ZRANGE', key, from, from + 7)) do found[#found + 1] = m end
   return found
 end
 
-local function head(c, seat)  -- the first stage of a candidate's agent that this seat may run
+local function first_stage(c, seat)  -- the first stage of a candidate's agent that this seat may run
   if c.step == nil then
     local w = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
     c.step = false
@@ -58,10 +58,10 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
       local first = C('ZRANGE', w, 0, 0, 'WITHSCORES')
       if first[1] then c.step, c.score = first[1], tonumber(first[2]) end
     else
-      for _, m in ipairs(some(w)) do
+      for _, m in ipairs(sample(w)) do
         local job, step = string.match(m, '^([^:]+):(.+)$')
-        local f = C('HMGET', jobkey(job), 'excluded:' .. step, 'charged_team', 'team', 'tokens:' .. step)
-        if not has(f[1] or '', seat) and lent(c.only, c.agent, f[2] or f[3]) and not c.lacks(f[4]) then
+        local f = C('HMGET', job_key(job), 'excluded:' .. step, 'charged_team', 'team', 'tokens:' .. step)
+        if not is_excluded(f[1] or '', seat) and is_lent_to(c.only, c.agent, f[2] or f[3]) and not c.lacks(f[4]) then
           c.step, c.score = m, tonumber(C('ZSCORE', w, m))
           break
         end
@@ -73,15 +73,15 @@ end
 
 -- Whether candidate a goes before b: its class first; then one whose model is loaded here, as long as the other has not waited
 -- HOLD for it; then its agent's virtual time (from its kind's own, for each kind has a clock), then its own first ready time.
-local function before(a, b, seat)
+local function goes_before(a, b, seat)
   if a.prio ~= b.prio then return a.prio < b.prio end
-  if a.warm ~= b.warm and head(a.warm and b or a, seat) > NOW - HOLD then return a.warm end
+  if a.warm ~= b.warm and first_stage(a.warm and b or a, seat) > NOW - WARM_WAIT then return a.warm end
   if a.turn ~= b.turn then return a.turn < b.turn end
-  return head(a, seat) < head(b, seat)
+  return first_stage(a, seat) < first_stage(b, seat)
 end
 
 -- An agent's virtual time, '*': its kind's own. Asked once in a claim, kept in `clock`.
-local function virtual(clock, kind, agent)
+local function read_virtual_time(clock, kind, agent)
   local id = kind .. ' ' .. agent
   if not clock[id] then
     local times = C('HMGET', K .. 'virtual_time:' .. kind, agent, '*')
@@ -91,7 +91,7 @@ local function virtual(clock, kind, agent)
 end
 
 -- Those who wait in a class and whom a seat is lent to by name, whose turn it is first; then some others.
-local function lent_first(only, rdy)
+local function agents_by_name(only, rdy)
   local named = {}
   for who in words(only) do
     local v = string.sub(who, 1, 2) == 'a:' and C('ZSCORE', rdy, string.sub(who, 3))
@@ -99,17 +99,17 @@ local function lent_first(only, rdy)
   end
   table.sort(named, function(a, b) return a[1] < b[1] end)
   for i = 1, #named do named[i] = named[i][2] end
-  for _, agent in ipairs(some(rdy)) do named[#named + 1] = agent end
+  for _, agent in ipairs(sample(rdy)) do named[#named + 1] = agent end
   return named
 end
 
 -- In a class of mixed exclusions the first agent may have nothing for this seat, yet another may.
-local function elsewhere(first, rdy, seat)
-  for _, agent in ipairs(first.only and lent_first(first.only, rdy) or some(rdy)) do
+local function other_agent(first, rdy, seat)
+  for _, agent in ipairs(first.only and agents_by_name(first.only, rdy) or sample(rdy)) do
     local v = tonumber(C('HGET', K .. 'virtual_time:' .. first.kind, agent) or 0)
     local c = {v = v, turn = v - first.system, system = first.system, q = first.q, cls = first.cls, agent = agent,
       cost = first.cost, kind = first.kind, mixed = true, only = first.only, prio = first.prio, lacks = first.lacks}
-    if head(c, seat) < FOREVER then return c end
+    if first_stage(c, seat) < FOREVER then return c end
   end
   return nil
 end
@@ -117,28 +117,28 @@ end
 -- The agent whose turn it is in one class of one queue, as a candidate; nil where there is none, false where more than a
 -- bounded look would be needed. `only`: whom the seat is lent to alone. An agent whom it names needs no look at its stages.
 -- `lacks`: of a stage that will use so many tokens, what has no room for it.
-local function candidate(q, cls, prio, cost, mixed, seat, clock, only, lacks)
+local function find_candidate(q, cls, prio, cost, mixed, seat, clock, only, lacks)
   local kind = string.match(q, '^[^:]+')
   local rdy = K .. 'ready:' .. q .. ':' .. cls
   for _ = 1, 64 do
     local two = C('ZRANGE', rdy, 0, 1, 'WITHSCORES')
     local agent = two[1]
     if not agent then return nil end
-    local v = virtual(clock, kind, agent)
+    local v = read_virtual_time(clock, kind, agent)
     if v > tonumber(two[2]) then
       C('ZADD', rdy, v, agent)  -- served elsewhere since: virtual times only grow
       if two[3] and v > tonumber(two[4]) then  -- then it is the turn of the next, if that one was not
-        agent, v = two[3], virtual(clock, kind, two[3])
+        agent, v = two[3], read_virtual_time(clock, kind, two[3])
         if v > tonumber(two[4]) then agent = nil end
       end
     end
     if agent then
-      local system = virtual(clock, kind, '*')
+      local system = read_virtual_time(clock, kind, '*')
       local c = {v = v, turn = v - system, system = system, q = q, cls = cls, agent = agent, cost = cost, kind = kind,
-        mixed = mixed or not lent(only, agent), only = only, prio = prio, lacks = lacks}
-      if c.mixed and head(c, seat) == FOREVER then c = elsewhere(c, rdy, seat) end
+        mixed = mixed or not is_lent_to(only, agent), only = only, prio = prio, lacks = lacks}
+      if c.mixed and first_stage(c, seat) == FOREVER then c = other_agent(c, rdy, seat) end
       if not c then return nil end
-      if prio > 0 and head(c, seat) <= NOW - AGE then c.prio = 0 end  -- batch work that has waited long enough is as good
+      if prio > 0 and first_stage(c, seat) <= NOW - BATCH_AGE then c.prio = 0 end  -- batch work that has waited long enough is as good
       return c
     end
   end
@@ -147,11 +147,11 @@ end
 
 -- A session's stage goes before others of its agent and class on the seat that served the session last: one of the first
 -- eight, as long as the very first has not waited HOLD for it.
-local function session_first(c, seat)
+local function prefer_session(c, seat)
   local seats = K .. 'sessions:' .. c.agent
-  if c.mixed or head(c, seat) <= NOW - HOLD or C('EXISTS', seats) == 0 then return end
+  if c.mixed or first_stage(c, seat) <= NOW - WARM_WAIT or C('EXISTS', seats) == 0 then return end
   for _, m in ipairs(C('ZRANGE', K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7)) do
-    local session = C('HGET', jobkey(string.match(m, '^[^:]+')), 'session')
+    local session = C('HGET', job_key(string.match(m, '^[^:]+')), 'session')
     if session and C('HGET', seats, session) == seat then c.step = m; return end
   end
 end
@@ -164,7 +164,7 @@ local function remember_session(agent, session, seat)
   C('PEXPIRE', seats, 600000)
 end
 
-local function forget(c)  -- the job of the chosen entry is gone (its keys expired): drop the entry itself
+local function drop_entry(c)  -- the job of the chosen entry is gone (its keys expired): drop the entry itself
   local w = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
   if c.step and C('ZREM', w, c.step) == 1 and C('HINCRBY', K .. 'classes:' .. c.q, c.cls, -1) <= 0 then
     C('HDEL', K .. 'classes:' .. c.q, c.cls)
@@ -173,98 +173,98 @@ local function forget(c)  -- the job of the chosen entry is gone (its keys expir
 end
 
 -- Whether a stage has waited for longer than its job lets it; if not, its timer is stopped.
-local function outwaited(job, step, s)
+local function has_timed_out(job, step, s)
   if not s.timeout then return false end
-  local entry = timer(job, step, s.epoch, s.attempts)
+  local entry = timeout_entry(job, step, s.epoch, s.attempts)
   if tonumber(C('ZSCORE', K .. 'delays', entry) or FOREVER) <= NOW then return true end
   C('ZREM', K .. 'delays', entry)
   return false
 end
 
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
-local function take(seat, inc, slot, nonce)
+local function claim_stage(seat, inc, slot, nonce)
   local S = C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'own', 'queues', 'draining', 'warm', 'grid', 'requests_per_minute', 'quota_requests_per_minute', 'shared_budgets', 'prices',
     'lent_to', 'hourly_price', 'stage_ms')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'slots:' .. seat, slot)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
-    local s = C('ZSCORE', K .. 'leases', mine) and look(parse(mine))
+    local s = C('ZSCORE', K .. 'leases', mine) and read_step(parse_lease(mine))
     if s then
       C('ZADD', K .. 'leases', NOW + LEASE, mine)
-      return give(mine, 0, s)
+      return build_claim(mine, 0, s)
     end
-    free(mine)
+    close_lease(mine)
     C('HDEL', K .. 'slots:' .. seat, slot)
   end
   if S[5] then return {'draining'} end
   if C('HLEN', K .. 'slots:' .. seat) >= tonumber(S[2]) then return {'full'} end
-  local rate = least(S[8], S[9])
-  if rate and spent_rate(seat, rate) then  -- it is rung for nothing until its next renewal finds that it may again
+  local rate = lower_limit(S[8], S[9])
+  if rate and is_rate_used_up(seat, rate) then  -- it is rung for nothing until its next renewal finds that it may again
     for q in words(S[4]) do C('ZREM', K .. 'idle:' .. q, seat) end
     return {'limited'}
   end
-  local bill, clock, warm, tight = bound_by(seat, S[3], S[7], S[10]), {}, {}, {}
+  local bill, clock, warm, tight = budgets_of_seat(seat, S[3], S[7], S[10]), {}, {}, {}
   for q in words(S[6]) do warm[q] = true end
   for _ = 1, 32 do
     local best, cut
     for q in words(S[4]) do
       for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
-        if not has(x, seat) and not lacking(bill, q, tonumber(cost)) then
+        if not is_excluded(x, seat) and not find_shortage(bill, q, tonumber(cost)) then
           local function lacks(told)
-            if bill then return lacking(bill, q, tonumber(cost), estimate(told, q, S[11], S[13], S[14])) end
+            if bill then return find_shortage(bill, q, tonumber(cost), estimate_use(told, q, S[11], S[13], S[14])) end
           end
-          local c = candidate(q, cls, tonumber(prio), cost, x == '*' or tight[q .. cls] or false, seat, clock, S[12], lacks)
+          local c = find_candidate(q, cls, tonumber(prio), cost, x == '*' or tight[q .. cls] or false, seat, clock, S[12], lacks)
           if c == false then cut = true elseif c then
             c.warm = warm[q] or false
-            if not best or before(c, best, seat) then best = c end
+            if not best or goes_before(c, best, seat) then best = c end
           end
         end
       end
     end
     if not best then
       if cut then return {'again'} end
-      idle(seat, S[4])
+      mark_idle(seat, S[4])
       return {'none'}
     end
-    head(best, seat)
-    session_first(best, seat)
+    first_stage(best, seat)
+    prefer_session(best, seat)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
-    local s = job and look(job, step)
+    local s = job and read_step(job, step)
     if s and best.lacks(s.tokens) then tight[best.q .. best.cls] = true  -- one behind it may want less
-    elseif s and unpend(job, step, {s.at, s.agent, s.chain}) then
-      if tonumber(s.dl) > NOW and not outwaited(job, step, s) then  -- else it is only taken out: the sweep ends the job
+    elseif s and take_out(job, step, {s.at, s.agent, s.chain}) then
+      if tonumber(s.dl) > NOW and not has_timed_out(job, step, s) then  -- else it is only taken out: the sweep ends the job
         local hold = '0'
         if bill then
-          local tokens, guess = estimate(s.tokens, best.q, S[11], S[13], S[14])
-          local money, request = math.max(tonumber(best.cost), guess), costless(best.q) and 0 or 1
-          post(bill, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
-          hold = whole(money) .. ' ' .. whole(tokens) .. ' ' .. request .. ' ' .. names_of(bill, best.q)
+          local tokens, guess = estimate_use(s.tokens, best.q, S[11], S[13], S[14])
+          local money, request = math.max(tonumber(best.cost), guess), is_free(best.q) and 0 or 1
+          update_budgets(bill, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
+          hold = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. ' ' .. shared_names(bill, best.q)
         end
-        local lease = open(job, step, seat, slot, nonce, hold, s)
+        local lease = open_lease(job, step, seat, slot, nonce, hold, s)
         if s.session then remember_session(s.agent, s.session, seat) end
-        if rate then count_request(seat, rate) end
+        if rate then count_claim(seat, rate) end
         C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))
-        if C('EXISTS', K .. 'classes:' .. best.q) == 1 then ring(best.q) end  -- wake one more
-        return give(lease, NOW - tonumber(s.ready), s)
+        if C('EXISTS', K .. 'classes:' .. best.q) == 1 then wake_seat(best.q) end  -- wake one more
+        return build_claim(lease, NOW - tonumber(s.ready), s)
       end
     else
-      forget(best)
+      drop_entry(best)
     end
   end
   return {'again'}
 end
 
 -- Whether the slot may open a lease outside of `take`: a late caller's seat may have passed on to another incarnation.
-local function may(seat, inc, slot)
+local function may_claim(seat, inc, slot)
   local S, held = C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'draining'), K .. 'slots:' .. seat
   return S[1] == inc and not S[3] and C('ZSCORE', K .. 'seats', seat) and C('HEXISTS', held, slot) == 0
     and C('HLEN', held) < tonumber(S[2])
 end
 
 -- A pure step that a completion made ready, taken by the completing slot at once, whatever its seat serves.
-local function take_pure(job, step, seat, slot, nonce)
-  local s = look(job, step)
-  return give(open(job, step, seat, slot, nonce, 0, s), 0, s)
+local function claim_pure(job, step, seat, slot, nonce)
+  local s = read_step(job, step)
+  return build_claim(open_lease(job, step, seat, slot, nonce, 0, s), 0, s)
 end

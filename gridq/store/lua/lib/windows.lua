@@ -1,10 +1,10 @@
 -- The windows that limits count in.
 
-local function whole(n) return string.format('%.0f', n) end
+local function int_text(n) return string.format('%.0f', n) end
 
 -- The window (month, week or day) that the server's clock stands in: its start ('0' where no calendar is), its end in ms or nil.
 local windows = {}
-local function window(kind)
+local function current_window(kind)
   local w = windows[kind]
   if not w then
     w = {start = '0'}
@@ -17,4 +17,4 @@ local function window(kind)
   return w.start, w.stop
 end
 
-local function spent() return K .. 'spent:' .. window('month') end
+local function spent_key() return K .. 'spent:' .. current_window('month') end
