@@ -19,10 +19,10 @@ from gridq.limits.ledger import RECORDED, Entry
 from gridq.views.audit import Check
 from tests.acceptance.machines import uses
 from tests.acceptance.vendors import Call
-from tests.chaos.books import Books, Record
-from tests.chaos.bounds import Bound, Use, overdrawn
-from tests.chaos.judge import Judge, Verdict, costless
-from tests.chaos.submitting import Submitted
+from tests.chaos.agents import SubmittedJob
+from tests.chaos.auditing import Auditor, AuditResult, costless
+from tests.chaos.limits import Bound, Use, list_overdrawn
+from tests.chaos.records import GridRecords, JobRecord
 
 UNKNOWN = frozenset({"lost", "cancelled", "back", "died"})
 """What an attempt came to of which nobody may know what it used."""
@@ -62,20 +62,20 @@ def _add(to: Counter[str], micro: int | None, tokens_in: int, tokens_out: int, c
     to.update(calls=calls, micro=micro or 0, tokens_in=tokens_in, tokens_out=tokens_out)
 
 
-class Invoices(Judge):
+class Invoices(Auditor):
     """Judges a run by its vendors' calls instead of the stages' own notes."""
 
     def __init__(
         self,
-        books: Books,
-        submitted: dict[str, Submitted],
+        grid_records: GridRecords,
+        submitted: dict[str, SubmittedJob],
         entries: list[Entry],
         calls: list[Call],
         config: Settings,
         answer: Callable[[str], tuple[str, Any]],
     ) -> None:
-        super().__init__(books, submitted, [], config, answer)
-        self.verdict.runs = len(calls)
+        super().__init__(grid_records, submitted, [], config, answer)
+        self.audit_result.runs = len(calls)
         self.all_entries = entries
         self.calls: dict[str, list[Call]] = defaultdict(list)
         self.accounts: dict[str, Account] = defaultdict(Account)
@@ -103,20 +103,20 @@ class Invoices(Judge):
                 seen.add(attempt)
                 account.recorded += entry.what == RECORDED
 
-    def judge_all(self, limits: Iterable[Bound]) -> Verdict:
+    def audit_all(self, limits: Iterable[Bound]) -> AuditResult:
         """Every rule of `judge`, and those of money."""
-        verdict = self.judge()
+        audit_result = self.run()
         self.uses = uses(limits, self.all_entries)
-        verdict.extra = len(self.differences)
-        verdict.checks += [
+        audit_result.extra_runs = len(self.differences)
+        audit_result.checks += [
             Check("no call was for a job that nobody submitted", tuple(self._strangers())),
             Check("each seat's invoice is its ledger and the calls that nobody knows of",
                   tuple(self._unequal())),
-            Check("no limit was overdrawn", overdrawn(self.uses)),
+            Check("no limit was overdrawn", list_overdrawn(self.uses)),
         ]  # fmt: skip
-        return verdict
+        return audit_result
 
-    def _witnessed(self, state: Submitted, record: Record) -> list[str]:
+    def _check_runs(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         """Every attempt that said what it used is one call, every other call one attempt that did not."""
         job = state.job
         number = {op.path: n for n, step in enumerate(self.steps[job.id]) for op in step.ops}
@@ -143,10 +143,10 @@ class Invoices(Judge):
                 else:
                     left[step].remove(same)
             for attempt, found, told in odd:
-                may = (
+                allowed_errors = (
                     call for call in left[step] if job.options.get("stream") and _is_part(told, found, call)
                 )
-                part = next(may, None)
+                part = next(allowed_errors, None)
                 if part is None:
                     where = f"{job.id}: attempt {attempt} of step {step}"
                     wrong.append(f"{where} used {told}, which no call did; those left are {left[step]}")
@@ -184,7 +184,7 @@ class Invoices(Judge):
         self.differences.append(Difference(call, step, attempt, found[0].what, micro))
         _add(self.accounts[call.seat].unknown, micro, tokens_in, tokens_out, int(whole))
 
-    def _entered(self, state: Submitted, record: Record) -> list[str]:
+    def _check_ledger(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         """What came to nothing is charged as it is entered; what is recorded is entered as such."""
         job = state.job.id
         wrong = []
@@ -204,9 +204,9 @@ class Invoices(Judge):
                     wrong.append(f"{where} is charged {lost[attempt][1]}, entered are {used}")
         return wrong
 
-    def _seats(self) -> list[str]:
+    def _check_seats(self) -> list[str]:
         """What rows and charges have of each seat is what the ledger has of it."""
-        used = self._used()
+        used = self._sum_seats()
         return [
             f"{seat}: recorded and wasted are {used[seat]}, entered {account.entered['micro']}"
             for seat, account in sorted(self.accounts.items())
@@ -243,5 +243,5 @@ def _is_part(told: tuple[str, int, int, int | None], found: list[Entry], call: C
     """Whether it may be what had been told of this call when it broke off."""
     seat, tokens_in, tokens_out, micro = told
     fits = seat == call.seat and tokens_in <= call.tokens_in and tokens_out <= call.tokens_out
-    may = UNKNOWN | BROKEN_OFF | CUT if call.outcome == "cut" else UNKNOWN
-    return fits and (micro or 0) <= (call.micro or 0) and found[0].what in may
+    allowed_errors = UNKNOWN | BROKEN_OFF | CUT if call.outcome == "cut" else UNKNOWN
+    return fits and (micro or 0) <= (call.micro or 0) and found[0].what in allowed_errors

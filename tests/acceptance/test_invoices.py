@@ -12,17 +12,17 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import Verified
+from gridq.limits.verification import Verification
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, uses
 from tests.acceptance.vendor_apis import Used
 from tests.acceptance.vendors import Asked, Call, Price, Vendors, marked
-from tests.chaos.books import Books, Record
-from tests.chaos.graphs import Made, Outcome
+from tests.chaos.records import GridRecords, JobRecord
+from tests.chaos.graphs import GeneratedGraph, ExpectedOutcome
 from tests.chaos.plan import Job
-from tests.chaos.submitting import Submitted
+from tests.chaos.agents import SubmittedJob
 
 PATHS = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
 
@@ -38,9 +38,9 @@ class Case:
             for name in PATHS
         ]
         graph: Any = {"description": "x", "version": "0.1.0", "root": {"op": "Sequential", "stages": stages}}
-        made = Made(graph, None, Outcome("right"), PATHS)
-        self.state = Submitted(Job("j", made, {"agent": "ann"}, 0.0), accepted=True)
-        self.record = Record(JobState.DONE, "right", None, 1, True)
+        made = GeneratedGraph(graph, None, ExpectedOutcome("right"), PATHS)
+        self.state = SubmittedJob(Job("j", made, {"agent": "ann"}, 0.0), accepted=True)
+        self.record = JobRecord(JobState.DONE, "right", None, 1, True)
         self.record.rows = [self.row("s0", 1), self.row("s1", 3)]
         self.record.lost[1] = {1: ("m2.b", 0), 2: ("m1.a", 0)}
         self.entries = [
@@ -67,20 +67,20 @@ class Case:
         tokens = (0, 0) if micro is None else (10, 5 if step == 0 else 8)
         return Entry(f"{at}-0", at, what, "j", step, attempt, seat, "ann", "-", "llm:fast", micro, *tokens, 1)
 
-    def judge(self, limits: tuple[Bound, ...] = ()) -> Invoices:
+    def audit_run(self, limits: tuple[Bound, ...] = ()) -> Invoices:
         for entry in self.entries:
             if entry.step is not None and entry.attempt is not None:
                 self.record.entries[entry.step][entry.attempt].append(entry)
         spent = {"money a:ann": 300, "jobs a:ann": 1}
-        books = Books({"j": self.record}, spent, {}, 1, Verified((), (), 5, 3, "5-0"))
+        grid_records = GridRecords({"j": self.record}, spent, {}, 1, Verification((), (), 5, 3, "5-0"))
         found = Invoices(
-            books, {"j": self.state}, self.entries, self.calls, self.config, lambda job: ("SUCCESS", "right")
+            grid_records, {"j": self.state}, self.entries, self.calls, self.config, lambda job: ("SUCCESS", "right")
         )
-        found.judge_all(limits)
+        found.audit_all(limits)
         return found
 
     def breaches(self) -> str:
-        return " ".join(line for check in self.judge().verdict.checks for line in check.breaches)
+        return " ".join(line for check in self.audit_run().audit_result.checks for line in check.breaches)
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def case(tmp_path: Path) -> Case:
 
 
 def test_a_good_run_is_good(case: Case) -> None:
-    found = case.judge()
-    assert [check for check in found.verdict.checks if check.breaches] == []
+    found = case.audit_run()
+    assert [check for check in found.audit_result.checks if check.breaches] == []
     assert [(each.call.number, each.attempt, each.what) for each in found.differences] == [
         (0, 1, "seat"),
         (1, 2, "lost"),
@@ -168,8 +168,8 @@ def test_of_a_streamed_job_it_is_right(case: Case) -> None:
     case.entries[1] = replace(case.entries[1], micro_dollars=8, tokens_out=4)
     case.record.lost[1][1] = ("m2.b", 8)
     case.state.job.options["stream"] = True
-    found = case.judge()
-    assert [check for check in found.verdict.checks if check.breaches] == []
+    found = case.audit_run()
+    assert [check for check in found.audit_result.checks if check.breaches] == []
     assert found.accounts["m2.b"].unknown == {"calls": 0, "micro": 142, "tokens_in": 10, "tokens_out": 2}
 
 

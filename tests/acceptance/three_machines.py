@@ -41,12 +41,21 @@ from tests.acceptance.machines import (
     layout,
 )
 from tests.acceptance.vendors import answer, marked, read
-from tests.chaos import books
-from tests.chaos.graphs import Made, Maker, Node, Outcome
+from tests.chaos import records
+from tests.chaos.agents import SubmittedJob
+from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph, GraphGenerator, Node
 from tests.chaos.grid import ChaosGrid
-from tests.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of, poorly
-from tests.chaos.run import SETTLE, Judged, Result, celery_says, run
-from tests.chaos.submitting import Submitted
+from tests.chaos.plan import (
+    Fault,
+    Job,
+    Plan,
+    choose_channel,
+    limit_agent,
+    make_faults,
+    make_job,
+    parse_faults,
+)
+from tests.chaos.run import SETTLE_SECONDS, AuditOutcome, Result, read_celery_result, run
 
 JOB = "JOB-ID"
 """Stands in a graph for its job's id, which is not known while it is made."""
@@ -69,14 +78,14 @@ SORTS = {
 COUNTED = ("recorded", "tokens_in", "tokens_out")
 
 
-class PaidMaker(Maker):
+class PaidMaker(GraphGenerator):
     """Graphs whose stages each ask a model, with what all of it must answer. `unheld`: how likely a stage
     does not say what it may cost.
     """
 
     unheld = 0.0
 
-    def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
+    def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, ExpectedOutcome]:
         chance = self.chance
         name = f"s{len(self._stages)}"
         self._stages[name] = child_path(path, "stages", 1)
@@ -95,9 +104,9 @@ class PaidMaker(Maker):
         asking = {"op": "Stage", "id": UNHELD if free else HELD, "config": config}
         node = {"op": "Sequential", "stages": [{"op": "Stage", "id": "format_json"}, asking]}
         errors = {self._stages[name]: "stage.failed"} if fails else {}
-        return node, Outcome(errors=errors) if errors else Outcome(answer(name, text))
+        return node, ExpectedOutcome(errors=errors) if errors else ExpectedOutcome(answer(name, text))
 
-    def branch(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+    def branch(self, value: Any, path: str, depth: int) -> tuple[Node, ExpectedOutcome]:
         """No model answers true or false."""
         return self.sequence(value, path, 2, depth)
 
@@ -107,12 +116,12 @@ def make(stages: int, seed: int, seconds: float, faults: list[Fault], unheld: fl
     chance = random.Random(f"money {seed}")
     maker = PaidMaker(chance)
     maker.unheld = unheld
-    drafts: list[tuple[str, Made, int]] = []
+    drafts: list[tuple[str, GeneratedGraph, int]] = []
     total = 0
     while total < stages:
         sort = chance.choices(list(SORTS), list(SORTS.values()))[0]
         maker.tight = sort in AGENTS
-        made = maker.make(
+        made = maker.generate(
             failing=0.12 if sort == "failing" else 0.0,
             paid=sort == "poor",
             slow=sort in ("cancelled", "late"),
@@ -125,9 +134,9 @@ def make(stages: int, seed: int, seconds: float, faults: list[Fault], unheld: fl
     return Plan(seed, seconds, jobs, faults)
 
 
-def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
-    job = by_gateway(chance, job_of(chance, "plain" if sort in AGENTS else sort, made, at))
-    job = poorly(job, sort) if sort in AGENTS else job
+def _job(chance: random.Random, sort: str, made: GeneratedGraph, at: float) -> Job:
+    job = choose_channel(chance, make_job(chance, "plain" if sort in AGENTS else sort, made, at))
+    job = limit_agent(job, sort) if sort in AGENTS else job
     graph = json.loads(json.dumps(made.graph).replace(JOB, job.id))
     return replace(job, made=replace(made, graph=graph))
 
@@ -157,26 +166,26 @@ class Closing:
 
     def to_json(self) -> dict[str, Any]:
         """The figures."""
-        verdict = self.result.verdict
+        audit_result = self.result.audit_result
         money = self.invoices
         return {
             "seed": self.result.plan.seed,
             "seconds": round(self.result.seconds, 1),
-            "jobs": dict(verdict.states),
-            "errors": dict(verdict.codes),
+            "jobs": dict(audit_result.states),
+            "errors": dict(audit_result.codes),
             "stages": self.result.plan.stages,
-            "recorded": verdict.recorded,
-            "calls": verdict.runs,
+            "recorded": audit_result.recorded,
+            "calls": audit_result.runs,
             "entries": len(money.all_entries),
             "paid_micro_dollars": sum(each.paid["micro"] for each in money.accounts.values()),
             "unknown_calls": len(money.differences),
             "unknown_micro_dollars": sum(each.micro for each in money.differences),
             "unknown": dict(Counter(each.what for each in money.differences)),
-            "attempts_without_result": verdict.nothing,
+            "attempts_without_result": audit_result.unrecorded,
             "losses": self.result.losses,
             "faults": dict(self.result.faults),
             "killed": self.result.deaths,
-            "ended_alone": self.result.ended_alone,
+            "unexpected_ends": self.result.unexpected_ends,
             "seats": {
                 seat: {
                     "paid": dict(each.paid),
@@ -203,7 +212,7 @@ def closing(
     *,
     routers: int = 2,
     keep: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Closing:
     """Run the plan on the three machines and hold the ledger against the invoices."""
     with tempfile.TemporaryDirectory(prefix="gridq-machines-") as text:
@@ -211,19 +220,19 @@ def closing(
         witness = folder / "witness"
         found: list[Invoices] = []
 
-        def judge(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
+        def audit_jobs(grid: ChaosGrid, submitted: dict[str, SubmittedJob]) -> AuditOutcome:
             calls = read(witness)
             with grid.direct() as client:
-                kept = books.read(client, grid.keys, submitted)
-                ledger = list(entries.read(client, grid.keys))
+                kept = records.read_records(client, grid.keys, submitted)
+                ledger = list(entries.read_entries(client, grid.keys))
             config = grid.config(grid.client_proxy, grid.folder / "agents")
-            invoices = Invoices(kept, submitted, ledger, calls, config, celery_says)
-            verdict = invoices.judge_all(limits)
-            verdict.checks.append(
+            invoices = Invoices(kept, submitted, ledger, calls, config, read_celery_result)
+            audit_result = invoices.audit_all(limits)
+            audit_result.checks.append(
                 Check("the commands say what the ledger says", tuple(_commands(grid, invoices)))
             )
             found.append(invoices)
-            return Judged(verdict, kept.losses)
+            return AuditOutcome(audit_result, kept.losses)
 
         with vendors(witness) as url:
             machines = layout(folder, url, limits)
@@ -231,10 +240,10 @@ def closing(
                 plan,
                 layout=machines,
                 routers=routers,
-                settle=max(SETTLE, plan.stages / SLOWEST),
-                judge=judge,
+                settle=max(SETTLE_SECONDS, plan.stages / SLOWEST),
+                audit_jobs=audit_jobs,
                 keep=keep,
-                tell=tell,
+                report=report,
             )
         return Closing(result, found[0])
 
@@ -293,19 +302,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
     asked = parser.parse_args(arguments)
     try:
-        faults = chosen(asked.faults)
+        faults = parse_faults(asked.faults)
     except GridError as exc:
         parser.error(str(exc))
     seconds = asked.stages / asked.a_second
     # No seat is gone for good: each shall have its budgets tried.
-    planned = faults_of(asked.seed, seconds, faults, asked.every)
+    planned = make_faults(asked.seed, seconds, faults, asked.every)
     planned = [replace(fault, seconds=min(fault.seconds, LONGEST)) for fault in planned]
     plan = make(asked.stages, asked.seed, seconds, planned, asked.unheld)
     done = closing(
         plan,
         bounds(asked.stages),
         keep=asked.keep,
-        tell=lambda text: print(text, file=sys.stderr),
+        report=lambda text: print(text, file=sys.stderr),
     )
     print(json.dumps(done.to_json(), indent=1))
     return int(done.result.broken)

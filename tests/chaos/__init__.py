@@ -1,1 +1,3 @@
-"""`gridq chaos`: a real grid on this machine, faults from a seed, and an audit of what is left."""
+"""The chaos suite of `gridq chaos`: a real grid on this machine, faults from a seed, and an audit of the
+result.
+"""

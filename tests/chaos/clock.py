@@ -1,8 +1,8 @@
-"""Clocks that go wrong: a child's `time.time()` shifted by what a file says.
+"""Wrong clocks: a file shifts a child's `time.time()`.
 
-No machine's clock decides anything in gridq, only the server's. To show it, each machine of the chaos grid
-has a file with the seconds by which its clock is off; Python's start hook `sitecustomize` makes the children
-believe it, also where it changes while they run.
+In gridq only the server's clock decides anything. To show that, each machine of the chaos grid has a file
+with the seconds by which its clock is off. Python's start hook `sitecustomize` applies it in the children,
+also when it changes while they run.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if _path:
 
 
 def install(folder: Path) -> str:
-    """Write the hook into `folder`; what is to be put on a child's PYTHONPATH."""
+    """Write the hook into `folder` and return the entry for a child's PYTHONPATH."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(HOOK, encoding="ascii")
     return str(folder)
 
 
 def shift(file: Path, seconds: float) -> None:
-    """Put a machine's clock off by `seconds`."""
+    """Shift a machine's clock by `seconds`."""
     write_private(file, str(seconds))

@@ -1,8 +1,8 @@
-"""Graphs from a seed, each with what must come of it, known from how it was made.
+"""Generate graphs from a seed, each with its expected outcome.
 
-A graph is made from the top with the value that enters each node in hand, so its answer, or the stages of
-which one must fail it, is worked out while it grows. The rules are those of docs/graphs.md; nothing here
-asks the engine or its plans.
+A graph is built from the top, with the value that enters each node known, so the generator can compute its
+answer, or the stages of which one must fail it. It follows the documented rules of graphs and uses neither
+the engine nor its plans.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from tests.chaos.witness import ORDERS, answer
 
 Node = dict[str, Any]
 LONG = 70_000
-"""Characters of an answer that has a key of its own in the server."""
+"""Characters of an answer that is stored under its own key."""
 ALWAYS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A node's answer, or the paths of the stages of which one fails it, with the errors' codes."""
+class ExpectedOutcome:
+    """A node's answer, or the error codes that fail it, by the paths of their stages."""
 
     value: Any = None
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A graph, its input, what must come of it, and its witnessed stages: their ids → their paths."""
+class GeneratedGraph:
+    """A graph with its input and expected outcome. `stages`: the witnessed stages, id → path."""
 
     graph: dict[str, Json]
     input: Json
-    outcome: Outcome
+    outcome: ExpectedOutcome
     stages: dict[str, str]
 
 
-class Maker:
-    """Makes graphs out of one source of chance. Each stage's id is its own within its graph. `tight`: no
-    stage is recorded twice, for a job's hold covers each stage once.
+class GraphGenerator:
+    """Generates graphs from one random source. A stage's id is unique in its graph. `tight`: no stage is
+    recorded twice, because a job's reservation covers each stage once.
     """
 
     tight = False
@@ -55,11 +55,12 @@ class Maker:
         self._spends = False
         self._failing = 0.0
 
-    def make(
+    def generate(
         self, *, failing: float = 0.0, paid: bool = False, slow: bool = False, streamed: bool = False
-    ) -> Made:
-        """A graph of any shape. `failing`: how likely each stage is to fail for good; `paid`: its stages cost
-        money; `slow`: it takes seconds; `streamed`: its stages emit pieces, so that no lost one is repeated.
+    ) -> GeneratedGraph:
+        """Return a graph of any shape. `failing`: the probability that a stage fails for good. `paid`: its
+        stages cost money. `slow`: it takes seconds. `streamed`: its stages emit pieces, so that a lost one is
+        not repeated.
         """
         self._stages, self._spends, self._failing, self._slow = {}, paid, failing, slow
         self._streamed = streamed
@@ -68,30 +69,32 @@ class Maker:
             [self.chain, self.wide, self.fan, self.mixture, self.deep, self.single], [4, 3, 3, 6, 1, 3]
         )[0]
         root, outcome = shape(value, "root")
-        return Made({"description": "chaos", "version": "0.1.0", "root": root}, value, outcome, self._stages)
+        return GeneratedGraph(
+            {"description": "chaos", "version": "0.1.0", "root": root}, value, outcome, self._stages
+        )
 
     # -- shapes
 
-    def single(self, value: Any, path: str) -> tuple[Node, Outcome]:
+    def single(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
         return self.stage(value, path)
 
-    def chain(self, value: Any, path: str, longest: int = 12) -> tuple[Node, Outcome]:
+    def chain(self, value: Any, path: str, longest: int = 12) -> tuple[Node, ExpectedOutcome]:
         return self.sequence(value, path, self.chance.randint(2, longest), 0)
 
-    def wide(self, value: Any, path: str) -> tuple[Node, Outcome]:
+    def wide(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
         return self.parallel(value, path, self.chance.randint(4, 24), 0)
 
-    def fan(self, value: Any, path: str) -> tuple[Node, Outcome]:
+    def fan(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
         return self.fanout(value, path, self.chance.randint(4, 32), 0)
 
-    def mixture(self, value: Any, path: str) -> tuple[Node, Outcome]:
+    def mixture(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
         return self.node(value, path, 3)
 
-    def deep(self, value: Any, path: str) -> tuple[Node, Outcome]:
-        """A small node below many operators."""
+    def deep(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
+        """Return a small node below many operators."""
         return self.node(value, path, self.chance.randint(5, 7), narrow=True)
 
-    def node(self, value: Any, path: str, depth: int, narrow: bool = False) -> tuple[Node, Outcome]:
+    def node(self, value: Any, path: str, depth: int, narrow: bool = False) -> tuple[Node, ExpectedOutcome]:
         if depth <= 0:
             return self.leaf(value, path)
         width = 1 if narrow else self.chance.randint(2, 3)
@@ -103,32 +106,36 @@ class Maker:
 
     # -- operators
 
-    def sequence(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
-        nodes, outcome = [], Outcome(value)
+    def sequence(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, ExpectedOutcome]:
+        nodes, outcome = [], ExpectedOutcome(value)
         for i in range(width):
             node, after = self.node(outcome.value, child_path(path, "stages", i), depth, width == 1)
             nodes.append(node)
             outcome = outcome if outcome.errors else after
         return {"op": "Sequential", "stages": nodes}, outcome
 
-    def parallel(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+    def parallel(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, ExpectedOutcome]:
         branches, parts = {}, {}
         for name in (f"b{i}" for i in range(width)):
             given = value[name] if isinstance(value, dict) and name in value else value
-            branches[name], parts[name] = self.node(given, child_path(path, "branches", name), depth, width == 1)
+            branches[name], parts[name] = self.node(
+                given, child_path(path, "branches", name), depth, width == 1
+            )
         return {"op": "Parallel", "branches": branches}, _together(parts)
 
-    def fanout(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+    def fanout(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, ExpectedOutcome]:
         source, given = self.leaf(value, child_path(path, "source"))
         targets, parts = [], {}
         for i in range(width):
             node, parts[str(i)] = self.node(given.value, child_path(path, "targets", i), depth, width == 1)
             targets.append(node)
         both = _together(parts)
-        outcome = given if given.errors else both if both.errors else Outcome(list(both.value.values()))
+        outcome = (
+            given if given.errors else both if both.errors else ExpectedOutcome(list(both.value.values()))
+        )
         return {"op": "Fanout", "source": source, "targets": targets}, outcome
 
-    def merge(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+    def merge(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, ExpectedOutcome]:
         sources, parts = [], {}
         for i in range(width):
             given = value.get(f"source_{i}") if isinstance(value, dict) else value
@@ -138,17 +145,19 @@ class Maker:
         target, after = self.leaf(both.value, child_path(path, "target"))
         return {"op": "Merge", "sources": sources, "target": target}, both if both.errors else after
 
-    def let(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+    def let(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, ExpectedOutcome]:
         bindings, parts = {}, {}
         for name in (f"v{i}" for i in range(width)):
-            bindings[name], parts[name] = self.node(value, child_path(path, "bindings", name), depth, width == 1)
+            bindings[name], parts[name] = self.node(
+                value, child_path(path, "bindings", name), depth, width == 1
+            )
         bound = _together(parts)
         outer = value if isinstance(value, dict) else {}
         given = None if bound.errors else {**outer, **bound.value}
         body, after = self.leaf(given, child_path(path, "body"))
         return {"op": "Let", "bindings": bindings, "body": body}, bound if bound.errors else after
 
-    def branch(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+    def branch(self, value: Any, path: str, depth: int) -> tuple[Node, ExpectedOutcome]:
         say = self.chance.random() < 0.5
         predicate, test = self.stage(value, child_path(path, "predicate"), say=say)
         yes, if_true = self.node(value, child_path(path, "if_true"), depth, True)
@@ -156,7 +165,7 @@ class Maker:
         node = {"op": "Branch", "predicate": predicate, "if_true": yes, "if_false": no}
         return node, test if test.errors else if_true if test.value is True else if_false
 
-    def retry(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+    def retry(self, value: Any, path: str, depth: int) -> tuple[Node, ExpectedOutcome]:
         """Some stages, then one that fails at first: it takes as many tries as it may fail, and one."""
         if self.tight:
             return self.sequence(value, path, 2, depth)
@@ -175,17 +184,17 @@ class Maker:
 
     # -- leaves
 
-    def leaf(self, value: Any, path: str) -> tuple[Node, Outcome]:
+    def leaf(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
         what = self.chance.random()
         if what < 0.06:
             constant = self.chance.choice([None, 3, "c", {"b0": 1, "source_1": [2]}])
-            return {"op": "Const", "value": constant}, Outcome(constant)
+            return {"op": "Const", "value": constant}, ExpectedOutcome(constant)
         if what < 0.16:  # pure: a router runs it, and no witness sees it
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            return {"op": "Stage", "id": "format_json"}, Outcome(text)
+            return {"op": "Stage", "id": "format_json"}, ExpectedOutcome(text)
         return self.stage(value, path)
 
-    def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
+    def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, ExpectedOutcome]:
         chance = self.chance
         name = f"s{len(self._stages)}"
         self._stages[name] = path
@@ -217,11 +226,13 @@ class Maker:
                 orders.pop("spend", None)
         given = value if isinstance(value, dict) else {"items": value}
         node = {"op": "Stage", "id": kind, "config": {ORDERS: orders}}
-        return node, Outcome(errors=errors) if errors else Outcome(answer({**given, ORDERS: orders}))
+        return node, ExpectedOutcome(errors=errors) if errors else ExpectedOutcome(
+            answer({**given, ORDERS: orders})
+        )
 
 
 def spends(node: Json) -> Iterator[int]:
-    """What each stage of a graph that seats run will say that it used, in micro-dollars."""
+    """Yield the micro-dollars that each stage of a graph that seats run will report."""
     if isinstance(node, dict) and node.get("op") == "Stage" and node["id"] in SEATED:
         yield node["config"][ORDERS]["spend"]
     elif isinstance(node, (dict, list)):
@@ -229,7 +240,11 @@ def spends(node: Json) -> Iterator[int]:
             yield from spends(inner)
 
 
-def _together(parts: dict[str, Outcome]) -> Outcome:
-    """Of nodes that run side by side: any of their errors, else the record of their values."""
+def _together(parts: dict[str, ExpectedOutcome]) -> ExpectedOutcome:
+    """Return the outcome of nodes that run side by side: their errors, else the record of their values."""
     errors = {path: code for part in parts.values() for path, code in part.errors.items()}
-    return Outcome(errors=errors) if errors else Outcome({name: part.value for name, part in parts.items()})
+    return (
+        ExpectedOutcome(errors=errors)
+        if errors
+        else ExpectedOutcome({name: part.value for name, part in parts.items()})
+    )

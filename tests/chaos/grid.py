@@ -1,5 +1,5 @@
-"""The grid under attack: a server, routers, gateways and several machines as processes of this one, each
-behind a proxy of its own.
+"""The grid under test: a server, routers, gateways and several machines as child processes, each behind its
+own proxy.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gridq.config.settings import Settings
 from gridq.errors import ConfigError, StartTimeout
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
-from tests.chaos import clock, witness, zone
+from tests.chaos import clock, time_zone, witness
 from tests.chaos.layout import RICH, Layout, Machine
 from tests.chaos.proxy import HOST, Proxy
-from tests.chaos.standstill import Standstill
+from tests.chaos.suspension import Suspender
 from workers.supervisor import programs
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port, is_port_free
 from workers.supervisor.programs import Program
@@ -38,15 +38,15 @@ STARTS = 10.0
 """Seconds that it takes to be, about."""
 DRAIN = 2.0
 QUARANTINE = 4.0
-"""Seconds after which a stage in quarantine has failed: no operator looks."""
+"""Seconds after which a quarantined stage fails: no operator releases it."""
 END = 60.0
-"""Seconds that a part may take to end by SIGTERM while faults go on."""
+"""Seconds that a part may take to stop after SIGTERM while faults go on."""
 
 
 @dataclass
 class Part:
     """One program: a router, a gateway, or the worker of a machine's seat `seat`. Seats of one `sort` can
-    stand in for each other.
+    replace each other.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Part:
     seat: str = ""
     child: subprocess.Popen[bytes] | None = None
     gone: bool = False
-    """Killed for good."""
+    """Killed and not restarted."""
     ending: float | None = None
-    """When it was told to end, monotonic."""
+    """The monotonic time of its SIGTERM."""
     due: float | None = None
-    """When it is started again, monotonic."""
+    """The monotonic time of its restart."""
 
     @property
     def running(self) -> bool:
@@ -69,9 +69,9 @@ class Part:
 
 
 class ChaosGrid:
-    """The machines of `layout`, `routers` routers and two gateways, all under `folder`.
+    """The machines of `layout`, `routers` routers and two gateways, all below `folder`.
 
-    `tell(text)` is called for what happens by itself: a part that ends without being told to.
+    `report(text)` gets a line for each part that ends unexpectedly.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ChaosGrid:
         *,
         layout: Layout,
         routers: int = 2,
-        tell: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folder = folder
         self.layout = layout
-        self.tell = tell
+        self.report = report
         self.prefix = "chaos:"
         self.keys = Keys(self.prefix)
         self.server = EmbeddedServer(folder / "server", appendonly=True, fsync="always")
@@ -92,26 +92,26 @@ class ChaosGrid:
         self.quotas = folder / "quotas.toml"
         self.parts: dict[str, Part] = {}
         self.deaths: list[tuple[int, int]] = []
-        """Of each program that was killed: when (monotonic ms), its process."""
-        self.ended_alone: list[str] = []
-        self.slow_ends: list[str] = []
+        """(monotonic ms, process id) of each program that was killed."""
+        self.unexpected_ends: list[str] = []
+        self.late_ends: list[str] = []
         self._routers = [f"r{number + 1}" for number in range(routers)]
         self._ports = {f"g{number + 1}": find_free_port() for number in range(GATEWAYS)}
         self._proxies: list[Proxy] = []
         self._groups: list[int] = []
         self._zone: dict[str, str] = {}
-        self.standstill = Standstill()
+        self.suspender = Suspender()
 
     # -- life
 
     def start(self) -> Self:
-        """Start everything and return once every seat is live. ConfigError, StartTimeout."""
+        """Start everything and return once every seat is live. ConfigError, StartTimeout: it failed."""
         self.server.start()
-        self.allow_poor(True)
+        self.set_poor_budget(True)
         hook = clock.install(self.folder / "hook")
         if self.layout.midnight is not None:
             begins = time.time() + STARTS + self.layout.midnight
-            self._zone = zone.install(self.folder / "zones", begins)
+            self._zone = time_zone.install(self.folder / "zones", begins)
         for machine in self.layout.machines:
             for seat, sort in machine.seats.items():
                 self._add(machine, sort, hook, seat)
@@ -130,7 +130,7 @@ class ChaosGrid:
                 for part in self.parts.values():
                     if not part.running:
                         raise ConfigError(
-                            f"{part.name} ended at its start", {"reason": part.program.last_log_line()}
+                            f"{part.name} ended while it started", {"reason": part.program.last_log_line()}
                         )
                 if time.monotonic() > until:
                     raise StartTimeout("The chaos grid was not live in time", {"path": str(self.folder)})
@@ -138,28 +138,32 @@ class ChaosGrid:
         return self
 
     def stop(self) -> list[str]:
-        """End every program, then the server; in words, which had to be killed and what is left."""
+        """Stop every program, then the server. Return a sentence for each that had to be killed or
+        is left.
+        """
         self.resume_all()
         killed = []
         for last in (False, True):  # routers: they look after what workers hand back
             parts = [part for part in self.parts.values() if (part.sort == "router") is last]
             group = [part for part in parts if part.child is not None]
-            late = programs.stop_processes([(part.child, DRAIN + 20.0) for part in group if part.child is not None])
+            late = programs.stop_processes(
+                [(part.child, DRAIN + 20.0) for part in group if part.child is not None]
+            )
             killed += [part.name for part in group if part.child in late]
         for proxy in self._proxies:
             proxy.close()
         self.server.stop()
-        self.standstill.close()
+        self.suspender.close()
         return [f"{name} had to be killed" for name in killed] + [
             f"processes of group {pid} are left" for pid in self._groups if _exists(pid)
         ]
 
     def direct(self) -> redis.Redis:
-        """A client of the server itself, past every proxy."""
+        """Return a client of the server itself, without a proxy."""
         return connect(self.server.url, name="chaos-judge", timeout=2, retry=False)
 
     def config(self, proxy: Proxy, home: Path) -> Settings:
-        """The settings of a program that reaches the server through `proxy`."""
+        """Return the settings of a program that reaches the server through `proxy`."""
         url = f"redis://:{self.server.password}@{HOST}:{proxy.port}/0"
         return Settings(
             broker_url=SecretStr(url),
@@ -173,13 +177,13 @@ class ChaosGrid:
 
     @property
     def urls(self) -> str:
-        """Where the gateways are, as a client takes them."""
+        """The URLs of the gateways, as a client takes them."""
         return ",".join(f"http://{HOST}:{port}" for port in self._ports.values())
 
-    # -- what can be done to it
+    # -- faults
 
     def spawn(self, part: Part) -> None:
-        """Start a part (again)."""
+        """Start or restart a part."""
         part.child = part.program.start()
         self._groups.append(part.child.pid)
         part.due = part.ending = None
@@ -191,74 +195,76 @@ class ChaosGrid:
             programs.kill_process(part.child)
         part.ending = None
 
-    def stand_still(self, part: Part) -> None:
-        """Stop a part that runs by SIGSTOP, until `go_on`, or until this process ends."""
+    def suspend(self, part: Part) -> None:
+        """Suspend a running part by SIGSTOP, until `resume` or the end of this process."""
         if part.child is not None and part.running:
-            self.standstill.stop(part.child.pid)
+            self.suspender.stop(part.child.pid)
 
-    def go_on(self, part: Part) -> None:
-        """Let a part go on that stands still."""
+    def resume(self, part: Part) -> None:
+        """Resume a suspended part."""
         if part.child is not None and part.running:
-            self.standstill.go_on(part.child.pid)
+            self.suspender.resume(part.child.pid)
 
     def drain(self, part: Part) -> None:
-        """Tell a part to end; it is started again once it has."""
+        """Stop a part by SIGTERM. It is restarted once it has ended."""
         if part.child is not None and part.running and part.ending is None:
             part.child.send_signal(signal.SIGTERM)
             part.ending = time.monotonic()
 
     def stop_server(self, *, kill: bool) -> None:
-        """End the server, by SIGTERM or by SIGKILL; `server.start` brings it back."""
+        """Stop the server by SIGTERM or SIGKILL. `server.start` brings it back."""
         if self.server.pid:
-            self.standstill.go_on(self.server.pid)
+            self.suspender.resume(self.server.pid)
         if kill:
             self.server.kill()
         else:
             self.server.stop()
 
-    def allow_poor(self, rich: bool) -> None:
-        """Let the agent `poor` have all the money it wants, or none."""
+    def set_poor_budget(self, rich: bool) -> None:
+        """Give the agent `poor` all the money it wants, or none."""
         write_private(self.quotas, self.layout.quotas.format(dollars=RICH if rich else 0.000001))
 
     def tick(self) -> None:
-        """See to what has ended: start again what is due, and tell of what ended by itself."""
+        """Restart the parts that are due, and report those that ended unexpectedly."""
         now = time.monotonic()
         for part in self.parts.values():
             if part.gone or part.child is None:
                 continue
             if part.running:
                 if part.ending is not None and now > part.ending + END:
-                    self.slow_ends.append(f"{part.name} had not ended {END:g} s after SIGTERM")
+                    self.late_ends.append(f"{part.name} had not ended {END:g} s after SIGTERM")
                     self.kill(part)
                     part.due = now
             elif part.due is None:
                 code = part.child.wait()
                 if part.ending is None:
-                    self.ended_alone.append(
+                    self.unexpected_ends.append(
                         f"{part.name} ended by itself ({code}): {part.program.last_log_line()}"
                     )
-                    self.tell(self.ended_alone[-1])
+                    self.report(self.unexpected_ends[-1])
                 part.due = now if part.ending is not None else now + 1.0
             elif now >= part.due:
                 self.spawn(part)
 
     def resume_all(self) -> None:
-        """End every fault that lasts: whatever stands still goes on, but for those that are gone for good."""
+        """End every lasting fault: resume the proxies, the server and the parts, and restart those that are
+        due.
+        """
         for proxy in self._proxies:
             proxy.delay = 0.0
             proxy.blackhole(False)
         if self.server.pid:
-            self.standstill.go_on(self.server.pid)
+            self.suspender.resume(self.server.pid)
         for part in self.parts.values():
-            self.go_on(part)
+            self.resume(part)
             if part.due is not None:
                 part.due = min(part.due, time.monotonic())
 
     def clock_file(self, machine: str) -> Path:
-        """The file with the seconds by which a machine's clock is off."""
+        """Return the file with the seconds by which a machine's clock is off."""
         return self.home(machine) / "clock"
 
-    # -- making parts
+    # -- parts
 
     def _proxy(self) -> Proxy:
         proxy = Proxy((HOST, self.server.port)).start()
@@ -266,7 +272,7 @@ class ChaosGrid:
         return proxy
 
     def home(self, machine: str) -> Path:
-        """A machine's home folder."""
+        """Return a machine's home folder."""
         return self.folder / machine
 
     def _add(self, machine: Machine, sort: str, hook: str, seat: str = "") -> None:
@@ -314,7 +320,7 @@ _KEPT = {
     "GRIDQ_PARENT",
     "GRIDQ_PARENT_SECONDS",
 }
-"""What a child is told of this process's own settings: a chaos grid has the defaults."""
+"""The settings that children get; all others have their defaults."""
 
 
 def _exists(group: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which machines a grid under attack has, with which seats, and the limits it runs under."""
+"""The machines and seats of a chaos grid, and its limits."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.bounds import Bound, own_lines, quotas_of
-from tests.chaos.plan import POORER, Plan
+from tests.chaos.limits import Bound, format_quotas_file, format_seat_limits
+from tests.chaos.plan import LIMITED_AGENTS, Plan
 from tests.chaos.profile import MOST, PROFILE, RARE
 from tests.chaos.witness import tokens
 
 CONCURRENCY = 4
 BUDGET = 1_000_000
-"""Dollars a month of each bench seat: never used up, but counted."""
+"""Monthly dollars of each bench seat: never used up, but counted."""
 RICH = 1_000_000
-"""Dollars a month of the agent `poor` while no fault takes its money."""
+"""Monthly dollars of the agent `poor`, unless a fault takes its money."""
 OWNER = "alice"
-"""Whose the first machine's seat is."""
+"""The owner of the first machine's seat."""
 TEAM = "research"
 LEAST = 10
-"""Stages that the smallest budget of money or tokens lets in at once."""
+"""Number of stages that the smallest budget of money or tokens admits at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine: `seats` are its seats' names → their sort (those of a sort can stand in for each other),
-    `terms` the text of its seats.toml.
+    """One machine. `seats`: name → sort; seats of one sort can replace each other. `terms`: the text of its
+    seats.toml.
     """
 
     name: str
@@ -36,35 +36,36 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All machines, and what all programs are told: `profiles`, `stages` and `stages_dir` as the settings of
-    these names, `env` what else stands in their environment. `quotas` is the text of the quotas file, with
-    `{dollars}` where the money of the agent `poor` stands; it and the machines' files state `bounds`.
-    `owners`: of seats, by their ids. `midnight`: seconds after the grid has started at which a day begins;
-    None: those of UTC. `stays`: seats that are never gone for good.
+    """All machines, and the configuration of all programs.
+
+    `profiles`, `stages`, `stages_dir`: the settings of these names. `env`: more environment variables.
+    `quotas`: the text of the quotas file, with `{dollars}` for the money of the agent `poor`. `limits`: the
+    limits in that file and in the machines' files. `owners`: by the ids of seats. `midnight`: seconds from
+    the grid's start to the start of a day; None: days of UTC. `stays`: seats that are always restarted.
     """
 
     machines: tuple[Machine, ...]
     profiles: tuple[str, ...]
     stages: tuple[str, ...] = ()
     stages_dir: Path | None = None
-    quotas: str = quotas_of((), {})
+    quotas: str = format_quotas_file((), {})
     env: Mapping[str, str] = field(default_factory=dict)
-    bounds: tuple[Bound, ...] = ()
+    limits: tuple[Bound, ...] = ()
     owners: Mapping[str, str] = field(default_factory=dict)
     midnight: float | None = None
     stays: frozenset[str] = frozenset()
 
 
-def witnessed(machines: int, plan: Plan) -> Layout:
-    """Machines with a bench seat and a local seat each, whose stages write to the witness's file, under
-    limits that bind what the plan asks of them. The first one's bench seat is one that some stages would
-    rather have; the last one's has twice the slots, and does what budgets keep from the others.
+def make_layout(machines: int, plan: Plan) -> Layout:
+    """Return machines with a bench seat and a local seat each, whose stages write to the witness's file, and
+    limits that restrict the plan. Some stages prefer the first machine's bench seat. The last machine's has
+    twice the slots, and runs what the budgets of the others do not admit.
     """
-    limits = bounds(machines, plan)
+    limits = make_limits(machines, plan)
     seats = {"bench": "bench", "local": "local"}
     made = []
     for at in range(1, machines + 1):
-        lines = [f"budget = {BUDGET}", own_lines(f"m{at}.bench", limits)]
+        lines = [f"budget = {BUDGET}", format_seat_limits(f"m{at}.bench", limits)]
         lines += [f'slugs = ["{RARE}"]', f'owner = "{OWNER}"'] if at == 1 else []
         concurrency = CONCURRENCY if at < machines else 2 * CONCURRENCY
         text = "\n".join(
@@ -75,18 +76,17 @@ def witnessed(machines: int, plan: Plan) -> Layout:
         machines=tuple(made),
         profiles=(PROFILE,),
         stages=("tests.chaos.stages",),
-        quotas=quotas_of(limits, dict.fromkeys(POORER, TEAM)),
-        bounds=limits,
+        quotas=format_quotas_file(limits, dict.fromkeys(LIMITED_AGENTS, TEAM)),
+        limits=limits,
         owners={"m1.bench": OWNER},
         midnight=plan.seconds / 2,
         stays=frozenset({f"m{machines}.bench"}),
     )
 
 
-def bounds(machines: int, plan: Plan) -> tuple[Bound, ...]:
-    """Limits for a plan: parts of all that its stages are to use, and of that in a minute. In a minute all
-    machines together, and the last one alone, have room for more than is used; in longer windows the last one
-    has, so that all ends.
+def make_limits(machines: int, plan: Plan) -> tuple[Bound, ...]:
+    """Return limits for a plan: shares of what its stages use in total, and in a minute. The limits of all
+    machines together, and those of the last one alone, leave enough for every job to end.
     """
     spends = plan.spends
     minute = min(1.0, 60 / plan.seconds)  # of the plan, which is as even over its time

@@ -1,4 +1,6 @@
-"""The plan of one run: jobs and faults, all of it from a seed. The same seed and size give the same plan."""
+"""The plan of a run: its jobs and faults, generated from a seed. The same seed and size give the
+same plan.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Literal
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Json
-from tests.chaos.graphs import Made, Maker, spends
+from tests.chaos.graphs import GeneratedGraph, GraphGenerator, spends
 
 FAULTS = {
     "kill": "kill -9 of a worker, started again after a while or never",
@@ -29,7 +31,7 @@ FAULTS = {
     "quota": "an agent's money is used up for a while",
     "pause": "an owner keeps a seat for a while: what runs there is handed back",
 }
-"""Name → what happens."""
+"""Name → description."""
 
 _WEIGHTS = {
     "kill": 6, "router-kill": 2, "gateway-kill": 2, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1,
@@ -38,38 +40,38 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-POORER = ("thrifty", "cat")
-"""Agents of little money, and of few jobs: what they submit may be refused."""
+LIMITED_AGENTS = ("thrifty", "cat")
+"""Agents with little money, and with few jobs: their jobs may be refused."""
 QUOTAS = frozenset(f"quota.{who}_{what}" for who in ("agent", "team") for what in ("money", "jobs", "tokens"))
 UNREACHABLE = "job.deadline_unreachable"
 REFUSED = QUOTAS | {UNREACHABLE}
-"""Codes with which a job is refused, at the door or, once accepted, by a router."""
+"""Codes with which a job is refused, at once or, after it was accepted, by a router."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job: what is submitted, when, by which door, and what is done to it.
+    """One job, and the calls for it.
 
-    `at`, `cancel` and `again` are seconds: from the beginning of the run, and from its submission; None:
-    never. `again`: it is submitted a second time, under the same id or, where it has one, its idempotency key
-    alone.
+    `at`: seconds from the start of the run to its submission. `channel`: the way in which it is submitted.
+    `cancel`, `again`: seconds from its submission to its cancellation, and to a second submission with the
+    same id or idempotency key; None: never.
     """
 
     id: str
-    made: Made
+    made: GeneratedGraph
     options: dict[str, Json]
     at: float
-    door: Literal["server", "celery", "gateway"] = "server"
+    channel: Literal["server", "celery", "gateway"] = "server"
     cancel: float | None = None
     again: float | None = None
-    may: frozenset[str] = frozenset()
-    """Codes of errors that may end it although nothing in its graph fails."""
+    allowed_errors: frozenset[str] = frozenset()
+    """Codes of errors that may end it although no stage of its graph fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: `at` seconds after the beginning, for `seconds` (inf: for good), of the part that `pick` (0
-    to 1) names among those that it can hit; `size` (0 to 1) says how much, where that counts.
+    """One fault. `at`: seconds after the start. `seconds`: its duration; inf: for good. `pick` (0 to 1)
+    selects its target among the possible ones, `size` (0 to 1) its strength.
     """
 
     at: float
@@ -81,7 +83,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Jobs and faults, each in the order of their times, over `seconds`."""
+    """Jobs and faults over `seconds`, each in the order of their times."""
 
     seed: int
     seconds: float
@@ -90,17 +92,17 @@ class Plan:
 
     @property
     def stages(self) -> int:
-        """How many witnessed stages the jobs have between them, the arms of branches not taken included."""
+        """Number of witnessed stages of all jobs, those of branches not taken included."""
         return sum(len(job.made.stages) for job in self.jobs)
 
     @property
     def spends(self) -> list[int]:
-        """What each of those that seats run will say that it used, in micro-dollars."""
+        """The micro-dollars that each stage that seats run will report."""
         return [spend for job in self.jobs for spend in spends(job.made.graph)]
 
 
-def chosen(names: str) -> tuple[str, ...]:
-    """The faults that a list such as `kill,cut` names; `all`, `none`. ConfigError: there is no such fault."""
+def parse_faults(names: str) -> tuple[str, ...]:
+    """Parse `all`, `none` or a list such as `kill,cut`. ConfigError: there is no such fault."""
     if names in ("all", "none", ""):
         return tuple(FAULTS) if names == "all" else ()
     wanted = [name.strip() for name in names.split(",") if name.strip()]
@@ -113,29 +115,29 @@ def chosen(names: str) -> tuple[str, ...]:
     return tuple(name for name in FAULTS if name in wanted)
 
 
-def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float) -> Plan:
-    """Jobs of at least `stages` stages, submitted over `seconds`, and faults of the kinds `faults` all the
-    while, on average one each `every` seconds.
+def make_plan(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float) -> Plan:
+    """Return a plan of jobs with at least `stages` stages, submitted over `seconds`, and of faults of the
+    kinds `faults`, on average one every `every` seconds.
     """
-    # Two sources of chance: other faults are no other jobs.
+    # Separate random sources: other faults must not change the jobs.
     jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)
-    jobs = [by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]
-    return Plan(seed, seconds, jobs, faults_of(seed, seconds, faults, every))
+    jobs = [choose_channel(random.Random(f"door {job.id}"), job) for job in jobs]
+    return Plan(seed, seconds, jobs, make_faults(seed, seconds, faults, every))
 
 
 def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
-    maker = Maker(chance)
+    generator = GraphGenerator(chance)
     drafts = []
     total = 0
     while total < stages:
         sort = chance.choices(
-            ["plain", "failing", "cancelled", "late", "waiting", "poor", "streamed", *POORER],
+            ["plain", "failing", "cancelled", "late", "waiting", "poor", "streamed", *LIMITED_AGENTS],
             [48, 10, 10, 6, 4, 8, 4, 6, 4],
         )[0]
-        maker.tight = sort in POORER
-        made = maker.make(
+        generator.tight = sort in LIMITED_AGENTS
+        made = generator.generate(
             failing=0.12 if sort == "failing" else 0.0,
-            paid=sort in ("poor", *POORER),
+            paid=sort in ("poor", *LIMITED_AGENTS),
             slow=sort in ("cancelled", "late"),
             streamed=sort == "streamed",
         )
@@ -143,15 +145,15 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
             continue
         drafts.append((sort, made, total))
         total += len(made.stages)
-    return [job_of(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
+    return [make_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
 
 
-def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
-    """A job of a sort: plain, failing, cancelled, late, waiting, poor, streamed or an agent of `POORER`, `at`
-    seconds after the beginning.
+def make_job(chance: random.Random, sort: str, made: GeneratedGraph, at: float) -> Job:
+    """Return a job of a sort, submitted `at` seconds after the start. Sorts: plain, failing, cancelled, late,
+    waiting, poor, streamed, and the names of LIMITED_AGENTS.
     """
     options: dict[str, Json] = {"agent": chance.choice(["ann", "ben"]), "wait_for_seat": True}
-    may: set[str] = set()
+    allowed_errors: set[str] = set()
     cancel = None
     if chance.random() < 0.3:
         options["priority"] = "batch"
@@ -159,16 +161,16 @@ def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         options["session"] = f"s{chance.randrange(5)}"
     if sort == "cancelled":
         cancel = chance.choice([0.0, chance.uniform(0, 1), chance.uniform(0, 6)])
-        may = {"job.cancelled"}
+        allowed_errors = {"job.cancelled"}
     elif sort == "late":
         options["deadline"] = round(chance.uniform(0.5, 6), 2)
-        may = {"job.deadline", UNREACHABLE}
+        allowed_errors = {"job.deadline", UNREACHABLE}
     elif sort == "waiting":
         options["queue_timeout"] = round(chance.uniform(0.5, 6), 2)
-        may = {"job.queue_timeout", UNREACHABLE}
+        allowed_errors = {"job.queue_timeout", UNREACHABLE}
     elif sort == "poor":
         options["agent"] = "poor"
-        may = {"quota.agent_money"}
+        allowed_errors = {"quota.agent_money"}
     elif sort == "streamed":
         options["stream"] = True
     job = Job(
@@ -176,35 +178,39 @@ def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         made=made,
         options=options,
         at=round(at, 3),
-        door="celery" if chance.random() < 0.4 else "server",
+        channel="celery" if chance.random() < 0.4 else "server",
         cancel=cancel,
         again=chance.uniform(0, 8) if chance.random() < 0.15 else None,
-        may=frozenset(may),
+        allowed_errors=frozenset(allowed_errors),
     )
-    return poorly(job, sort) if sort in POORER else job
+    return limit_agent(job, sort) if sort in LIMITED_AGENTS else job
 
 
-def poorly(job: Job, agent: str) -> Job:
-    """The job of an agent of `POORER`: submitted once, for what is refused leaves its id and its key free."""
-    options = {name: value for name, value in job.options.items() if name != "idempotency_key"}
-    return replace(job, options={**options, "agent": agent}, may=job.may | QUOTAS, again=None)
-
-
-def by_gateway(chance: random.Random, job: Job) -> Job:
-    """The job, which may go by a gateway instead of the plain client, and may have an idempotency key: then
-    it is always submitted twice.
+def limit_agent(job: Job, agent: str) -> Job:
+    """Return the job as one of a limited agent. It is submitted once: a refused job leaves its id and key
+    free.
     """
-    if job.door == "server" and chance.random() < 0.4:
-        job = replace(job, door="gateway")
-    # Not where a router may refuse it when it is accepted: what is refused leaves its key free.
-    if chance.random() < 0.15 and not job.may & REFUSED:
+    options = {name: value for name, value in job.options.items() if name != "idempotency_key"}
+    return replace(
+        job, options={**options, "agent": agent}, allowed_errors=job.allowed_errors | QUOTAS, again=None
+    )
+
+
+def choose_channel(chance: random.Random, job: Job) -> Job:
+    """Return the job, perhaps submitted through a gateway, and perhaps with an idempotency key. With a key it
+    is always submitted twice.
+    """
+    if job.channel == "server" and chance.random() < 0.4:
+        job = replace(job, channel="gateway")
+    # Not if a router may refuse it after it was accepted: a refused job leaves its key free.
+    if chance.random() < 0.15 and not job.allowed_errors & REFUSED:
         again = chance.uniform(0, 8) if job.again is None else job.again
         job = replace(job, options={**job.options, "idempotency_key": f"key of {job.id}"}, again=again)
     return job
 
 
-def faults_of(seed: int, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
-    """Faults of these kinds over `seconds`, on average one each `every` seconds."""
+def make_faults(seed: int, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
+    """Return faults of these kinds over `seconds`, on average one every `every` seconds."""
     chance = random.Random(f"faults {seed}")
     made: list[Fault] = []
     at = 2.0

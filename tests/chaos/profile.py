@@ -1,4 +1,4 @@
-"""The bench profile with one stage more, whose runs are witnessed."""
+"""The bench profile with additional stages, whose runs are witnessed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ PROFILE = "tests.chaos.profile:ChaosProfile"
 """The profile's name in `GRIDQ_PROFILES`."""
 
 CENTS = 0.05
-"""What a run of the stage is said to cost: 500 micro-dollars, of which it uses what its orders say."""
+"""The declared cost of a run: 500 micro-dollars, of which it uses what its orders say."""
 MOST = round(CENTS * 10_000)
 """The same in micro-dollars."""
 
 RARE = "rare"
-"""What the seats of one machine serve beside `any`."""
+"""The slug that the seats of one machine serve in addition to `any`."""
 
 SEATED = frozenset({"chaos_seat", "chaos_rare"})
-"""The stages that a seat of the kind runs."""
+"""The stages that bench seats run."""
 
 
 class ChaosProfile(BenchProfile):
-    """The kind `bench`, for `gridq chaos`: a seat of it also runs `chaos_seat`, and `chaos_rare`, which would
-    rather have a seat of bench:rare.
+    """The kind `bench` with the stages `chaos_seat` and `chaos_rare`, which prefers a seat of
+    `bench:rare`.
     """
 
     def stages(self) -> list[dict[str, Json]]:
@@ -44,7 +44,7 @@ class ChaosProfile(BenchProfile):
         ]
 
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
-        """The most that a run can use."""
+        """Return the most that a run can use."""
         if stage.implementation != "bench:witnessed":
             return super().estimate(stage, value)
         return Estimate(micro_dollars=MOST, tokens_in=tokens(MOST)[0], tokens_out=tokens(MOST)[1])

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one address, which can cut its connections or let them starve."""
+"""A TCP proxy in front of one address, which can cut, delay or block its connections."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Self, TypeVar
 
 HOST = "127.0.0.1"
 CHUNK = 64 * 1024
-"""Bytes of one direction of one connection that are held here at most, twice: as read, and as to be sent."""
+"""Size of each of the two buffers, read and write, of one direction of a connection."""
 PATIENCE = 10.0
-"""Seconds within which the proxy's own thread must have done what it is told."""
+"""Time limit of a call to the proxy's thread."""
 
 T = TypeVar("T")
 Link = tuple[asyncio.StreamWriter, asyncio.StreamWriter | None]
 
 
 class Proxy:
-    """Forwards connections to `address`, on a free port of the loopback interface and a thread of its own.
+    """Forwards connections from a free port of the loopback interface to `address`, on its own thread.
 
-    `delay` is in seconds, for each piece of data, each way. Both it and `address` may be changed at any time;
-    `address` counts for connections to come. Where nobody listens at `address`, the caller is refused by RST.
+    `delay`: seconds for each piece of data in each direction. Both may be changed at any time; a new
+    `address` applies to new connections. If nothing listens at `address`, the caller gets an RST.
 
     >>> with Proxy(("127.0.0.1", 7379)) as proxy:     # doctest: +SKIP
     ...     client = redis.Redis(port=proxy.port)
@@ -41,7 +41,7 @@ class Proxy:
         self._open = asyncio.Event()
 
     def start(self) -> Self:
-        """Listen; `port` is known then. OSError: the port that was asked for is taken."""
+        """Listen, and set `port`. OSError: the given port is taken."""
         listener = socket.socket()
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,7 +58,7 @@ class Proxy:
         return self
 
     def close(self) -> None:
-        """Close the port and every connection; harmless where it is closed already."""
+        """Close the port and every connection. It may be called twice."""
         if self._loop is None or self._thread is None:
             return
         self._call(self._end())
@@ -68,21 +68,23 @@ class Proxy:
         self._loop = self._thread = None
 
     def cut(self, *, reset: bool = False) -> int:
-        """Close all connections, by RST with `reset`, else by FIN; how many. New ones are served."""
+        """Close all connections, by RST if `reset`, else by FIN. Return their number. New ones are
+        accepted.
+        """
         return self._call(self._cut(reset))
 
     def blackhole(self, on: bool, *, forget: bool = True) -> None:
-        """Forward nothing more and say nothing of it, as where packets are dropped; or forward again.
+        """Drop all data silently, as a broken network does; or forward it again.
 
-        Connections stay open and new ones are accepted, but nothing gets through. When it ends, those that
-        stood before or were made meanwhile are closed by RST, as by a router that has forgotten them; with
-        `forget` false they go on where they stopped, as TCP does after a short time without a network.
+        Connections stay open and new ones are accepted, but no data gets through. When it ends, all
+        connections are closed by RST, as by a router that has forgotten them. With `forget` false they
+        continue, as TCP does after a short outage.
         """
         self._call(self._blackhole(on, forget))
 
     @property
     def connections(self) -> int:
-        """How many connections stand now."""
+        """Number of open connections."""
         return len(self._links)
 
     def __enter__(self) -> Self:
@@ -158,7 +160,7 @@ class Proxy:
                     await asyncio.sleep(self.delay)
                 writer.write(data)
                 await writer.drain()
-            await self._open.wait()  # an end that nobody is told of
+            await self._open.wait()  # a blackhole hides the end of the stream too
 
 
 def _close(writer: asyncio.StreamWriter, reset: bool) -> None:

@@ -1,4 +1,4 @@
-"""One chaos run from its plan to its verdict, in bounded time."""
+"""Execute a chaos run: start a grid, run the plan, audit the result, stop the grid. All in bounded time."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from gridq.store.connection import translate
 from gridq.views import jobs as history
 from gridq.views import wait_reasons
 from gridq.views.audit import Check, audit
-from tests.chaos import books, witness
-from tests.chaos.attacks import Attacker
-from tests.chaos.bounds import overdrawn, uses
+from tests.chaos import records, witness
+from tests.chaos.agents import Agents, SubmittedJob
+from tests.chaos.auditing import Auditor, AuditResult, recovery
+from tests.chaos.faults import FaultInjector
 from tests.chaos.grid import GATEWAYS, START, ChaosGrid
-from tests.chaos.judge import Judge, Verdict, recovery
 from tests.chaos.layout import Layout
+from tests.chaos.limits import compute_uses, list_overdrawn
 from tests.chaos.plan import Plan
-from tests.chaos.submitting import Agents, Submitted
 
-SETTLE = 180.0
-"""Seconds after the last fault within which every job must have ended."""
-QUIET = 30.0
-"""Seconds after that within which nothing may be left of them."""
-TELL_EVERY = 10.0
-SHOWN = 10
-"""Jobs that hang which are named one by one."""
-LOOK_AT = 2000
+SETTLE_SECONDS = 180.0
+"""Time after the last fault in which every job must end."""
+QUIET_SECONDS = 30.0
+"""Time after that in which their data must be cleaned up."""
+REPORT_SECONDS = 10.0
+MAX_LISTED_JOBS = 10
+"""Number of hanging jobs that are listed."""
+MAX_POLLED_JOBS = 2000
 
 
 @dataclass
 class Result:
-    """What came of a run. `checks`: every rule with what breaks it; `folder`: where the logs are, None where
-    nothing was broken and they were not to be kept.
+    """The result of a run. `checks`: every rule with its breaches. `folder`: the logs; None: they were
+    deleted.
     """
 
     plan: Plan
-    verdict: Verdict
+    audit_result: AuditResult
     faults: Counter[str]
     seconds: float
     losses: int
     recovery: dict[str, list[float]]
     deaths: int
-    ended_alone: list[str] = field(default_factory=list)
+    unexpected_ends: list[str] = field(default_factory=list)
     folder: Path | None = None
 
     @property
     def checks(self) -> list[Check]:
-        return self.verdict.checks
+        return self.audit_result.checks
 
     @property
     def broken(self) -> bool:
@@ -68,34 +68,37 @@ class Result:
 
 
 @dataclass
-class Judged:
-    """What a judge has found: its verdict, how many attempts were lost with their worker, and the seconds
-    from the death of a program to the next run of what it ran (`judge.recovery`).
+class AuditOutcome:
+    """The outcome of an audit. `losses`: attempts lost with their worker. `recovery`: see
+    `auditing.recovery`.
     """
 
-    verdict: Verdict
+    audit_result: AuditResult
     losses: int
     recovery: dict[str, list[float]] = field(default_factory=dict)
 
 
-def by_witness(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
-    """Hold every run of a stage that the witness's file has against what the grid has recorded."""
+def audit_by_witness(grid: ChaosGrid, submitted: dict[str, SubmittedJob]) -> AuditOutcome:
+    """Compare every run in the witness's file with the grid's records."""
     runs, layout = witness.read(grid.witness), grid.layout
     with grid.direct() as client:
-        found = books.read(client, grid.keys, submitted)
-        ledger = list(entries.read(client, grid.keys))
+        found = records.read_records(client, grid.keys, submitted)
+        ledger = list(entries.read_entries(client, grid.keys))
     config = grid.config(grid.client_proxy, grid.folder / "agents")
-    verdict = Judge(found, submitted, runs, config, celery_says).judge()
-    verdict.uses = uses(layout.bounds, ledger, layout.owners, {})
-    verdict.checks.append(
-        Check("no limit is overdrawn, but by what was told of attempts given up", overdrawn(verdict.uses))
+    audit_result = Auditor(found, submitted, runs, config, read_celery_result).run()
+    audit_result.uses = compute_uses(layout.limits, ledger, layout.owners, {})
+    audit_result.checks.append(
+        Check(
+            "no limit is exceeded, except by late reports of attempts given up",
+            list_overdrawn(audit_result.uses),
+        )
     )
-    return Judged(verdict, found.losses, recovery(runs, grid.deaths, submitted))
+    return AuditOutcome(audit_result, found.losses, recovery(runs, grid.deaths, submitted))
 
 
-def longest(seconds: float) -> float:
-    """Seconds that a run whose faults go on for `seconds` takes at most."""
-    return START + seconds + SETTLE + QUIET + 120.0
+def max_run_seconds(seconds: float) -> float:
+    """Return the longest duration of a run with faults for `seconds`."""
+    return START + seconds + SETTLE_SECONDS + QUIET_SECONDS + 120.0
 
 
 def run(
@@ -103,18 +106,18 @@ def run(
     *,
     layout: Layout,
     routers: int = 2,
-    settle: float = SETTLE,
-    judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged] | None = None,
+    settle: float = SETTLE_SECONDS,
+    audit_jobs: Callable[[ChaosGrid, dict[str, SubmittedJob]], AuditOutcome] | None = None,
     keep: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Start a grid, run the plan on it, judge what is left, stop it. Whatever happens, all programs end.
+    """Start a grid, run the plan on it, audit the result, stop it. Whatever happens, all programs are
+    stopped.
 
-    `layout`: its machines and seats. Every job must have ended `settle` seconds after the last fault. `judge`
-    reads what is left of the jobs on the grid at rest; without it every run is held against the witness's
-    file. `tell` gets a line for each fault, the progress, and where the logs are if they are kept.
-    ConfigError, StartTimeout, BrokerError: the grid could not be started, or its server does not answer in
-    the end.
+    `layout`: the machines and seats. `settle`: seconds after the last fault in which every job must end.
+    `audit_jobs`: audits the jobs on the grid at rest; default: `audit_by_witness`. `report`: gets lines about
+    faults, the progress and kept logs. ConfigError, StartTimeout, BrokerError: the grid could not be started,
+    or its server did not answer at the end.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-chaos-"))
     spare = True
@@ -123,10 +126,10 @@ def run(
             plan,
             folder,
             layout,
-            judge or by_witness,
+            audit_jobs or audit_by_witness,
             routers=routers,
             settle=settle,
-            tell=tell,
+            report=report,
         )
         spare = keep or result.broken
     except (KeyboardInterrupt, SystemExit):
@@ -136,7 +139,7 @@ def run(
         if not spare:
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            tell(f"The logs are in {folder}")
+            report(f"The logs are in {folder}")
     result.folder = folder if spare else None
     return result
 
@@ -145,43 +148,43 @@ def _run(
     plan: Plan,
     folder: Path,
     layout: Layout,
-    judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged],
+    audit_jobs: Callable[[ChaosGrid, dict[str, SubmittedJob]], AuditOutcome],
     *,
     routers: int,
     settle: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Result:
-    grid = ChaosGrid(folder, layout=layout, routers=routers, tell=lambda text: tell(f"           {text}"))
+    grid = ChaosGrid(folder, layout=layout, routers=routers, report=lambda text: report(f"           {text}"))
     left: list[str] | None = None
     try:
         seats = ", ".join(f"{machine.name}.{seat}" for machine in layout.machines for seat in machine.seats)
-        tell(f"Starting a server, {routers} routers, {GATEWAYS} gateways and the seats {seats} ...")
+        report(f"Starting a server, {routers} routers, {GATEWAYS} gateways and the seats {seats} ...")
         grid.start()
         agents = Agents(plan, grid.config(grid.client_proxy, folder / "agents"), grid.urls)
-        attacker = Attacker(grid, plan.faults, tell)
+        attacker = FaultInjector(grid, plan.faults, report)
         began = time.monotonic()
-        watch = _Watch(grid, agents, tell)
+        watch = _ProgressWatch(grid, agents, report)
         try:
             agents.start()
             _attack(plan, grid, attacker, watch, began)
             attacker.end()
-            tell("The faults are over; the grid settles ...")
+            report("The faults are over. Waiting for the jobs to end ...")
             hung = _settle(grid, watch, settle)
             left_over = _quiet(grid)
         finally:
             watch.close()
             agents.stop()
         seconds = time.monotonic() - began
-        judged = judge(grid, agents.submitted)
+        outcome = audit_jobs(grid, agents.submitted)
         disconnect()
         left = grid.stop()
-        checks = judged.verdict.checks
-        checks.insert(0, Check("every job ends, once the faults are over", tuple(hung)))
+        checks = outcome.audit_result.checks
+        checks.insert(0, Check("every job ends once the faults are over", tuple(hung)))
         checks += left_over
-        checks.append(Check("every program ends when it is told to", (*grid.slow_ends, *left)))
+        checks.append(Check("every program stops after SIGTERM", (*grid.late_ends, *left)))
         return Result(
-            plan, judged.verdict, attacker.counts, seconds, judged.losses,
-            judged.recovery, len(grid.deaths), grid.ended_alone,
+            plan, outcome.audit_result, attacker.counts, seconds, outcome.losses,
+            outcome.recovery, len(grid.deaths), grid.unexpected_ends,
         )  # fmt: skip
     except RedisError as exc:
         raise translate(exc, grid.server.url) from exc
@@ -191,34 +194,34 @@ def _run(
             grid.stop()
 
 
-class _Watch:
-    """How far the jobs are, seen on a connection of its own."""
+class _ProgressWatch:
+    """The progress of the jobs, read through a separate connection."""
 
-    def __init__(self, grid: ChaosGrid, agents: Agents, tell: Callable[[str], None]) -> None:
+    def __init__(self, grid: ChaosGrid, agents: Agents, report: Callable[[str], None]) -> None:
         self.grid = grid
         self.agents = agents
-        self.tell = tell
+        self.report = report
         self.open = list(agents.submitted)
         self._client = grid.direct()
         self._due = 0.0
         self._told = time.monotonic()
 
     def tick(self) -> None:
-        """Look which jobs have ended, twice a second, and say so now and then."""
+        """Read twice a second which jobs have ended, and report it every ten seconds."""
         now = time.monotonic()
         if now < self._due:
             return
         self._due = now + 0.5
         try:
-            ended = self._ended(self.open[:LOOK_AT])
+            ended = self._ended(self.open[:MAX_POLLED_JOBS])
         except (RedisError, OSError):
             return
         self.open = [job for job in self.open if job not in ended]
-        if now - self._told >= TELL_EVERY:
+        if now - self._told >= REPORT_SECONDS:
             self._told = now
             total = len(self.agents.submitted)
             known = sum(state.accepted for state in self.agents.submitted.values())
-            self.tell(f"{now - self.agents.began:7.1f} s  {total - len(self.open)} of {total} jobs ended, "
+            self.report(f"{now - self.agents.began:7.1f} s  {total - len(self.open)} of {total} jobs ended, "
                       f"{known} accepted")  # fmt: skip
 
     def close(self) -> None:
@@ -237,7 +240,9 @@ class _Watch:
         }
 
 
-def _attack(plan: Plan, grid: ChaosGrid, attacker: Attacker, watch: _Watch, began: float) -> None:
+def _attack(
+    plan: Plan, grid: ChaosGrid, attacker: FaultInjector, watch: _ProgressWatch, began: float
+) -> None:
     while (elapsed := time.monotonic() - began) < plan.seconds:
         attacker.tick(elapsed)
         grid.tick()
@@ -245,8 +250,8 @@ def _attack(plan: Plan, grid: ChaosGrid, attacker: Attacker, watch: _Watch, bega
         time.sleep(0.05)
 
 
-def _settle(grid: ChaosGrid, watch: _Watch, settle: float) -> list[str]:
-    """Wait until all has ended; what has not, and why."""
+def _settle(grid: ChaosGrid, watch: _ProgressWatch, settle: float) -> list[str]:
+    """Wait until all jobs have ended. Return a sentence for each that has not."""
     until = time.monotonic() + settle
     while watch.open or watch.agents.busy:
         grid.tick()
@@ -257,28 +262,32 @@ def _settle(grid: ChaosGrid, watch: _Watch, settle: float) -> list[str]:
     return []
 
 
-def _hung(grid: ChaosGrid, watch: _Watch) -> list[str]:
+def _hung(grid: ChaosGrid, watch: _ProgressWatch) -> list[str]:
     lines = []
     with grid.direct() as client:
-        for job in watch.open[:SHOWN]:
+        for job in watch.open[:MAX_LISTED_JOBS]:
             view = history.JobReader(client, grid.keys, job).read(rows=False)
-            why = wait_reasons.explain_wait(client, grid.keys, view) if view.state is not None else "it is not known"
+            why = (
+                wait_reasons.explain_wait(client, grid.keys, view)
+                if view.state is not None
+                else "it is not known"
+            )
             lines.append(f"{job} has not ended: {why}")
-    if len(watch.open) > SHOWN:
-        lines.append(f"and {len(watch.open) - SHOWN} more jobs")
+    if len(watch.open) > MAX_LISTED_JOBS:
+        lines.append(f"and {len(watch.open) - MAX_LISTED_JOBS} more jobs")
     if watch.agents.busy:
         lines.append(f"{watch.agents.busy} calls of agents are not answered")
     return lines
 
 
 def _quiet(grid: ChaosGrid) -> list[Check]:
-    """The rules on a grid at rest, once what is left has had time to go."""
-    until = time.monotonic() + QUIET
+    """Return the checks of the grid at rest, after a time for the clean-up."""
+    until = time.monotonic() + QUIET_SECONDS
     while True:
         grid.tick()
         try:
             with grid.direct() as client:
-                # However large: nobody else is served here.
+                # Without a limit: no other client uses this server.
                 checks = audit(client, grid.keys, idle=True, most=sys.maxsize)
         except (GridError, redis.RedisError) as exc:
             checks = [Check("the grid can be audited", (str(exc),))]
@@ -288,10 +297,10 @@ def _quiet(grid: ChaosGrid) -> list[Check]:
         time.sleep(0.3)
 
 
-def celery_says(job: str) -> tuple[str, Any]:
-    """What Celery's result backend says of a job."""
+def read_celery_result(job: str) -> tuple[str, Any]:
+    """Return the state and the result of a job from Celery's result backend."""
     try:
         found = app.AsyncResult(job)
         return str(found.state), None if found.state == PENDING else found.result
-    except Exception as exc:  # an answer that cannot be read is a wrong one
+    except Exception as exc:  # an unreadable answer is a wrong one
         return "UNREADABLE", exc

@@ -1,4 +1,4 @@
-"""The chaos grid's stages of one's own: any machine's `local` seat runs them."""
+"""The chaos grid's Python stages, which every machine's `local` seat runs."""
 
 from __future__ import annotations
 

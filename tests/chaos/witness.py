@@ -1,8 +1,8 @@
-"""The outside witness: every run of a stage is noted in a file, by the stage itself, before and after.
+"""The outside witness: every stage notes the start and the end of each of its runs in a file.
 
-What it says owes nothing to Redis. A line is written by one write at the file's end, so lines of many
-processes never mix: `+` or `-` (begun, ended), job, stage, attempt, process, micro-dollars it will say
-that it used, monotonic ms.
+The file does not depend on Redis. A line is one write at the end of the file, so lines of several processes
+never mix: `+` or `-` (start, end), job, stage, attempt, process, micro-dollars that it will report, monotonic
+ms.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FILE = "GRIDQ_CHAOS_WITNESS"
 """The environment variable that names the witness's file."""
 
 ORDERS = "chaos"
-"""The field of a stage's input that says what it shall do; see `work`."""
+"""The field of a stage's input with its orders; see `work`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a stage: `begun` and `ended` in monotonic ms of this machine, `ended` 0 where it did not;
-    `spend` is what it used, in micro-dollars.
+    """One run of a stage. `begun`, `ended`: monotonic ms of this machine; `ended` 0: it did not end. `spend`:
+    micro-dollars used.
     """
 
     job: str
@@ -43,13 +43,13 @@ class Run:
 
 
 def work(value: Json, context: StageContext) -> Json:
-    """Note the run, do what the input's orders say, and answer with a digest of the whole input.
+    """Note the run, follow the input's orders, and return a digest of the whole input. So the answer of a
+    graph shows whether each of its stages got the right input.
 
-    Orders: `id` of the stage; `ms` that it takes; `flaky` n: the first n attempts fail; `fail`: all do;
-    `seat` n: the seat is to blame for the first n; `die` n: the first n kill what runs them; `emit` n: so
-    many pieces go to the job's stream; `say`: the answer; `size`: the answer is so many characters longer;
-    `spend`: micro-dollars that are used, and with them their `tokens`. So the answer of a graph tells whether
-    each of its stages got what it should.
+    Orders: `id`: of the stage. `ms`: its duration. `flaky` n: the first n attempts fail. `fail`: all attempts
+    fail. `seat` n: the first n fail through the seat. `die` n: the first n kill their process. `emit` n: n
+    pieces go to the job's stream. `say`: the answer. `size`: additional characters of the answer. `spend`:
+    micro-dollars used, with their `tokens`.
     """
     orders: dict[str, Any] = value[ORDERS] if isinstance(value, dict) else {}
     spend = orders.get("spend", 0)
@@ -73,12 +73,14 @@ def work(value: Json, context: StageContext) -> Json:
 
 
 def tokens(spend: int) -> tuple[int, int]:
-    """The tokens, in and out, that a run uses with so many micro-dollars."""
+    """Return the tokens, in and out, that go with this number of micro-dollars."""
     return spend // 10, spend // 20
 
 
 def answer(value: Json) -> Json:
-    """What `work` answers for an input, its orders among it: the planner works it out beforehand by this."""
+    """Return the answer of `work` for an input with its orders. The generator of graphs computes it in
+    advance.
+    """
     assert isinstance(value, dict)
     orders: dict[str, Any] = value[ORDERS]
     if "say" in orders:
@@ -90,7 +92,7 @@ def answer(value: Json) -> Json:
 
 
 def read(path: Path) -> list[Run]:
-    """What the witness saw, in the order of the beginnings."""
+    """Return the runs in the file, in the order of their starts."""
     runs: list[Run] = []
     last: dict[tuple[str, ...], int] = {}
     for sign, *about, at in _lines(path):

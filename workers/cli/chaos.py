@@ -68,16 +68,16 @@ def chaos(
 
     add_checkout_to_path()
     from tests.chaos import plan as plans
-    from tests.chaos.layout import witnessed
-    from tests.chaos.run import longest, run
-    from tests.chaos.show import as_json, show
+    from tests.chaos.layout import make_layout
+    from tests.chaos.report import print_result, to_json
+    from tests.chaos.run import max_run_seconds, run
 
-    kinds = plans.chosen(faults)
+    kinds = plans.parse_faults(faults)
     if seed is None:
         seed = secrets.randbelow(1_000_000)
     if seconds is None:
         seconds = max(MIN_SECONDS, stages / STAGES_PER_SECOND)
-    plan = plans.make(stages, seed, seconds, kinds, every)
+    plan = plans.make_plan(stages, seed, seconds, kinds, every)
 
     def log(text: str) -> None:
         typer.echo(text, err=True)
@@ -85,13 +85,13 @@ def chaos(
     log(f"Seed {seed}: {len(plan.jobs)} jobs, {plan.stages} stages, {len(plan.faults)} faults, {seconds:g} s")
     log(f"To repeat: gridq chaos --stages {stages} --seed {seed} --seconds {seconds:g} --faults {faults} "
         f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
-    log(f"Takes at most {longest(seconds):.0f} s")
+    log(f"Takes at most {max_run_seconds(seconds):.0f} s")
     with exit_on_signals():
-        result = run(plan, layout=witnessed(machines, plan), routers=routers, keep=keep, tell=log)
+        result = run(plan, layout=make_layout(machines, plan), routers=routers, keep=keep, report=log)
     if json:
-        print_json(as_json(result))
+        print_json(to_json(result))
     else:
-        show(result)
+        print_result(result)
     if result.broken:
         raise typer.Exit(BREACH)
 

@@ -66,7 +66,7 @@ def log(
     with open_broker_client(config) as client, translated(client.url):
         zone = read_zone(client.redis, client.keys, config.timezone)
         start = parse_instant(since, "--since", zone, now_ms(client.redis))
-        for entry in ledger.read(client.redis, client.keys, since=start):
+        for entry in ledger.read_entries(client.redis, client.keys, since=start):
             whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted
             if whole and entry.charged is not None:
                 entries.append(entry)

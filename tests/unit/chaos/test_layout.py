@@ -10,17 +10,17 @@ from gridq.config.settings import Settings
 from gridq.limits import quotas_file
 from gridq.profiles.profile import load_profiles
 from tests.chaos import plan
-from tests.chaos.layout import CONCURRENCY, TEAM, bounds, witnessed
+from tests.chaos.layout import CONCURRENCY, TEAM, make_layout, make_limits
 from workers.machine import probing
 
-PLAN = plan.make(2000, 5, 300, (), 1.5)
+PLAN = plan.make_plan(2000, 5, 300, (), 1.5)
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3, 5])
 def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) -> None:
-    layout = witnessed(machines, PLAN)
+    layout = make_layout(machines, PLAN)
     found = quotas_file.parse(layout.quotas.format(dollars=1), "q.toml")
-    assert {found.agents[agent].team for agent in plan.POORER} == {TEAM}
+    assert {found.agents[agent].team for agent in plan.LIMITED_AGENTS} == {TEAM}
     assert found.grid
     assert found.teams[TEAM].budgets
     for machine in layout.machines:
@@ -37,7 +37,7 @@ def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) 
         things = {"dollars": "money"}
         assert own >= {
             (things.get(bound.resource, bound.resource), bound.per)
-            for bound in layout.bounds
+            for bound in layout.limits
             if bound.who == f"seat {id}" and bound.own
         }
     concurrency = next(seat for seat in seats.seats if seat.name == "bench").offer.concurrency
@@ -46,7 +46,7 @@ def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) 
 
 
 def test_windows_turn_and_the_last_machine_has_room_for_all() -> None:
-    limits = bounds(3, PLAN)
+    limits = make_limits(3, PLAN)
     assert {bound.kind for bound in limits} == {"seat", "owner", "agent", "team", "grid"}
     assert {bound.per for bound in limits} >= {"minute", "1m", "5h", "day", "month"}
     asked = sum(PLAN.spends)

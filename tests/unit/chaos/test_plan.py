@@ -14,7 +14,7 @@ from gridq.graph.nodes import parse
 from gridq.profiles.profile import load_profiles
 from gridq.submission.planning import compile_text, load_local_catalogue
 from tests.chaos import plan
-from tests.chaos.graphs import Maker, spends
+from tests.chaos.graphs import GraphGenerator, spends
 from tests.chaos.profile import PROFILE
 from tests.chaos.witness import ORDERS, answer
 from tests.reference import Reference, StageFailed
@@ -46,10 +46,10 @@ class Calls:
 
 @pytest.mark.parametrize("failing", [0.0, 0.15])
 def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
-    maker = Maker(random.Random(int(failing * 100)))
+    generator = GraphGenerator(random.Random(int(failing * 100)))
     seen = set()
     for _ in range(150):
-        made = maker.make(failing=failing)
+        made = generator.generate(failing=failing)
         outcome = Reference(CATALOGUE, Calls()).outcome(parse(made.graph).root, made.input)
         assert set(made.outcome.errors) == outcome.errors
         if not outcome.failed:
@@ -60,7 +60,7 @@ def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
 
 
 def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
-    made = plan.make(1000, 5, 60, (), 1.5)
+    made = plan.make_plan(1000, 5, 60, (), 1.5)
     text = json.dumps([job.made.graph for job in made.jobs])
     for op in ("Sequential", "Parallel", "Branch", "Retry", "Fanout", "Merge", "Let", "Const"):
         assert f'"op": "{op}"' in text
@@ -70,32 +70,36 @@ def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
-    one, same, other = (plan.make(300, seed, 30, plan.chosen("all"), 1.5) for seed in (7, 7, 8))
+    one, same, other = (plan.make_plan(300, seed, 30, plan.parse_faults("all"), 1.5) for seed in (7, 7, 8))
     assert one == same
     assert one.jobs[0].id != other.jobs[0].id
-    assert plan.make(300, 7, 30, ("kill",), 1.5).jobs == one.jobs, "other faults are no other jobs"
-    assert {fault.kind for fault in plan.make(300, 7, 30, ("kill",), 1.5).faults} == {"kill"}
+    assert plan.make_plan(300, 7, 30, ("kill",), 1.5).jobs == one.jobs, "other faults are no other jobs"
+    assert {fault.kind for fault in plan.make_plan(300, 7, 30, ("kill",), 1.5).faults} == {"kill"}
 
 
 def test_jobs_go_by_every_door_and_those_with_a_key_are_submitted_twice() -> None:
-    jobs = plan.make(2000, 5, 60, (), 1.5).jobs
-    assert {(job.door, "idempotency_key" in job.options) for job in jobs} == {
-        (door, keyed) for door in ("server", "celery", "gateway") for keyed in (False, True)
+    jobs = plan.make_plan(2000, 5, 60, (), 1.5).jobs
+    assert {(job.channel, "idempotency_key" in job.options) for job in jobs} == {
+        (channel, keyed) for channel in ("server", "celery", "gateway") for keyed in (False, True)
     }
     keyed = [job for job in jobs if "idempotency_key" in job.options]
     assert all(job.again is not None for job in keyed)
     # What a router refuses leaves its key free, for another job.
-    assert not any(job.may & plan.REFUSED for job in keyed)
+    assert not any(job.allowed_errors & plan.REFUSED for job in keyed)
     assert any("deadline" in job.options for job in jobs)
 
 
 def test_who_may_be_refused_submits_once_and_never_repeats_a_stage() -> None:
-    jobs = [job for job in plan.make(4000, 5, 60, (), 1.5).jobs if job.options["agent"] in plan.POORER]
-    assert {job.options["agent"] for job in jobs} == set(plan.POORER)
+    jobs = [
+        job
+        for job in plan.make_plan(4000, 5, 60, (), 1.5).jobs
+        if job.options["agent"] in plan.LIMITED_AGENTS
+    ]
+    assert {job.options["agent"] for job in jobs} == set(plan.LIMITED_AGENTS)
     for job in jobs:
         assert job.again is None
         assert "idempotency_key" not in job.options
-        assert job.may >= plan.QUOTAS
+        assert job.allowed_errors >= plan.QUOTAS
         assert '"op": "Retry"' not in json.dumps(job.made.graph)
 
 
@@ -111,14 +115,14 @@ def test_what_the_stages_of_a_plan_use_is_known() -> None:
         "targets": [*stages, local],
     }
     assert list(spends({"description": "x", "root": root})) == [100, 0, 500]
-    made = plan.make(300, 7, 30, (), 1.5)
+    made = plan.make_plan(300, 7, 30, (), 1.5)
     assert 100 < len(made.spends) < made.stages
     assert set(made.spends) == {0, 100, 500}
 
 
 def test_faults_are_called_by_name() -> None:
-    assert plan.chosen("cut, kill") == ("kill", "cut")
-    assert plan.chosen("all") == tuple(plan.FAULTS)
-    assert plan.chosen("none") == ()
+    assert plan.parse_faults("cut, kill") == ("kill", "cut")
+    assert plan.parse_faults("all") == tuple(plan.FAULTS)
+    assert plan.parse_faults("none") == ()
     with pytest.raises(ConfigError, match="flood"):
-        plan.chosen("kill,flood")
+        plan.parse_faults("kill,flood")

@@ -9,7 +9,15 @@ import pytest
 from gridq.limits import quotas_file
 from gridq.limits.ledger import Entry
 from gridq.protocol.models import Limit
-from tests.chaos.bounds import Bound, Use, lines_of, overdrawn, own_lines, quotas_of, uses
+from tests.chaos.limits import (
+    Bound,
+    Use,
+    compute_uses,
+    format_limits,
+    format_quotas_file,
+    format_seat_limits,
+    list_overdrawn,
+)
 
 
 def limit(resource: str, window: str, most: int) -> Limit:
@@ -30,7 +38,7 @@ def test_the_quotas_file_says_what_the_bounds_say() -> None:
         Bound("team research", "dollars", 9, "month", key="monthly_dollars"),
     )
     found = quotas_file.parse(
-        quotas_of(bounds, {"cat": "research", "ann": "research"}).format(dollars=7), "q.toml"
+        format_quotas_file(bounds, {"cat": "research", "ann": "research"}).format(dollars=7), "q.toml"
     )
     assert found.agents["poor"].money == 7_000_000
     assert found.agents["cat"] == quotas_file.AgentLimit("research", None, 4, (limit("jobs", "day", 2),))
@@ -50,10 +58,10 @@ def test_a_machines_file_has_what_is_its_own_and_what_is_lent_of_it() -> None:
         Bound("seat m1.a", "tokens", 3, "5h", own=False),
         Bound("seat m2.b", "dollars", 1, "day"),
     )
-    assert own_lines("m1.a", bounds) == (
+    assert format_seat_limits("m1.a", bounds) == (
         'budget = 5.000000\nperiod = "day"\nbudgets = [{requests = 3, per = "5h"}]'
     )
-    assert lines_of([Bound("seat m2.b", "dollars", 1_000_000, "month", share=0.5)]) == (
+    assert format_limits([Bound("seat m2.b", "dollars", 1_000_000, "month", share=0.5)]) == (
         'budgets = [{dollars = 2.000000, per = "month"}]\nlend = {share = 0.5}'
     )
 
@@ -89,7 +97,7 @@ class Ledger:
         self.entries.append(Entry(f"{number}-0", at or number, what, *rest, **more))  # type: ignore[arg-type]
 
     def use(self, *bounds: Bound) -> list[tuple[int, int, int]]:
-        found = uses(bounds, self.entries, {"m1.a": "alice"}, {"m1.a": ("deep",)})
+        found = compute_uses(bounds, self.entries, {"m1.a": "alice"}, {"m1.a": ("deep",)})
         return [(use.most, use.late, use.windows) for use in found]
 
 
@@ -160,9 +168,9 @@ def test_more_than_it_may_only_by_what_was_told_of_attempts_given_up(ledger: Led
     ledger.ran(1, 30, "late")
     bound = Bound("seat m1.a", "dollars", 90, "day")
     assert ledger.use(bound) == [(120, 30, 1)]
-    assert over(uses([bound], ledger.entries, {}, {})) == [False]
+    assert over(compute_uses([bound], ledger.entries, {}, {})) == [False]
     tighter = Bound("seat m1.a", "dollars", 89, "day")
-    found = uses([tighter], ledger.entries, {}, {})
+    found = compute_uses([tighter], ledger.entries, {}, {})
     assert over(found) == [True]
-    assert overdrawn(found) == ("seat m1.a: 120 dollars in day, of 89 and 30 of attempts given up",)
-    assert overdrawn(uses([bound], ledger.entries, {}, {})) == ()
+    assert list_overdrawn(found) == ("seat m1.a: 120 dollars in day, of 89 and 30 of attempts given up",)
+    assert list_overdrawn(compute_uses([bound], ledger.entries, {}, {})) == ()

@@ -1,4 +1,4 @@
-"""The audit after a run: what each job should have come to, what each attempt left, and every sum."""
+"""The audit after a run: the outcome of each job, the records of each attempt, and every sum."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gridq.limits.ledger import RECORDED, Entry
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from gridq.views.audit import Check
-from tests.chaos.books import Books, Plans, Record
-from tests.chaos.bounds import Use
+from tests.chaos.agents import SubmittedJob
+from tests.chaos.limits import Use
 from tests.chaos.plan import Job
-from tests.chaos.submitting import Submitted
+from tests.chaos.records import GridRecords, JobRecord, PlanCompiler
 from tests.chaos.witness import Run, tokens
 
 EXHAUSTED = "stage.attempts_exhausted"
@@ -26,87 +26,90 @@ STANDINGS = ("interactive", "batch", "poor")
 
 
 @dataclass(slots=True)
-class Verdict:
-    """The rules, each with what breaks it, and the sums that go into the table."""
+class AuditResult:
+    """The rules, each with its breaches, and the sums for the report."""
 
     checks: list[Check] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
     runs: int = 0
-    extra: int = 0
+    extra_runs: int = 0
     recorded: int = 0
-    nothing: int = 0
-    """Attempts that came to nothing."""
+    unrecorded: int = 0
+    """Number of attempts that were not recorded."""
     codes: Counter[str] = field(default_factory=Counter)
     uses: list[Use] = field(default_factory=list)
-    """How far each limit was used."""
+    """The use of each limit."""
 
 
-class Judge:
-    """Judges one run. `answer(job)` gives what Celery's backend says: (state, value or error)."""
+class Auditor:
+    """Audits one run. `answer(job)` returns Celery's result of a job: (state, value or error)."""
 
     def __init__(
         self,
-        books: Books,
-        submitted: dict[str, Submitted],
+        grid_records: GridRecords,
+        submitted: dict[str, SubmittedJob],
         runs: list[Run],
         config: Settings,
         answer: Callable[[str], tuple[str, Any]],
     ) -> None:
-        self.books = books
+        self.grid_records = grid_records
         self.submitted = submitted
         self.config = config
         self.answer = answer
-        self.verdict = Verdict(runs=len(runs))
+        self.audit_result = AuditResult(runs=len(runs))
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in runs:
             self.runs[run.job].append(run)
-        plans = Plans(config)
+        plans = PlanCompiler(config)
         self.steps = {job: plans.steps(state.job.made.graph) for job, state in submitted.items()}
 
-    def judge(self) -> Verdict:
+    def run(self) -> AuditResult:
         """Apply every rule."""
-        rules: list[tuple[str, Callable[[Submitted, Record], list[str]]]] = [
-            ("each job has one final state, and it is the right one", self._ended),
-            ("Celery's backend says the same", self._answered),
-            ("so does the gateway, to who waited there", self._waited),
-            ("each stage's effect is recorded once", self._once),
-            ("each attempt is recorded or came to nothing, one of them", self._attempts),
-            ("each run seen is of one attempt; each extra run matches one that came to nothing",
-             self._witnessed),
-            ("the ledger has what each attempt used, to the micro-dollar and token the witness saw",
-             self._entered),
+        rules: list[tuple[str, Callable[[SubmittedJob, JobRecord], list[str]]]] = [
+            ("each job has one final state, and it is the right one", self._check_end),
+            ("Celery's result backend has the same result", self._check_celery),
+            ("gateways returned the same result to waiting clients", self._check_gateway),
+            ("each stage's effect is recorded once", self._check_recorded_once),
+            ("each attempt is either recorded or unrecorded", self._check_attempts),
+            ("each run belongs to one attempt, each extra run to an unrecorded one", self._check_runs),
+            ("the ledger has the use of each attempt, to the micro-dollar and token the witness saw",
+             self._check_ledger),
         ]  # fmt: skip
         for name, rule in rules:
             found = [
-                line for job, state in self.submitted.items() for line in rule(state, self.books.records[job])
+                line
+                for job, state in self.submitted.items()
+                for line in rule(state, self.grid_records.records[job])
             ]
-            self.verdict.checks.append(Check(name, tuple(found)))
-        self.verdict.checks.append(Check("agents have spent what was recorded", tuple(self._agents())))
-        self.verdict.checks.append(
-            Check("seats are charged what was recorded, and the waste", tuple(self._seats()))
+            self.audit_result.checks.append(Check(name, tuple(found)))
+        self.audit_result.checks.append(
+            Check("agents have spent what was recorded", tuple(self._check_agents()))
         )
-        self.verdict.checks.append(
-            Check("every counter is what the ledger comes to", tuple(self._verified()))
+        self.audit_result.checks.append(
+            Check("seats are charged what was recorded, and what was wasted", tuple(self._check_seats()))
         )
-        return self.verdict
+        self.audit_result.checks.append(
+            Check("every counter equals the sum of the ledger", tuple(self._check_counters()))
+        )
+        return self.audit_result
 
     # -- jobs
 
-    def _ended(self, state: Submitted, record: Record) -> list[str]:
+    def _check_end(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         job = state.job
         wrong = list(state.wrong)
         if not state.accepted:
-            self.verdict.states["refused" if state.refused else "not submitted"] += 1
+            self.audit_result.states["refused" if state.refused else "not submitted"] += 1
             if record.ends:
                 wrong.append(f"{job.id} was refused and has ended {record.state}")
             return wrong + ([] if state.refused else [f"{job.id} was not submitted in time"])
-        self.verdict.states[str(record.state or "lost")] += 1
+        self.audit_result.states[str(record.state or "lost")] += 1
         if record.ends != 1:
             return [*wrong, f"{job.id} has {record.ends} final states"]
-        return wrong + self._right(job, record)
+        return wrong + self._explain_end(job, record)
 
-    def _right(self, job: Job, record: Record) -> list[str]:
-        """Why the end of a job is not one that it may have."""
+    def _explain_end(self, job: Job, record: JobRecord) -> list[str]:
+        """Return why the result of a job is not an allowed one."""
         expected = job.made.outcome
         if record.error is None:
             if expected.errors:
@@ -117,8 +120,8 @@ class Judge:
                 return [f"{job.id} should have given {expected.value!r:.80}, it gave {record.value!r:.80}"]
             return []
         code, path = record.error.code, str(record.error.details.get("path"))
-        self.verdict.codes[code] += 1
-        if code in job.may or (path in expected.errors and expected.errors[path] == code):
+        self.audit_result.codes[code] += 1
+        if code in job.allowed_errors or (path in expected.errors and expected.errors[path] == code):
             return []
         if code == CUT and job.options.get("stream") and any(record.lost.values()):
             return []
@@ -127,8 +130,8 @@ class Judge:
             return []
         return [f"{job.id} ended by {code} at {path}: {record.error}, which nothing explains"]
 
-    def _answered(self, state: Submitted, record: Record) -> list[str]:
-        if not (state.accepted and state.job.door == "celery" and record.ends):
+    def _check_celery(self, state: SubmittedJob, record: JobRecord) -> list[str]:
+        if not (state.accepted and state.job.channel == "celery" and record.ends):
             return []
         told, result = self.answer(state.job.id)
         if record.error is None:
@@ -139,8 +142,8 @@ class Judge:
             )
         return [] if right else [f"{state.job.id} is {record.state}, Celery says {told} {result!r:.80}"]
 
-    def _waited(self, state: Submitted, record: Record) -> list[str]:
-        if not (state.accepted and state.job.door == "gateway" and record.ends):
+    def _check_gateway(self, state: SubmittedJob, record: JobRecord) -> list[str]:
+        if not (state.accepted and state.job.channel == "gateway" and record.ends):
             return []
         if state.answer is None:
             return [f"{state.job.id} is {record.state}, and no gateway has said so"]
@@ -151,7 +154,7 @@ class Judge:
 
     # -- stages
 
-    def _once(self, state: Submitted, record: Record) -> list[str]:
+    def _check_recorded_once(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         job = state.job.id
         twice = Counter((row.path, row.attempt) for row in record.rows)
         wrong = [
@@ -161,21 +164,21 @@ class Judge:
             if not step.ops:
                 continue
             times = len(record.recorded(number, step.ops[0].path))
-            self.verdict.recorded += times
+            self.audit_result.recorded += times
             if times > 1 and step.scope is None:
                 wrong.append(f"{job}: {step.path} is recorded {times} times")
             if times == 0 and record.state is JobState.DONE and step.guard is None:
                 wrong.append(f"{job} is done and {step.path} is not recorded")
         return wrong
 
-    def _attempts(self, state: Submitted, record: Record) -> list[str]:
+    def _check_attempts(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         job = state.job.id
         wrong = []
         for number, step in enumerate(self.steps[job]):
             lost = set(record.lost.get(number, {}))
-            self.verdict.nothing += len(lost)
+            self.audit_result.unrecorded += len(lost)
             wrong += [
-                f"{job}: attempt {row.attempt} of {row.path} is recorded and came to nothing"
+                f"{job}: attempt {row.attempt} of {row.path} is both recorded and unrecorded"
                 for row in record.rows
                 if len(step.ops) == 1 and row.path == step.ops[0].path
                 if row.attempt in lost and row.state == "done"
@@ -186,7 +189,7 @@ class Judge:
                 wrong += [f"{job}: nothing is known of attempt {each} of {step.path}" for each in missing]
         return wrong
 
-    def _witnessed(self, state: Submitted, record: Record) -> list[str]:
+    def _check_runs(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         job = state.job
         number = {op.path: (n, step) for n, step in enumerate(self.steps[job.id]) for op in step.ops}
         wrong = []
@@ -199,7 +202,7 @@ class Judge:
             recorded = set(record.recorded(step, found.ops[0].path))
             lost = set(record.lost.get(step, {}))
             for attempt, times in seen[step].items():
-                self.verdict.extra += times - (attempt in recorded)
+                self.audit_result.extra_runs += times - (attempt in recorded)
                 if times > 1:
                     wrong.append(f"{job.id}: attempt {attempt} of {found.path} ran {times} times")
                 if attempt not in recorded | lost:
@@ -214,7 +217,7 @@ class Judge:
 
     # -- money
 
-    def _entered(self, state: Submitted, record: Record) -> list[str]:
+    def _check_ledger(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         job = state.job.id
         number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
         spent: Counter[tuple[int, int]] = Counter()
@@ -237,30 +240,30 @@ class Judge:
                     if used != seen or (done != [seen] and not (costless(step) and not seen)):
                         wrong.append(f"{where} used {seen}, entered are {used}, recorded {done}")
                 elif used not in (0, seen) or done or used != lost.get(attempt, ("", 0))[1]:
-                    wrong.append(f"{where} came to nothing and used {seen}, entered are {used}, {done}")
+                    wrong.append(f"{where} is unrecorded and used {seen}, entered are {used}, {done}")
                 if found and counted != tokens(used):
                     wrong.append(f"{where} used {seen}, entered are {counted} tokens")
                 requests = sum(entry.requests for entry in found)
-                if found and not costless(step) and requests != _asks(found[0]):
+                if found and not costless(step) and requests != _count_requests(found[0]):
                     wrong.append(f"{where} is {requests} requests")
                 if not found and not costless(step):
                     wrong.append(f"{where} has no entry")
         return wrong
 
-    def _verified(self) -> list[str]:
-        found = self.books.verified
-        lines = [f"{each.counter}: {each.kept}, entered {each.entered}" for each in found.differences]
+    def _check_counters(self) -> list[str]:
+        found = self.grid_records.verified
+        lines = [f"{each.counter}: {each.counted}, recorded {each.recorded}" for each in found.differences]
         return [*lines, *found.notes]
 
-    def _agents(self) -> list[str]:
+    def _check_agents(self) -> list[str]:
         used: Counter[str] = Counter()
         jobs: Counter[str] = Counter()
         for job, state in self.submitted.items():
-            record, agent = self.books.records[job], str(state.job.options["agent"])
+            record, agent = self.grid_records.records[job], str(state.job.options["agent"])
             jobs[agent] += record.admitted
-            for row in self._settled(job, record):
+            for row in self._list_recorded_rows(job, record):
                 used[agent] += row.micro_dollars or 0
-        spent = self.books.spent
+        spent = self.grid_records.spent
         wrong = []
         for agent in sorted(jobs):
             if spent.get(f"money a:{agent}", 0) != used[agent]:
@@ -273,19 +276,19 @@ class Judge:
                 )
         return wrong
 
-    def _seats(self) -> list[str]:
-        used = self._used()
+    def _check_seats(self) -> list[str]:
+        used = self._sum_seats()
         return [
             f"{seat} is charged {charged}, recorded and wasted are {used[seat]}"
-            for seat, charged in sorted(self.books.charged.items())
+            for seat, charged in sorted(self.grid_records.charged.items())
             if charged != used[seat]
         ]
 
-    def _used(self) -> Counter[str]:
-        """What rows and charges have of each seat."""
+    def _sum_seats(self) -> Counter[str]:
+        """Return the use of each seat, from history rows and charges."""
         used: Counter[str] = Counter()
-        for job, record in self.books.records.items():
-            for row in self._settled(job, record):
+        for job, record in self.grid_records.records.items():
+            for row in self._list_recorded_rows(job, record):
                 seat, _, machine = row.worker.partition("@")
                 used[f"{machine}.{seat}"] += row.micro_dollars or 0
             for attempts in record.lost.values():
@@ -293,27 +296,25 @@ class Judge:
                     used[seat] += charged
         return used
 
-    def _settled(self, job: str, record: Record) -> list[HistoryRow]:
-        """The rows of recorded attempts."""
+    def _list_recorded_rows(self, job: str, record: JobRecord) -> list[HistoryRow]:
+        """Return the rows of recorded attempts."""
         number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
         return [row for row in record.rows if row.attempt not in record.lost.get(number[row.path], {})]
 
 
-def _asks(first: Entry) -> int:
-    """How many requests an attempt is, by its first entry: none where it was handed back before it had used
-    anything.
-    """
+def _count_requests(first: Entry) -> int:
+    """Return the number of requests of an attempt, by its first entry: none if it was handed back unused."""
     return int(first.used or first.what != "back")
 
 
 def costless(step: Step) -> bool:
-    """Whether the ledger leaves out attempts that used nothing: built-in stages and one's own code."""
+    """Return whether the ledger omits attempts of the step that used nothing: built-in and Python stages."""
     return step.queue.startswith("gridq:")
 
 
 def standing(job: Job) -> str:
-    """What the stages of a job wait for beside a slot, once they are to run again: `batch` ones for all
-    interactive ones, those of the agent whose money runs out, `poor`, for money too.
+    """Return the class of a job's waits: stages of `batch` jobs wait for interactive ones, those of the agent
+    `poor` for money too.
     """
     if job.options["agent"] == "poor":
         return "poor"
@@ -321,7 +322,7 @@ def standing(job: Job) -> str:
 
 
 def recovery(
-    runs: list[Run], deaths: list[tuple[int, int]], jobs: Mapping[str, Submitted]
+    runs: list[Run], deaths: list[tuple[int, int]], jobs: Mapping[str, SubmittedJob]
 ) -> dict[str, list[float]]:
     """Seconds from the death of each program to the next run of each stage that it was running, by the
     `standing` of its job.

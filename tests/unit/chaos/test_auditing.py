@@ -11,15 +11,15 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import Difference, Verified
+from gridq.limits.verification import Difference, Verification
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
-from tests.chaos.books import Books, Record
-from tests.chaos.graphs import Made, Outcome
-from tests.chaos.judge import Judge, Verdict, recovery
+from tests.chaos.agents import SubmittedJob
+from tests.chaos.auditing import Auditor, AuditResult, recovery
+from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph
 from tests.chaos.plan import Job
 from tests.chaos.profile import PROFILE
-from tests.chaos.submitting import Submitted
+from tests.chaos.records import GridRecords, JobRecord
 from tests.chaos.witness import ORDERS, Run, tokens
 
 CONFIG = Settings(profiles=(PROFILE,), stages=("tests.chaos.stages",))
@@ -38,9 +38,9 @@ class Case:
             "root": {"op": "Sequential", "stages": stages},
         }
         self.paths = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
-        made = Made(graph, None, Outcome("right"), self.paths)
-        self.state = Submitted(Job("j", made, {"agent": "ann"}, 0.0, door="celery"), accepted=True)
-        self.record = Record(JobState.DONE, "right", None, 1, True)
+        made = GeneratedGraph(graph, None, ExpectedOutcome("right"), self.paths)
+        self.state = SubmittedJob(Job("j", made, {"agent": "ann"}, 0.0, channel="celery"), accepted=True)
+        self.record = JobRecord(JobState.DONE, "right", None, 1, True)
         self.record.rows = [self.row("s0", 1), self.row("s1", 2)]
         self.record.lost[1] = {1: ("m1.bench", 30)}
         self.enter(0, 1, "done", 100)
@@ -48,7 +48,9 @@ class Case:
         self.enter(1, 1, "late", 30)
         self.enter(1, 2, "done", 100)
         spent = {"money a:ann": 200, "jobs a:ann": 1}
-        self.books = Books({"j": self.record}, spent, {"m1.bench": 230}, 1, Verified((), (), 5, 3, "5-0"))
+        self.grid_records = GridRecords(
+            {"j": self.record}, spent, {"m1.bench": 230}, 1, Verification((), (), 5, 3, "5-0")
+        )
         self.runs = [
             Run("j", "s0", 1, 7, 10, 20, spend=100),
             Run("j", "s1", 1, 7, 30, spend=30),
@@ -70,17 +72,19 @@ class Case:
         )
         self.record.entries[step][attempt].append(entry)
 
-    def verdict(self) -> Verdict:
-        judge = Judge(self.books, {"j": self.state}, self.runs, CONFIG, lambda job: self.celery)
-        return judge.judge()
+    def audit_result(self) -> AuditResult:
+        auditor = Auditor(self.grid_records, {"j": self.state}, self.runs, CONFIG, lambda job: self.celery)
+        return auditor.run()
 
     def told(self) -> list[str]:
-        return [line for check in self.verdict().checks for line in check.breaches]
+        return [line for check in self.audit_result().checks for line in check.breaches]
 
-    def end(self, state: JobState, error: Any, *may: str) -> None:
+    def end(self, state: JobState, error: Any, *allowed_errors: str) -> None:
         """The job ended otherwise, and may end by `may`."""
         old = self.state.job
-        self.state.job = Job("j", old.made, old.options, 0.0, door="celery", may=frozenset(may))
+        self.state.job = Job(
+            "j", old.made, old.options, 0.0, channel="celery", allowed_errors=frozenset(allowed_errors)
+        )
         self.record.state, self.record.error, self.record.value = state, error, None
         self.celery = ("FAILURE", error)
 
@@ -88,8 +92,13 @@ class Case:
 def test_good_books_are_in_order() -> None:
     case = Case()
     assert case.told() == []
-    verdict = case.verdict()
-    assert (verdict.runs, verdict.extra, verdict.recorded, verdict.nothing) == (3, 1, 2, 1)
+    audit_result = case.audit_result()
+    assert (audit_result.runs, audit_result.extra_runs, audit_result.recorded, audit_result.unrecorded) == (
+        3,
+        1,
+        2,
+        1,
+    )
 
 
 def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
@@ -97,7 +106,7 @@ def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
     del case.runs[1]
     case.record.lost[1] = {1: ("m1.bench", 0)}
     case.record.entries[1][1].pop()
-    case.books.charged["m1.bench"] = 200
+    case.grid_records.charged["m1.bench"] = 200
     assert case.told() == []
 
 
@@ -105,7 +114,7 @@ def test_what_is_handed_back_before_it_used_anything_is_no_request() -> None:
     case = Case()
     case.record.lost[1] = {1: ("m1.bench", 0)}
     case.runs[1] = replace(case.runs[1], spend=0)
-    case.books.charged["m1.bench"] = 200
+    case.grid_records.charged["m1.bench"] = 200
     case.record.entries[1][1] = [Entry("1-1", 1, "back", "j", 1, 1, "m1.bench", "ann", micro_dollars=0)]
     assert case.told() == []
     case.record.entries[1][1] = [replace(case.record.entries[1][1][0], what="seat")]
@@ -114,7 +123,7 @@ def test_what_is_handed_back_before_it_used_anything_is_no_request() -> None:
 
 def by_gateway(case: Case, answer: tuple[Any, Any] | None) -> Case:
     """The job was waited for at a gateway, which gave this value or error."""
-    case.state.job = replace(case.state.job, door="gateway")
+    case.state.job = replace(case.state.job, channel="gateway")
     case.state.answer = answer
     return case
 
@@ -128,7 +137,7 @@ def test_what_a_gateway_said_is_what_is_recorded() -> None:
     assert "a gateway says" in by_gateway(case, ("right", None)).told()[0]
 
 
-def say_of(state: Submitted, *, accepted: bool, refused: str) -> None:
+def say_of(state: SubmittedJob, *, accepted: bool, refused: str) -> None:
     state.accepted, state.refused = accepted, refused
 
 
@@ -159,22 +168,22 @@ SPOILT: dict[str, Callable[[Case], object]] = {
     "has 2 rows": lambda case: case.record.rows.append(case.row("s1", 2)),
     "root.stages[0] is not recorded": lambda case: case.record.rows.pop(0),
     "nothing is known of attempt 1": lambda case: case.record.lost.clear(),
-    "recorded and came to nothing": lambda case: case.record.rows.append(case.row("s1", 1)),
+    "both recorded and unrecorded": lambda case: case.record.rows.append(case.row("s1", 1)),
     "ran 2 times": lambda case: case.runs.append(Run("j", "s1", 2, 9, 50, 60)),
     "of which nothing is known": lambda case: case.runs.append(Run("j", "s0", 2, 9, 50, 60)),
     "was never run": lambda case: case.runs.pop(0),
-    "ann has spent 300": lambda case: case.books.spent.update({"money a:ann": 300}),
-    "ann has 2 jobs": lambda case: case.books.spent.update({"jobs a:ann": 2}),
+    "ann has spent 300": lambda case: case.grid_records.spent.update({"money a:ann": 300}),
+    "ann has 2 jobs": lambda case: case.grid_records.spent.update({"jobs a:ann": 2}),
     "attempt 1 of root.stages[0] used 100, entered are 101": lambda case: case.enter(0, 1, "late", 1),
     "recorded [100, 0]": lambda case: case.enter(0, 1, "done", 0),
-    "came to nothing and used 30, entered are 60": lambda case: case.enter(1, 1, "late", 30),
+    "unrecorded and used 30, entered are 60": lambda case: case.enter(1, 1, "late", 30),
     "attempt 1 of root.stages[0] has no entry": lambda case: case.record.entries.pop(0),
-    "agent ann: money of the month: 200, entered 199": lambda case: setattr(
+    "agent ann: money of the month: 200, recorded 199": lambda case: setattr(
         case,
-        "books",
+        "grid_records",
         replace(
-            case.books,
-            verified=Verified((Difference("agent ann: money of the month", 200, 199),), (), 5, 3, "5-0"),
+            case.grid_records,
+            verified=Verification((Difference("agent ann: money of the month", 200, 199),), (), 5, 3, "5-0"),
         ),
     ),
     "attempt 1 of root.stages[0] used 100, entered are (10, 6) tokens": lambda case: entered(case)(
@@ -182,7 +191,7 @@ SPOILT: dict[str, Callable[[Case], object]] = {
     ),
     "attempt 1 of root.stages[0] is 0 requests": lambda case: entered(case)(requests=0),
     "attempt 1 of root.stages[0] is 2 requests": lambda case: entered(case)(requests=2),
-    "m1.bench is charged 200": lambda case: case.books.charged.update({"m1.bench": 200}),
+    "m1.bench is charged 200": lambda case: case.grid_records.charged.update({"m1.bench": 200}),
 }
 
 
@@ -204,8 +213,8 @@ def test_errors_that_the_faults_or_the_agents_explain_are_none() -> None:
     case.record.entries[1].clear()
     for attempt in range(1, 11):
         case.enter(1, attempt, "lost", None)
-    case.books.spent["money a:ann"] = 100
-    case.books.charged["m1.bench"] = 100
+    case.grid_records.spent["money a:ann"] = 100
+    case.grid_records.charged["m1.bench"] = 100
     case.runs = case.runs[:1]
     assert case.told() == []
 

@@ -1,4 +1,4 @@
-"""The agents of a chaos run: they submit, submit again, cancel, and never give up before the run does."""
+"""The agents of a chaos run: they submit, resubmit and cancel jobs, and retry until the run ends."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from tests.chaos.plan import Job, Plan
 log = logging.getLogger(__name__)
 
 AGAIN = 0.3
-"""Seconds until a call that did not reach the server is made again."""
+"""Seconds until a call that did not reach the server is repeated."""
 WAITING = 8
-"""Threads that wait at gateways for the ends of jobs."""
+"""Threads that wait at gateways for the results of jobs."""
 HELD = 2.0
-"""Seconds of one such wait."""
+"""Duration of one such wait."""
 
 
 @dataclass
-class Submitted:
-    """What became of the calls for one job, as its agent saw it."""
+class SubmittedJob:
+    """The results of the calls for one job, as its agent saw them."""
 
     job: Job
     accepted: bool = False
     refused: str = ""
     """The code of the error that refused it."""
     answer: tuple[Json, GridError | None] | None = None
-    """Value, or error, as it was told to who waited at a gateway."""
+    """The value or error that a gateway returned to a waiting client."""
     wrong: list[str] = field(default_factory=list)
-    """Errors that no call should have had."""
+    """Errors that no call should return."""
 
     def refuse(self, what: str, error: GridError) -> None:
-        """Note the error with which a call, such as `submit`, was answered for good: it refuses the job where
-        that may end so and was not accepted before.
+        """Record the final error of a call, such as `submit`. It refuses the job if that is an allowed error
+        of a job that was not accepted before; else it is wrong.
         """
-        if what == "submit" and error.code in self.job.may and not self.accepted:
+        if what == "submit" and error.code in self.job.allowed_errors and not self.accepted:
             self.refused = error.code
         else:
             self.wrong.append(f"{what} of {self.job.id}: {error}")
 
 
 class Agents:
-    """Threads that make the calls of a plan at their times, through one connection that may fail, and by the
-    gateways at `urls`.
+    """Threads that make the calls of a plan at their times, through one connection that may fail and through
+    the gateways at `urls`.
     """
 
     def __init__(self, plan: Plan, config: Settings, urls: str, *, threads: int = 4) -> None:
         from gridq.tasks import run_graph
 
         configure(config)
-        self.submitted = {job.id: Submitted(job) for job in plan.jobs}
+        self.submitted = {job.id: SubmittedJob(job) for job in plan.jobs}
         self._client = BrokerClient(config=config)
         self._gateways = GatewayClient(urls, config=config)
         self._run_graph = run_graph
@@ -73,7 +73,7 @@ class Agents:
         self._lock = threading.Condition()
         self._ending = False
         self._open = 0
-        self._unread: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
+        self._unread: queue.SimpleQueue[SubmittedJob | None] = queue.SimpleQueue()
         self._reading = 0
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
         self._threads += [threading.Thread(target=self._read, daemon=True) for _ in range(WAITING)]
@@ -81,7 +81,7 @@ class Agents:
         self._plan = plan
 
     def start(self) -> None:
-        """Begin: the plan's times count from now."""
+        """Start. The plan's times count from now."""
         self.began = time.monotonic()
         for job in self._plan.jobs:
             self._at(self.began + job.at, lambda job=job: self._first(job))  # type: ignore[misc]
@@ -90,11 +90,11 @@ class Agents:
 
     @property
     def busy(self) -> int:
-        """How many calls are still to be made or under way."""
+        """Number of calls that are pending or running."""
         return len(self._calls) + self._open + self._reading
 
     def stop(self) -> None:
-        """Make no further call."""
+        """Stop making calls."""
         with self._lock:
             self._ending = True
             self._calls.clear()
@@ -135,26 +135,26 @@ class Agents:
             self._at(now + job.again, lambda: self._submit(job))
 
     def _submit(self, job: Job) -> None:
-        """Submit the job until the server has said what becomes of it."""
+        """Submit the job until the server has accepted or refused it."""
         state = self.submitted[job.id]
         keyed = state.accepted and "idempotency_key" in job.options
 
         def call() -> None:
-            # By its key alone, once it is known that the key is there: no other id may come of it.
+            # Once the key is known to exist, with a new id: the key must lead to the same job.
             name = make_job_id() if keyed else job.id
             graph, value = job.made.graph, job.made.input
-            if job.door == "celery":
+            if job.channel == "celery":
                 given = self._inbox.enqueue(name, graph, value, celery=True, **job.options)
             else:
                 given = self._client_of(job).submit(graph, value, job=name, **job.options)
-            if job.door == "gateway" and not state.accepted:
+            if job.channel == "gateway" and not state.accepted:
                 with self._lock:
                     self._reading += 1
                 self._unread.put(state)
             state.accepted = True
             if given != job.id:
                 state.wrong.append(f"{job.id} was submitted again by its key, which gave {given}")
-            if job.door == "celery":
+            if job.channel == "celery":
                 with translated():
                     self._run_graph.send_wake_up(given, {})
 
@@ -173,16 +173,16 @@ class Agents:
         self._until_answered(state, call, "cancel")
 
     def _client_of(self, job: Job) -> BaseClient:
-        return self._gateways if job.door == "gateway" else self._client
+        return self._gateways if job.channel == "gateway" else self._client
 
     def _read(self) -> None:
-        """Wait at the gateways for the ends of jobs."""
+        """Wait at the gateways for the results of jobs."""
         while (state := self._unread.get()) is not None:
             self._until_answered(state, lambda state=state: self._wait(state), "result")  # type: ignore[misc]
             with self._lock:
                 self._reading -= 1
 
-    def _wait(self, state: Submitted) -> None:
+    def _wait(self, state: SubmittedJob) -> None:
         while not self._ending:
             try:
                 state.answer = self._gateways.result(state.job.id, HELD), None
@@ -195,7 +195,7 @@ class Agents:
                 state.answer = None, exc
                 return
 
-    def _until_answered(self, state: Submitted, call: Callable[[], None], what: str) -> None:
+    def _until_answered(self, state: SubmittedJob, call: Callable[[], None], what: str) -> None:
         while not self._ending:
             try:
                 call()

@@ -1,18 +1,17 @@
-"""What the grid has recorded of a run, as plain data: ends, rows, attempts that came to nothing, money.
+"""Read the grid's records of a run as plain data: results, history rows, unrecorded attempts, money.
 
-How attempts are counted. Each claim of a step raises its attempt, so the attempts of a step are 1, 2, 3, …
-An attempt ends in one of two ways. It is recorded: its rows stand in the job's history, and nothing else
-tells of it. Or it comes to nothing, be it lost with its worker, handed back, failed, fenced off, or withdrawn
-with its job: then `late:<lease>` remembers it, with its seat and what was charged for it. So for each step
+How attempts are counted. Each claim of a step raises its attempt number, so a step has the attempts 1, 2, 3,
+… An attempt ends in one of two ways. It is recorded: its rows are in the job's history. Or it is unrecorded:
+it was lost with its worker, handed back, failed, fenced off, or withdrawn with its job. Then
+`closed_lease:<lease>` keeps it, with its seat and its charge. So for each step
 
-    attempts recorded + attempts that came to nothing = 1, 2, … without a gap, none in both
+    recorded attempts + unrecorded attempts = 1, 2, … without a gap, none in both
 
-and a run that the outside witness saw must be of one of them: the runs beyond those recorded are the extra
-ones, and each has its own recorded attempt that came to nothing. An attempt that nobody ran (its worker died
-before it began) is one that came to nothing without a run; a run without an attempt, or two of one attempt,
-break the rule.
+and each run that the witness saw belongs to one of them. The runs beyond those recorded are the extra runs;
+each belongs to an unrecorded attempt. An unrecorded attempt may have no run (its worker died before it
+started). A run without an attempt, or two runs of one attempt, break the rule.
 
-What each attempt used stands in the ledger too, one entry for each time that more of it became known.
+The ledger also holds the use of each attempt, one entry for each time that more of it became known.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from gridq.graph.plan import Step
 from gridq.jobs.record import End
 from gridq.limits import ledger
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import Verified, verify
+from gridq.limits.verification import Verification, verify
 from gridq.profiles.profile import load_profiles
 from gridq.protocol.meters import OWN, parse_budget
 from gridq.protocol.models import HistoryRow, Json
@@ -45,9 +44,9 @@ BATCH = 200
 
 
 @dataclass(slots=True)
-class Record:
-    """All that is kept of one job. `lost`: step → attempt → (seat, micro-dollars charged) of the attempts
-    that came to nothing; `ends`: how many there are; `entries`: step → attempt → what the ledger has of it.
+class JobRecord:
+    """The records of one job. `lost`: step → attempt → (seat, micro-dollars charged) of unrecorded attempts.
+    `ends`: the number of final states. `entries`: step → attempt → its ledger entries.
     """
 
     state: JobState | None = None
@@ -62,28 +61,28 @@ class Record:
     )
 
     def recorded(self, step: int, path: str) -> list[int]:
-        """The attempts of a step that were recorded, by the rows of its first stage."""
+        """Return the recorded attempts of a step, by the rows of its first stage."""
         lost = self.lost.get(step, {})
         return [row.attempt for row in self.rows if row.path == path and row.attempt not in lost]
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """The whole grid's: records by job, what agents have spent, what seats have been charged, and how the
-    ledger compares with both.
+class GridRecords:
+    """The records of the whole grid: those of jobs, what agents have spent, what seats were charged, and how
+    the ledger compares with both.
     """
 
-    records: dict[str, Record]
+    records: dict[str, JobRecord]
     spent: dict[str, int]
     charged: dict[str, int]
     losses: int
-    verified: Verified
+    verified: Verification
 
 
-def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
-    """Read everything."""
+def read_records(client: Redis, keys: Keys, jobs: Iterable[str]) -> GridRecords:
+    """Read the records of the grid and of `jobs`."""
     names = list(jobs)
-    records = {job: Record() for job in names}
+    records = {job: JobRecord() for job in names}
     for at in range(0, len(names), BATCH):
         some = names[at : at + BATCH]
         look = client.pipeline(transaction=False)
@@ -98,7 +97,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
             records[job].rows = read_rows(rows)
             _end(client, keys, records[job], ends)
     _lost(client, keys, records)
-    for entry in ledger.read(client, keys):
+    for entry in ledger.read_entries(client, keys):
         if entry.charged and entry.job in records and entry.step is not None and entry.attempt is not None:
             records[entry.job].entries[entry.step][entry.attempt].append(entry)
     charged = {}
@@ -113,10 +112,10 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
         for name, value in found.items():
             spent[name.decode()] += int(value)
     losses: Any = client.hget(keys("attempts_lost"), "count")
-    return Books(records, dict(spent), charged, int(losses or 0), verify(client, keys))
+    return GridRecords(records, dict(spent), charged, int(losses or 0), verify(client, keys))
 
 
-def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:
+def _end(client: Redis, keys: Keys, record: JobRecord, ends: list[bytes]) -> None:
     record.ends = len(ends)
     if ends:
         end = End.parse(ends[0])
@@ -125,7 +124,7 @@ def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:
             record.value = values.decode(values.read(client, keys, end.payload))
 
 
-def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
+def _lost(client: Redis, keys: Keys, records: dict[str, JobRecord]) -> None:
     head = len(keys("closed_lease", ""))
     found: list[bytes] = list(client.scan_iter(keys("closed_lease", "*"), count=1000))
     for at in range(0, len(found), 1000):
@@ -140,8 +139,8 @@ def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
                 records[job].lost[int(step)][int(attempt)] = (seat, used)
 
 
-class Plans:
-    """The steps of graphs, as every router splits them."""
+class PlanCompiler:
+    """Compiles graphs into steps, as a router does."""
 
     def __init__(self, config: Settings) -> None:
         self.config = config
@@ -149,6 +148,6 @@ class Plans:
         self.catalogue = load_local_catalogue(config, self.profiles)
 
     def steps(self, graph: Json) -> tuple[Step, ...]:
-        """The steps of one graph."""
+        """Return the steps of one graph."""
         text = json.dumps(graph)
         return compile_text(text, self.catalogue, self.config, self.profiles)[2].steps

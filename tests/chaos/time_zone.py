@@ -1,4 +1,4 @@
-"""A time zone in which a day begins when it is wanted, so that a run of minutes sees it turn."""
+"""A time zone in which a day begins at a chosen moment, so that a run of minutes sees a change of day."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _DAY = 86_400
 
 
 def offset(midnight: float) -> int:
-    """Seconds east of UTC where a day begins `midnight` seconds after 1970, but no month: what seats are
-    charged is counted by the month.
+    """Return the seconds east of UTC of a zone in which a day, but not a month, begins `midnight` seconds
+    after 1970: charges of seats are summed by the month.
     """
     west = int(midnight) % _DAY
     day = datetime.fromtimestamp(midnight, UTC) + timedelta(seconds=-west)
@@ -22,7 +22,7 @@ def offset(midnight: float) -> int:
 
 
 def install(folder: Path, midnight: float) -> dict[str, str]:
-    """Write the zone into `folder`; the environment of programs in which it is that of the grid."""
+    """Write the zone into `folder` and return the environment that makes it the grid's time zone."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NAME).write_bytes(_file(offset(midnight)))
     path = os.pathsep.join([str(folder), *zoneinfo.TZPATH])
@@ -30,7 +30,7 @@ def install(folder: Path, midnight: float) -> dict[str, str]:
 
 
 def _file(seconds: int) -> bytes:
-    """A zone of one offset, as RFC 8536 has it: the header, one type of time, its name."""
+    """Return a zone file with one offset, as RFC 8536 defines it: the header, one type of time, its name."""
     name = b"GRID\0"
     head = struct.pack(">4sc15x6l", b"TZif", b"\0", 0, 0, 0, 0, 1, len(name))
     return head + struct.pack(">lbb", seconds, 0, 0) + name

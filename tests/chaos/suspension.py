@@ -1,6 +1,6 @@
-"""What a chaos run stops goes on again also where the run itself is killed meanwhile.
+"""Suspend processes, and resume them even if the chaos run itself is killed.
 
-A program that stands still sees neither that its parent is gone nor a SIGTERM, so it would be left for ever.
+A suspended program notices neither the end of its parent nor a SIGTERM, so it would stay for ever.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ for pid in stopped:
 """
 
 
-class Standstill:
-    """Stops processes and lets them go on; whichever still stands when this process ends goes on then."""
+class Suspender:
+    """Suspends and resumes processes. Those that are suspended when this process ends are resumed then."""
 
     def __init__(self) -> None:
-        # A process of its own that waits for the end of a pipe which only this one holds open.
+        # A separate process waits for the end of a pipe that only this process holds open.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -40,14 +40,14 @@ class Standstill:
         self._note(pid)
         os.kill(pid, signal.SIGSTOP)
 
-    def go_on(self, pid: int) -> None:
-        """SIGCONT, where the process is there; it may be one that never stood still."""
+    def resume(self, pid: int) -> None:
+        """SIGCONT. The process may have ended, or never have been suspended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         self._note(-pid)
 
     def close(self) -> None:
-        """Let all of them go on. Nothing is stopped afterwards."""
+        """Resume all processes. Nothing may be suspended afterwards."""
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._guard.stdin.close()

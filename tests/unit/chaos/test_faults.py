@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gridq.config.settings import Settings
-from tests.chaos.attacks import dispensable
+from tests.chaos.faults import is_dispensable
 from tests.chaos.grid import Part
 from tests.chaos.proxy import Proxy
 from workers.supervisor import programs
@@ -20,7 +20,7 @@ def test_two_of_each_sort_stay_and_those_that_must(tmp_path: Path) -> None:
     parts = [part(tmp_path, name, name[0]) for name in ("a1", "a2", "a3", "b1", "b2")]
 
     def gone(*stays: str) -> list[str]:
-        return [each.name for each in parts if dispensable(each, parts, stays)]
+        return [each.name for each in parts if is_dispensable(each, parts, stays)]
 
     assert gone() == ["a1", "a2", "a3"]
     assert gone("a3") == ["a1", "a2"]

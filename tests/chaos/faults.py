@@ -1,4 +1,4 @@
-"""Faults done to a grid, one after the other, and undone when their time is over."""
+"""Inject the faults of a plan into a grid, and undo each when its time is over."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ CLIENT = "client"
 SERVER = "server"
 
 
-def dispensable(part: Part, parts: Iterable[Part], stays: Collection[str]) -> bool:
-    """Whether a part may be gone for good: two of each sort stay, and who is named in `stays`."""
+def is_dispensable(part: Part, parts: Iterable[Part], stays: Collection[str]) -> bool:
+    """Return whether a part may stay down: at least two of each sort must be left, and those named in
+    `stays`.
+    """
     like = [other for other in parts if other.sort == part.sort and not other.gone]
     return len(like) > 2 and part.name not in stays
 
 
-class Attacker:
-    """Does the faults of a plan to a grid. Everything runs on the caller's thread, in `tick`.
+class FaultInjector:
+    """Injects the faults of a plan. Everything runs on the caller's thread, in `tick`.
 
-    `tell(text)` gets a line for each fault as it happens.
+    `report(text)` gets a line for each fault.
     """
 
-    def __init__(self, grid: ChaosGrid, faults: list[Fault], tell: Callable[[str], None]) -> None:
+    def __init__(self, grid: ChaosGrid, faults: list[Fault], report: Callable[[str], None]) -> None:
         self.grid = grid
-        self.tell = tell
+        self.report = report
         self.counts: Counter[str] = Counter()
         self._faults = faults
         self._next = 0
@@ -49,7 +51,7 @@ class Attacker:
         self._admin = grid.direct()
 
     def tick(self, elapsed: float) -> None:
-        """Undo what is over and do what is due, `elapsed` seconds after the beginning."""
+        """Undo the faults that are over and inject those that are due, `elapsed` seconds after the start."""
         self._undo_until(time.monotonic())
         while self._next < len(self._faults) and self._faults[self._next].at <= elapsed:
             fault = self._faults[self._next]
@@ -58,10 +60,10 @@ class Attacker:
             if hit:
                 self.counts[fault.kind] += 1
                 lasts = "" if fault.seconds == 0 else f" for {fault.seconds:g} s"
-                self.tell(f"{elapsed:7.1f} s  {fault.kind:15}{hit.replace('@', lasts)}")
+                self.report(f"{elapsed:7.1f} s  {fault.kind:15}{hit.replace('@', lasts)}")
 
     def end(self) -> None:
-        """Undo everything: no fault goes on."""
+        """Undo all faults."""
         self._next = len(self._faults)
         self._undo_until(math.inf)
         self.grid.resume_all()
@@ -75,11 +77,13 @@ class Attacker:
         heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._number), act))
 
     def _do(self, fault: Fault) -> str:
-        """What was hit, `@` where its time is to be told; empty where there was nothing to hit."""
+        """Inject a fault and return what it hit, with `@` where its duration belongs; empty: there was no
+        target.
+        """
         act: Callable[[Fault], str] = getattr(self, "_" + fault.kind.replace("-", "_"))
         return act(fault)
 
-    # -- whom it hits
+    # -- targets
 
     def _running(self) -> list[Part]:
         return [part for part in self.grid.parts.values() if part.running]
@@ -89,13 +93,13 @@ class Attacker:
         return parts[int(fault.pick * len(parts))] if parts else None
 
     def _link(self, fault: Fault) -> tuple[str, Proxy]:
-        """A proxy: a part's, or that of the programs that submit."""
+        """Return a proxy: that of a part, or that of the agents."""
         links = [(part.name, part.proxy) for part in self.grid.parts.values() if not part.gone]
         links.append((CLIENT, self.grid.client_proxy))
         return links[int(fault.pick * len(links))]
 
     def _kill_part(self, part: Part, seconds: float) -> str:
-        if math.isinf(seconds) and not dispensable(part, self.grid.parts.values(), self.grid.layout.stays):
+        if math.isinf(seconds) and not is_dispensable(part, self.grid.parts.values(), self.grid.layout.stays):
             seconds = 6.0
         self.grid.kill(part)
         if math.isinf(seconds):
@@ -107,8 +111,8 @@ class Attacker:
     # -- faults
 
     def _kill(self, fault: Fault) -> str:
-        """A worker whose like is live elsewhere: what it ran can be run at once. Where that cannot be asked,
-        any.
+        """Kill a worker whose sort is also live elsewhere, so that its stages can run again at once. If the
+        server does not answer, kill any worker.
         """
         workers = [part for part in self._running() if part.seat]
         try:
@@ -143,20 +147,20 @@ class Attacker:
         if chosen < len(parts):
             part = parts[chosen]
             child = part.child
-            self.grid.stand_still(part)
+            self.grid.suspend(part)
 
-            def go_on() -> None:
+            def resume() -> None:
                 if part.child is child:
-                    self.grid.go_on(part)
+                    self.grid.resume(part)
 
-            self._later(fault.seconds, go_on)
+            self._later(fault.seconds, resume)
             return part.name + "@"
         pid = self.grid.server.pid
         if pid is None:
             return ""
-        still = self.grid.standstill
+        still = self.grid.suspender
         still.stop(pid)
-        self._later(fault.seconds, lambda: still.go_on(pid) if self.grid.server.pid == pid else None)
+        self._later(fault.seconds, lambda: still.resume(pid) if self.grid.server.pid == pid else None)
         return SERVER + "@"
 
     def _drain(self, fault: Fault) -> str:
@@ -226,7 +230,7 @@ class Attacker:
         return self._ask(self._admin.script_flush, SERVER)
 
     def _ask(self, act: Callable[[], object], hit: str) -> str:
-        """Have the server do it, where it can be asked now."""
+        """Make the server do something; return `hit`, or nothing if the server cannot be reached now."""
         if self._down:
             return ""
         try:
@@ -236,12 +240,12 @@ class Attacker:
         return hit
 
     def _quota(self, fault: Fault) -> str:
-        self.grid.allow_poor(False)
-        self._later(fault.seconds + 3.0, lambda: self.grid.allow_poor(True))  # a router looks each 2 s
+        self.grid.set_poor_budget(False)
+        self._later(fault.seconds + 3.0, lambda: self.grid.set_poor_budget(True))  # a router looks each 2 s
         return "the agent poor has no money@"
 
     def _pause(self, fault: Fault) -> str:
-        """The owner keeps a seat; so many of each sort may be kept at once that one is left."""
+        """Pause a seat as its owner. At least one seat of each sort stays lent."""
         parts = [part for part in self.grid.parts.values() if part.seat and not part.gone]
         spare = [
             part

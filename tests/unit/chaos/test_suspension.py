@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.standstill import Standstill
+from tests.chaos.suspension import Suspender
 
 RUN = """
 import sys, time
-from tests.chaos.standstill import Standstill
-stopped = Standstill()
+from tests.chaos.suspension import Suspender
+stopped = Suspender()
 stopped.stop(int(sys.argv[1]))
 print("stopped", flush=True)
 time.sleep(60)
@@ -50,10 +50,10 @@ def test_it_goes_on_where_the_run_is_killed(child: subprocess.Popen[bytes]) -> N
 
 
 def test_it_goes_on_when_it_is_told_to_or_the_run_ends(child: subprocess.Popen[bytes]) -> None:
-    stopped = Standstill()
+    stopped = Suspender()
     stopped.stop(child.pid)
     assert came(child, os.WSTOPPED)
-    stopped.go_on(child.pid)
+    stopped.resume(child.pid)
     assert came(child, os.WCONTINUED)
     stopped.stop(child.pid)
     assert came(child, os.WSTOPPED)

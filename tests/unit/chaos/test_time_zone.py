@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import zone
+from tests.chaos import time_zone
 
 SHOW = """
 import json, sys
@@ -31,7 +31,7 @@ print(json.dumps(near))
 )
 def test_a_day_begins_there_and_no_month(tmp_path: Path, when: str) -> None:
     midnight = datetime.fromisoformat(when).replace(tzinfo=UTC).timestamp()
-    env = {**os.environ, **zone.install(tmp_path, midnight)}
+    env = {**os.environ, **time_zone.install(tmp_path, midnight)}
     told = subprocess.run(
         [sys.executable, "-c", SHOW, str(int(midnight) * 1000)],
         env=env, capture_output=True, text=True, check=True,

@@ -1,5 +1,5 @@
-"""Limits as data: from one `Bound` come the lines in a machine's seats.toml or in the quotas file, and the
-rule that the ledger is held to. A new kind of limit is a new case of `lines_of` and of `uses`.
+"""Limits as data. A `Bound` gives both the lines in seats.toml or the quotas file, and the rule that the
+ledger is checked against. A new kind of limit is a new case of `format_limits` and `compute_uses`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from gridq.protocol.meters import WHOLE_GRID
 MICRO = 1_000_000
 MINUTE_MS = 60_000
 ROUNDING_MS = 2
-"""A claim is told as the ms before its end, both rounded."""
+"""A claim's time is known as the ms before its end, both rounded."""
 
 Resource = Literal["dollars", "tokens", "requests", "jobs"]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One limit: whom it binds (`seat m1.openai`, `agent thrifty`, `owner alice`, `family deep`, `grid`), how
-    much of what (of money micro-dollars), and in which window: one of the calendar, `5h` from its first use
-    on, `1m` too, or `minute`, any sixty seconds. `own` stands in the machine's own file, else in the grid's;
-    `key` is its own key there, else it is one of `budgets`. `share`: the owner has set so much more, and
-    lends this part of it.
+    """One limit. `who`: its subject (`seat m1.openai`, `agent thrifty`, `owner alice`, `family deep`,
+    `grid`). `amount`: money in micro-dollars. `per`: its window: one of the calendar; `5h` or `1m`, from the
+    first use; or `minute`, any sixty seconds. `own`: it is in the machine's seats file, else in the quotas
+    file. `key`: its own key there, else it is in `budgets`. `share`: the part that the owner lends of a
+    larger limit.
     """
 
     who: str
@@ -43,7 +43,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """The name of whom it binds."""
+        """The subject's name."""
         return self.who.partition(" ")[2]
 
     @property
@@ -54,31 +54,31 @@ class Bound:
         return f'{table}."{self.name}"' if self.name else table
 
     def value(self) -> str:
-        """The amount as the files have it."""
+        """Return the amount as it is written in the files."""
         whole = self.amount / self.share
         return f"{whole / MICRO:.6f}" if self.resource == "dollars" else f"{whole:.0f}"
 
 
-def lines_of(limits: Iterable[Bound]) -> str:
-    """The lines for one table."""
+def format_limits(limits: Iterable[Bound]) -> str:
+    """Return the lines of one table."""
     limits = tuple(limits)
     lines = [f"{each.key} = {each.value()}" for each in limits if each.key]
     lines += [f'period = "{each.per}"' for each in limits if each.key in ("budget", "budget_dollars")]
-    listed = [f'{{{each.thing} = {each.value()}, per = "{each.per}"}}' for each in limits if not each.key]
+    listed = [f'{{{each.resource} = {each.value()}, per = "{each.per}"}}' for each in limits if not each.key]
     if listed:
         lines.append(f"budgets = [{', '.join(listed)}]")
     shares = {each.share for each in limits} - {1.0}
     return "\n".join([*lines, *(f"lend = {{share = {share}}}" for share in shares)])
 
 
-def own_lines(seat: str, limits: Iterable[Bound]) -> str:
-    """The lines of a seat's table in its machine's file."""
-    return lines_of(each for each in limits if each.own and each.who == f"seat {seat}")
+def format_seat_limits(seat: str, limits: Iterable[Bound]) -> str:
+    """Return the lines of a seat's table in its machine's seats file."""
+    return format_limits(each for each in limits if each.own and each.who == f"seat {seat}")
 
 
-def quotas_of(limits: Iterable[Bound], teams: Mapping[str, str]) -> str:
-    """The quotas file as a layout has it, `{dollars}` where the money of the agent `poor` stands. `teams`: of
-    agents. Whoever has no table of its own is rich.
+def format_quotas_file(limits: Iterable[Bound], teams: Mapping[str, str]) -> str:
+    """Return a layout's quotas file, with `{dollars}` for the money of the agent `poor`. `teams`: agent →
+    team. Agents without a table have more money than they use.
     """
     tables: dict[str, list[Bound]] = {f'teams."{team}"': [] for team in teams.values()}
     for each in limits:
@@ -88,7 +88,7 @@ def quotas_of(limits: Iterable[Bound], teams: Mapping[str, str]) -> str:
     for table in of_team:
         tables.setdefault(table, [])
     told = "".join(
-        f"[{table}]\n{of_team.get(table, '')}{lines_of(mine)}\n\n" for table, mine in tables.items()
+        f"[{table}]\n{of_team.get(table, '')}{format_limits(mine)}\n\n" for table, mine in tables.items()
     )
     rich = '[agents."*"]\nmonthly_dollars = 1000000\n\n[agents.poor]\nmonthly_dollars = {dollars}\n\n'
     return rich + told.replace("{", "{{").replace("}", "}}")
@@ -96,9 +96,9 @@ def quotas_of(limits: Iterable[Bound], teams: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Use:
-    """The most that was used of a bound in any of its windows, and what of that could not be held back: it
-    was told of attempts that the grid had given up, whose hold was gone by then. `windows`: how many had any
-    use.
+    """The use of a limit. `most`: in its fullest window. `late`: the part of that which attempts reported
+    after the grid had given them up, when their reservation was gone. `windows`: the number of windows with
+    any use.
     """
 
     bound: Bound
@@ -112,34 +112,34 @@ class Use:
 
     @property
     def reached(self) -> bool:
-        """Whether it kept something back, or was about to: nine tenths of it were used."""
+        """Whether at least nine tenths of it were used."""
         return self.most >= self.bound.amount * 0.9
 
     def to_json(self) -> dict[str, str | int]:
-        """The figures."""
+        """Return it as JSON."""
         bound = self.bound
-        return {"who": bound.who, "of": bound.amount, "thing": bound.resource, "per": bound.per,
+        return {"who": bound.who, "of": bound.amount, "resource": bound.resource, "per": bound.per,
                 "used": self.most, "late": self.late, "windows": self.windows}  # fmt: skip
 
 
-def overdrawn(uses: Iterable[Use]) -> tuple[str, ...]:
-    """In words, each limit of which more was used than may be."""
+def list_overdrawn(compute_uses: Iterable[Use]) -> tuple[str, ...]:
+    """Return a sentence for each limit that was exceeded."""
     return tuple(
         f"{use.bound.who}: {use.most} {use.bound.resource} in {use.bound.per}, of {use.bound.amount} and "
         f"{use.late} of attempts given up"
-        for use in uses
+        for use in compute_uses
         if use.over
     )
 
 
-def uses(
+def compute_uses(
     limits: Iterable[Bound],
     entries: list[Entry],
     owners: Mapping[str, str],
     families: Mapping[str, tuple[str, ...]],
 ) -> list[Use]:
-    """How far each bound was used, by the entries of the ledger alone. `owners` and `families` are those of
-    seats, by their ids.
+    """Return the use of each limit, from the entries of the ledger alone. `owners`, `families`: by the ids of
+    seats.
     """
     given_up = _given_up(entries)
 
@@ -175,7 +175,7 @@ def uses(
 
 
 def _begins(entry: Entry, bound: Bound) -> bool:
-    """Whether an entry says that a window of a bound begins, with nothing used of it."""
+    """Return whether an entry starts a new window of a limit."""
     if entry.what != "refill":
         return False
     name = f"{'money' if bound.resource == 'dollars' else bound.resource}/{bound.per}"
@@ -187,8 +187,8 @@ def _begins(entry: Entry, bound: Bound) -> bool:
 
 
 def _used(bound: Bound, entry: Entry) -> int:
-    """What an entry uses of a bound that it concerns. Agents and teams pay for what is recorded, seats and
-    what is above them for all of it.
+    """Return what an entry uses of a limit. Agents and teams pay for recorded attempts, seats and all above
+    them for every attempt.
     """
     if bound.resource == "jobs":
         return int(entry.what == "job")
@@ -201,7 +201,7 @@ def _used(bound: Bound, entry: Entry) -> int:
 
 
 def _requests(entries: list[Entry]) -> list[tuple[int, Entry]]:
-    """The first entry of each attempt, and when it was claimed."""
+    """Return the first entry of each attempt, with the time of its claim."""
     found: dict[tuple[str, int | None, int | None], tuple[int, Entry]] = {}
     for entry in entries:
         if entry.charged and entry.ms is not None:
@@ -210,7 +210,7 @@ def _requests(entries: list[Entry]) -> list[tuple[int, Entry]]:
 
 
 def _given_up(entries: list[Entry]) -> set[str]:
-    """The ids of the entries that tell more of an attempt that the ledger has already."""
+    """Return the ids of the entries that add use to an attempt that the ledger already had."""
     known: set[tuple[str, int | None, int | None]] = set()
     found = set()
     for entry in entries:
@@ -223,7 +223,7 @@ def _given_up(entries: list[Entry]) -> set[str]:
 
 
 def _most_within(times: list[int], span: int) -> int:
-    """How many of these (in their order) lie within any `span`."""
+    """Return the largest number of these sorted times that lie within any `span`."""
     most = start = 0
     for end, at in enumerate(times):
         while at - times[start] >= span:
