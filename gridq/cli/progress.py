@@ -10,8 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gridq.cli.output import format_span, make_console
-from gridq.errors import BrokerError, BrokerUnreachable, WaitTimeout
+from gridq.errors import BrokerError, BrokerUnreachable
 from gridq.jobs.server_outage import OutageRetry
+from gridq.jobs.waiting import build_timeout_error
 from gridq.protocol.states import StageState
 from gridq.telemetry.narration import enclosing_name
 
@@ -57,11 +58,9 @@ def wait_with_progress(
         if retry.call(partial(client.wait, job), max(left, 0)):
             return client.result(job)
         if deadline is not None and time.monotonic() >= deadline:
-            details = {"job": job, "fix": "wait longer (--timeout); the job goes on"}
-            reason = client.waits_for(job)
-            if reason:
-                details |= {"reason": f"it waits for {reason}", "waits_for": reason}
-            raise WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
+            error = build_timeout_error(job, timeout or 0.0, client.waits_for(job))
+            error.details["fix"] = "wait longer (--timeout): the job continues"
+            raise error
         with suppress(BrokerUnreachable):  # go on waiting without the progress
             refresh()
 

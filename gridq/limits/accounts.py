@@ -144,7 +144,7 @@ class ActiveLimits:
 
 @dataclass(frozen=True, slots=True)
 class AccountsReport:
-    """What `gridq quota` shows. `active_limits` None: there are none. `requires_keys`: jobs need an API key."""
+    """What `gridq quota` shows. `active_limits` None: there are none. `requires_keys`: jobs need a key."""
 
     zone: str
     active_limits: ActiveLimits | None

@@ -195,7 +195,7 @@ def revoke(client: Redis, keys: Keys, key_id: str) -> Key:
 
 
 def forget(client: Redis, keys: Keys, key_id: str) -> bool:
-    """Delete a key's record. Return True if none is left: the grid then requires no keys. Raises KeyNotFound."""
+    """Delete a key's record. Return True if it was the last: no key is required then. Raises KeyNotFound."""
     if not client.hdel(keys("api_keys"), key_id):
         raise _build_not_found_error(key_id)
     return not client.exists(keys("api_keys"))

@@ -1,9 +1,9 @@
-"""The routers' part in limits: they read the quotas file, put it in force, and say when windows turn.
+"""The routers' part in limits: they read the quotas file, put it in force, and write when windows reset.
 
-A router writes limits when it starts and when its file changes, and again to a server that has lost them. A
-changed file with a mistake in it is refused: what is in force stays, and the log and `gridq quota` say why.
-Without a file a router leaves the limits alone that another has put in force. Who has the file whose limits
-are in force says so again and again; where nobody does any more, `gridq quota` tells it.
+A router writes limits when it starts, when its file changes, and when the server has lost them. If a changed
+file has an error, the previous limits stay in force; the log and `gridq quota` show the error. A router
+without a file keeps the limits that another router wrote. The router whose file is in force confirms that
+again and again, so `gridq quota` can show when no router does any more.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)
 
-EVERY = 2.0
-"""Seconds between two looks at the file."""
+CHECK_SECONDS = 2.0
+"""How often the file is checked."""
 
-CALENDAR_EVERY = 3600.0
+CALENDAR_SECONDS = 3600.0
+"""How often the calendar is written."""
 
 Stamp = tuple[int, int, int] | None
 
@@ -42,30 +43,30 @@ class QuotasEnforcer:
         self._limits: Limits | None = None
         self._stamp: Stamp = None
         self._error = ""
-        self._told = ""
+        self._reported_digest = ""
         self._calendar_due = 0.0
-        self._repeat = PeriodicThread("limits", EVERY, self.once)
+        self._repeat = PeriodicThread("limits", CHECK_SECONDS, self.run_once)
 
     def start(self) -> None:
-        """Put the file in force and say so. QuotasFileError: it has a mistake in it."""
+        """Put the file in force. Raises QuotasFileError if it has an error."""
         self._write_calendar(first=True)
         if self.config.quotas is not None:
-            self._stamp = _stamp(self.config.quotas)
+            self._stamp = _read_stamp(self.config.quotas)
             self._limits = load(self.config.quotas)
-            self._put()
-        self._say()
+            self._apply()
+        self._log_state()
         self._repeat.start()
 
     def stop(self) -> None:
         self._repeat.stop()
 
-    def once(self) -> None:
-        """One look: at the file, at what is in force, at the calendar."""
+    def run_once(self) -> None:
+        """Check the file, the limits in force, and the calendar."""
         if time.monotonic() >= self._calendar_due:
             self._write_calendar()
         if self.config.quotas is None or self._limits is None:
             return
-        stamp = _stamp(self.config.quotas)
+        stamp = _read_stamp(self.config.quotas)
         if stamp != self._stamp:
             self._stamp = stamp
             self._reload(self.config.quotas)
@@ -76,27 +77,27 @@ class QuotasEnforcer:
             limits = load(path)
         except QuotasFileError as exc:
             self._error = str(exc)
-            log.error("the changed quotas file is refused and the limits before stay in force: %s", exc)
+            log.error("the changed quotas file has an error, so the previous limits stay in force: %s", exc)
             self.scripts.client.hset(self.scripts.keys("limits"), "error", self._error)
             return
         self._error = ""
         self._limits = limits
-        self._put()
+        self._apply()
         log.info("new limits are in force from %s", path)
 
     def _check_in_force(self, mine: Limits) -> None:
         digest = self.scripts.uphold(mine.digest, self._source)
-        if not digest:  # lifted by hand, or a new server
-            self._put()
-        elif digest not in (mine.digest, self._told):
-            self._told = digest
+        if not digest:  # an operator lifted them, or the server is new
+            self._apply()
+        elif digest not in (mine.digest, self._reported_digest):
+            self._reported_digest = digest
             log.warning(
-                "the limits in force are not those of %s: another router's quotas file differs. "
+                "the limits in force are not those of %s: another router has a different quotas file. "
                 "Give all routers the same file",
                 self.config.quotas,
             )
 
-    def _put(self) -> None:
+    def _apply(self) -> None:
         assert self._limits is not None
         put_in_force(self.scripts, self._limits, self._source)
         if self._error:
@@ -107,51 +108,55 @@ class QuotasEnforcer:
         return f"{socket.gethostname()}:{self.config.quotas}"
 
     def _write_calendar(self, *, first: bool = False) -> None:
-        """Say when windows turn, in this router's time zone; where another router's counts, only warn."""
+        """Write when windows reset in this router's time zone. If another zone is in force, only warn."""
         client, key = self.scripts.client, self.scripts.keys("calendar")
-        self._calendar_due = time.monotonic() + CALENDAR_EVERY
+        self._calendar_due = time.monotonic() + CALENDAR_SECONDS
         zone: Any = client.hget(key, "zone")
         if zone is not None and zone.decode() != self.config.timezone:
-            log.warning("windows turned by %s; this router's are %s", zone.decode(), self.config.timezone)
+            log.warning(
+                "windows have reset in the time zone %s so far, but this router's is %s: set the same "
+                "GRIDQ_TIMEZONE for all routers",
+                zone.decode(),
+                self.config.timezone,
+            )
             if not first:
                 return
         write_calendar(self.scripts, self.config.timezone)
 
-    def _say(self) -> None:
+    def _log_state(self) -> None:
         client, keys = self.scripts.client, self.scripts.keys
         if self._limits is not None:
             log.info("limits are in force from %s", self.config.quotas)
         elif client.exists(keys("limits")):
             log.info(
-                "this router has no quotas file; limits are in force that another router wrote: "
-                "`gridq quota` says which, and whether it is still there"
+                "this router has no quotas file, but limits of another router are in force: see `gridq quota`"
             )
         elif not client.exists(keys("api_keys")):
-            log.info("no quotas file and no API keys: the grid is single-tenant and takes every job")
+            log.info("no quotas file and no API keys: the grid is single-tenant and accepts every job")
 
 
 def put_in_force(scripts: Scripts, limits: Limits, source: str) -> None:
-    """Put limits in force at once, for every router and client; `source` says where they come from."""
+    """Put limits in force at once for every router and client. `source` says where they come from."""
     about = {"source": source, "at": now_ms(scripts.client)}
-    scripts.limit(limits.digest, json.dumps(about), limits.fields())
+    scripts.limit(limits.digest, json.dumps(about), limits.to_fields())
 
 
 def lift(scripts: Scripts) -> bool:
-    """Lift all limits; False where there were none."""
-    there = bool(scripts.client.exists(scripts.keys("limits")))
+    """Remove all limits. Return False if there were none."""
+    existed = bool(scripts.client.exists(scripts.keys("limits")))
     scripts.limit("", "", {})
-    return there
+    return existed
 
 
 def write_calendar(scripts: Scripts, zone: str) -> None:
-    """Write when windows turn in `zone`."""
-    turns = compute_calendar(zone, now_ms(scripts.client))
-    fields: dict[Any, Any] = {period: " ".join(map(str, instants)) for period, instants in turns.items()}
+    """Write when windows reset in the time zone `zone`."""
+    calendar = compute_calendar(zone, now_ms(scripts.client))
+    fields: dict[Any, Any] = {period: " ".join(map(str, instants)) for period, instants in calendar.items()}
     scripts.client.hset(scripts.keys("calendar"), mapping={"zone": zone, **fields})
 
 
-def _stamp(path: Path) -> Stamp:
-    """What changes with a file's content."""
+def _read_stamp(path: Path) -> Stamp:
+    """Return what changes with a file's content; None if there is no file."""
     try:
         stat = path.stat()
     except OSError:

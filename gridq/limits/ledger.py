@@ -1,8 +1,7 @@
-"""The entries of the ledger, as they stand in the server: what was settled, charged and counted, in its
-order.
+"""The ledger: what was settled, charged and counted, entry by entry.
 
-They are written by the scripts alone, in the very call that moves the counters (store/lua/lib/ledger.lua),
-and never changed. This module reads them, page by page, so that a ledger of any length needs no memory.
+The scripts alone write entries, in the call that changes the counters (store/lua/lib/ledger.lua). Entries
+never change. This module reads them page by page, so the length of the ledger does not matter.
 """
 
 from __future__ import annotations
@@ -16,28 +15,32 @@ from redis import Redis
 from gridq.protocol.models import Json
 from gridq.store.keys import Keys
 
-PAGE = 1000
-"""Entries that one round trip reads: the server is busy with them for less than a millisecond."""
+PAGE_SIZE = 1000
+"""Entries in one round trip, which keep the server busy for less than a millisecond."""
 
 RECORDED = "done"
 LATE = "late"
 ATTEMPTS = (RECORDED, "failed", "seat", "died", "lost", "back", "cancelled", LATE)
-"""What an attempt came to. Only what is recorded is charged to the agent too."""
+"""The outcomes of an attempt. Only recorded ones are charged to the agent too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: `id` as the server has it, `at` in ms by the server's clock.
+    """One entry of the ledger; `id` is its stream id, `at` is in ms by the server's clock.
 
-    `what` is what an attempt came to, or `job` (one more counts for its agent), `refill` (of a window nothing
-    is used yet: `queue` is a seat's sheet, the thing and the window, `own/money/month`, or of the shared
-    sheet `agent` the latter two; `micro_dollars` its limit), `begin` (the first of all entries), `carried`
-    (what `agent`, an agent `a:…` or a team `t:…`, had used of `queue`, `money` or `jobs`, before the ledger
-    began). `team` is empty where no limits counted the entry, `-` where its agent had none; `month` is when
-    the month began in which agent and team were charged, in ms, empty where they were not. `micro_dollars` is
-    None where it has no price, or nobody knows what was used. `ms`: since the claim. `sheets`: the shared
-    sheets under which it was claimed, with commas between, `-` for none, empty where nothing bound its seat
-    then; `requests`: how many of its seat's requests it is.
+    `what` is the outcome of an attempt, or
+
+    - `job`: one more job of its agent
+    - `refill`: a window of which nothing is used yet; `queue` is `own/money/month` (a seat's account, the
+      resource, the window), or without the account if `agent` is a shared one; `micro_dollars` is the limit
+    - `begin`: the first of all entries
+    - `carried`: what `agent` (`a:<agent>` or `t:<team>`) had used of `queue` (`money` or `jobs`) before that
+
+    `team`: `-` if the agent has none, empty if no limits counted the entry. `month`: the start, in ms, of the
+    month in which agent and team were charged, empty if they were not. `micro_dollars`: None if the use has
+    no price or is not known. `ms`: the time since the claim. `accounts`: the shared accounts that were
+    charged, separated by commas; `-` if there are none, empty if no budget applied to the seat. `requests`:
+    the seat's requests it counts for.
     """
 
     id: str
@@ -55,36 +58,36 @@ class Entry:
     tokens_out: int = 0
     ms: int | None = None
     month: str = ""
-    sheets: str = ""
+    accounts: str = ""
     requests: int = 0
 
     @property
     def charged(self) -> Literal["agent", "seat"] | None:
-        """Who paid beside the seat, which always does: the agent for what was recorded; nobody for waste."""
+        """Who paid: for what was recorded also the agent, for waste only the seat; None: no attempt."""
         if self.what not in ATTEMPTS:
             return None
         return "agent" if self.what == RECORDED else "seat"
 
     @property
     def used(self) -> bool:
-        """Whether it is known that an attempt used something: not of one handed back before it began."""
+        """Whether the attempt is known to have used something."""
         return self.what == RECORDED or self.tokens_in + self.tokens_out > 0 or bool(self.micro_dollars)
 
     @property
     def cost(self) -> int | None:
-        """`micro_dollars`, None also where nothing was used: whether that has a price is not known then."""
+        """The cost in micro-dollars; None if nothing was used, or it has no price."""
         return self.micro_dollars if self.used else None
 
     def to_json(self) -> dict[str, Json]:
-        """The fields for programs: `at` in seconds since 1970, `charged` beside."""
+        """Return the fields as a JSON object, with `at` in seconds since 1970, and `charged`."""
         found = asdict(self) | {"at": self.at / 1000, "charged": self.charged}
         found["team"] = None if self.team in ("", "-") else self.team
         found["month"] = int(self.month) / 1000 if self.month else None
-        found["sheets"] = [name for name in self.sheets.split(",") if name not in ("", "-")]
+        found["accounts"] = [name for name in self.accounts.split(",") if name not in ("", "-")]
         return found
 
 
-def read(
+def read_entries(
     client: Redis,
     keys: Keys,
     *,
@@ -93,21 +96,21 @@ def read(
     after: str | None = None,
     to: str | None = None,
 ) -> Iterator[Entry]:
-    """The entries in their order: of the ms `since` to `until`, both counted; or behind the id `after`, up to
-    the id `to`.
+    """Yield the entries in order: from `since` to `until` in ms, both included; or after the id `after`, up
+    to the id `to`.
     """
     start = f"({after}" if after else "-" if since is None else str(max(since, 0))
     end = to or ("+" if until is None else str(max(until, 0)))
     while True:
-        found: Any = client.xrange(keys("ledger"), start, end, count=PAGE)
+        found: Any = client.xrange(keys("ledger"), start, end, count=PAGE_SIZE)
         for raw, fields in found:
-            yield _entry(raw.decode(), fields)
-        if len(found) < PAGE:
+            yield _parse_entry(raw.decode(), fields)
+        if len(found) < PAGE_SIZE:
             return
         start = f"({found[-1][0].decode()}"
 
 
-def _entry(name: str, fields: dict[bytes, bytes]) -> Entry:
+def _parse_entry(name: str, fields: dict[bytes, bytes]) -> Entry:
     words = fields[b"e"].decode("utf-8", "replace").split(" ")
     what, job, step, attempt, seat, agent, team, queue, micro, tokens_in, tokens_out, ms, month, *more = words
     return Entry(
@@ -115,21 +118,21 @@ def _entry(name: str, fields: dict[bytes, bytes]) -> Entry:
         at=int(name.partition("-")[0]),
         what=what,
         job=job,
-        step=_number(step),
-        attempt=_number(attempt),
+        step=_parse_number(step),
+        attempt=_parse_number(attempt),
         seat=seat,
         agent=agent,
         team=team,
         queue=queue,
-        micro_dollars=_number(micro),
-        tokens_in=_number(tokens_in) or 0,
-        tokens_out=_number(tokens_out) or 0,
-        ms=_number(ms),
+        micro_dollars=_parse_number(micro),
+        tokens_in=_parse_number(tokens_in) or 0,
+        tokens_out=_parse_number(tokens_out) or 0,
+        ms=_parse_number(ms),
         month=month,
-        sheets=more[0] if more else "",
+        accounts=more[0] if more else "",
         requests=int(more[1]) if len(more) > 1 else 0,
     )
 
 
-def _number(word: str) -> int | None:
+def _parse_number(word: str) -> int | None:
     return int(word) if word else None

@@ -385,7 +385,7 @@ def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Accepted) -> N
 
 
 def _format_excluded_seats(step: int, queues: Sequence[str], excluded: Sequence[str]) -> list[str]:
-    """Return the job's fields that keep seats from a step, now and whenever it starts again, by each queue."""
+    """Return the job's fields that keep seats from a step, now and in later tries, by each queue."""
     chain = [f"chain:{step}", format_chain(queues, excluded)] if len(queues) > 1 else []
     return [*chain, f"excluded:{step}", excluded[0], f"unfit:{step}", excluded[0]] if excluded[0] else chain
 

@@ -328,7 +328,7 @@ class SeatGroup:
         return {name: count for name, count in self._mixes[prio].items() if count} or {queue: 1.0}
 
     def count_ahead(self, request: StageRequest) -> float:
-        """Return how many stages go first here; of a queue that others serve too, the share of these seats."""
+        """Return how many stages go first here; of a queue that others serve too, only these seats' share."""
         kind = get_kind(request.queue)
         me = (kind, request.agent)
         mine = self._backlogs.get(me)

@@ -100,7 +100,7 @@ def forecast_with_alternatives(snapshot: QueueSnapshot, request: StageRequest) -
 
 
 def find_faster_queue(snapshot: QueueSnapshot, request: StageRequest) -> str | None:
-    """Return a queue of the same kind that would run a stage now: a family, or the kind's `any`; else None."""
+    """Return a queue of the same kind that would run a stage now (a family or `any`); None: there is none."""
     serving = {seat.seat for seat in snapshot.seats if request.queue in seat.queues}
     kind = get_kind(request.queue)
     seats_of: dict[str, set[str]] = defaultdict(set)
@@ -242,7 +242,7 @@ def _estimate_service(
 
 
 def _find_period(seat: SeatLoad, service: ServiceTime) -> float:
-    """Return the seconds from one stage of a slot to its next: its run time, or what the rate limit allows."""
+    """Return the seconds from one stage of a slot to its next: its run time, or as the rate limit allows."""
     by_rate = seat.concurrency * 60 / seat.per_minute if seat.per_minute else 0.0
     return max(service.mean, by_rate, MIN_STAGE_SECONDS)
 

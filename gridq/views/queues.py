@@ -21,10 +21,10 @@ MAX_AGENTS = 1000
 class QueueView:
     """One capability's queue, at one instant.
 
-    `pending`: the ready stages by priority; for `gridq:router` the jobs that no router has admitted. `running`:
-    the stages that seats claimed from it. `wake_ups`: the messages in it. `concurrency`: the slots of the seats
-    that take work from it. `seats`: all live seats that serve it. `oldest_ms`: how long its oldest stage waits;
-    `oldest`: the same by priority.
+    `pending`: the ready stages by priority; for `gridq:router` the jobs that no router has admitted.
+    `running`: the stages that seats claimed from it. `wake_ups`: the messages in it. `concurrency`: the slots
+    of the seats that take work from it. `seats`: all live seats that serve it. `oldest_ms`: how long its
+    oldest stage waits; `oldest`: the same by priority.
     """
 
     queue: str
@@ -106,7 +106,7 @@ def _fill_pending(client: Redis, keys: Keys, views: dict[str, QueueView], now: f
 
 
 def _get_priority(cls: str) -> str:
-    """Return the priority of a class of pending stages. Its name begins with the number that scripts compare."""
+    """Return the priority of a class of pending stages. Its name begins with that as a number."""
     return "interactive" if cls.startswith("0/") else "batch"
 
 

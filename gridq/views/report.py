@@ -148,10 +148,10 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
 
     for seat in {*_serving(client, keys), *told.limits}:
         of(seat)
-    for entry in ledger.read(client, keys, since=start, until=end - 1):
+    for entry in ledger.read_entries(client, keys, since=start, until=end - 1):
         if entry.charged is not None:
             of(entry.seat).add(entry)
-    first = next(ledger.read(client, keys), None)
+    first = next(ledger.read_entries(client, keys), None)
     since = None if first is None or first.at >= end else max(first.at, start)
     until = None if since is None else min(now, end)
     seats = tuple(found[name] for name in sorted(found))

@@ -64,7 +64,7 @@ def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "",
     serving = [seat for seat in live if stage.queue in seat.queues]
     if not serving:
         return f"no live seat serves it; {explain_no_seat(stage.queue, live)}"
-    lent = [seat for seat in serving if seat.lent_to(agent, team)]
+    lent = [seat for seat in serving if seat.is_lent_to(agent, team)]
     if not lent:
         return "; ".join(describe_access(seat.seat, seat.lends_to) for seat in serving[:MAX_NAMED])
     able = [seat for seat in lent if seat.seat not in stage.excluded]

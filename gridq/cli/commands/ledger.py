@@ -15,7 +15,7 @@ from gridq.cli.output import format_count, print_json
 from gridq.protocol.money import format_dollars
 
 if TYPE_CHECKING:
-    from gridq.limits.verification import Difference, Verified
+    from gridq.limits.verification import Difference, Verification
 
 app = typer.Typer()
 ledger = typer.Typer(
@@ -62,7 +62,7 @@ def export(
         now, zone = now_ms(client.redis), read_zone(client.redis, client.keys, config.timezone)
         start = parse_instant(since, "--since", zone, now)
         end = parse_instant(until, "--until", zone, now)
-        for entry in entries.read(client.redis, client.keys, since=start, until=end):
+        for entry in entries.read_entries(client.redis, client.keys, since=start, until=end):
             sys.stdout.write(jsons.dumps(entry.to_json(), separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
@@ -87,26 +87,26 @@ def verify(json: JsonOption = False, debug: DebugOption = False) -> None:
         raise typer.Exit(BREACH)
 
 
-def to_json(found: Verified) -> dict[str, object]:
+def to_json(found: Verification) -> dict[str, object]:
     """Return the comparison as JSON."""
     return {
         "entries": found.entries,
         "until": found.until or None,
         "counters": found.counters,
         "differences": [
-            {"counter": difference.counter, "counted": difference.kept, "recorded": difference.entered}
+            {"counter": difference.counter, "counted": difference.counted, "recorded": difference.recorded}
             for difference in found.differences
         ],
         "notes": list(found.notes),
     }
 
 
-def _print(found: Verified) -> None:
+def _print(found: Verification) -> None:
     for note in found.notes:
         typer.echo(f"note        {to_one_line(note)}")
     for difference in found.differences:
-        counted = _format_amount(difference, difference.kept)
-        recorded = _format_amount(difference, difference.entered)
+        counted = _format_amount(difference, difference.counted)
+        recorded = _format_amount(difference, difference.recorded)
         name = to_one_line(difference.counter)
         typer.echo(f"difference  {name}: the grid counts {counted}, the ledger has {recorded}")
     result = f"{len(found.differences)} differ" if found.differences else "all agree"

@@ -120,7 +120,7 @@ def test_where_it_rests_the_next_does_and_is_named(fresh: Two) -> None:
     ]
     booked = [
         (entry.seat, entry.queue, entry.what)
-        for entry in ledger.read(fresh.grid.scripts.client, fresh.grid.scripts.keys)
+        for entry in ledger.read_entries(fresh.grid.scripts.client, fresh.grid.scripts.keys)
         if entry.what in ledger.ATTEMPTS
     ]
     assert booked == [

@@ -14,7 +14,7 @@ from gridq.errors import ConfigError, KeyInvalid, KeyNotFound, KeyRevoked, KeySc
 from gridq.jobs.record import parse_options
 from gridq.limits import api_keys
 from gridq.store.keys import Keys
-from gridq.tasks import one_stage
+from gridq.tasks import complete
 from tests.conftest import GridEnv
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -117,7 +117,7 @@ def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
         api_keys.forget(grid_env.client, names(grid_env), old.id)
         return digest(secret)
 
-    monkeypatch.setattr(api_keys, "digest", forgotten)  # called once the old key has been read
+    monkeypatch.setattr(api_keys, "hash_secret", forgotten)  # called once the old key has been read
     with pytest.raises(KeyNotFound):
         api_keys.rotate(grid_env.client, names(grid_env), old.id)
     assert api_keys.list_keys(grid_env.client, names(grid_env)) == []
@@ -172,7 +172,7 @@ def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
 
 
 def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> None:
-    graph, _, about = one_stage("llm_complete", "prompt", prompt="x", max_tokens=3, key="gq_0_secret")
+    graph, _, about = complete.make_graph(prompt="x", max_tokens=3, key="gq_0_secret")
     assert "secret" not in str(graph)
     options = parse_options(about)
     assert options.key is not None
@@ -197,7 +197,7 @@ def test_a_time_zone_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_team_is_not_called_as_none_is(grid_env: GridEnv) -> None:
     """The scripts write `-` for no team: a team of that name would be under no limit."""
-    with pytest.raises(ConfigError, match="is no team"):
+    with pytest.raises(ConfigError, match="Invalid team name"):
         api_keys.create(grid_env.client, names(grid_env), "ann", team="-")
 
 

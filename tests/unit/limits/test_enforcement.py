@@ -53,7 +53,7 @@ def test_without_file_and_keys_the_grid_is_single_tenant_and_says_so(
     grid_env: GridEnv, told: pytest.LogCaptureFixture
 ) -> None:
     limiting = router(grid_env)
-    limiting.once()
+    limiting.run_once()
     assert told.text.count("single-tenant") == 1
     found = read_accounts(grid_env.client, limiting.scripts.keys, "UTC")
     assert found.is_single_tenant
@@ -73,22 +73,22 @@ def test_a_change_counts_and_a_mistake_does_not(
     limiting = router(grid_env, file)
     assert limits(grid_env) == {"ann": 1}
     write(file, "[agents.ann]\nmonthly_jobs = 2")
-    limiting.once()
+    limiting.run_once()
     assert limits(grid_env) == {"ann": 2}
     for wrong in ("[agents.ann]\nmonthly_jobs = x", "[agents.ann]\nmonthly_job = 3"):
         write(file, wrong)
-        limiting.once()
-        limiting.once()
+        limiting.run_once()
+        limiting.run_once()
         assert limits(grid_env) == {"ann": 2}
         in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
         assert in_force is not None
         assert "q.toml:2" in in_force.error
-    assert told.text.count("is refused") == 2
+    assert told.text.count("has an error") == 2
     file.unlink()
-    limiting.once()
+    limiting.run_once()
     assert limits(grid_env) == {"ann": 2}
     write(file, "[agents.ann]\nmonthly_jobs = 2")
-    limiting.once()
+    limiting.run_once()
     in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
     assert in_force is not None
     assert in_force.error == ""
@@ -98,7 +98,7 @@ def test_a_server_that_lost_the_limits_is_told_them_again(grid_env: GridEnv, tmp
     limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
     assert lift(limiting.scripts)
     assert not limits(grid_env)
-    limiting.once()
+    limiting.run_once()
     assert "ann" in limits(grid_env)
 
 
@@ -106,9 +106,9 @@ def test_a_router_without_a_file_leaves_others_limits_alone(
     grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
 ) -> None:
     router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
-    router(grid_env).once()
+    router(grid_env).run_once()
     assert "ann" in limits(grid_env)
-    assert "another wrote" in told.text or "another router wrote" in told.text
+    assert "limits of another router are in force" in told.text
 
 
 def test_two_files_that_differ_do_not_fight_and_are_told(
@@ -117,10 +117,10 @@ def test_two_files_that_differ_do_not_fight_and_are_told(
     one = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
     two = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
     for _ in range(3):
-        one.once()
-        two.once()
+        one.run_once()
+        two.run_once()
     assert set(limits(grid_env)) == {"bob"}
-    assert told.text.count("another router's quotas file differs") == 1
+    assert told.text.count("another router has a different quotas file") == 1
 
 
 def in_force(env: GridEnv) -> ActiveLimits:
@@ -142,14 +142,14 @@ def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path
     set_back(grid_env, ORPHANED_MS + 1000)
     assert in_force(grid_env).is_orphaned
     before = now_ms(grid_env.client)
-    first.once()
+    first.run_once()
     found = in_force(grid_env)
     assert not found.is_orphaned
     assert found.last_seen is not None
     assert found.last_seen >= before
-    router(grid_env).once()  # without a file it upholds nothing
+    router(grid_env).run_once()  # without a file it upholds nothing
     set_back(grid_env, ORPHANED_MS + 1000)
-    router(grid_env).once()
+    router(grid_env).run_once()
     assert in_force(grid_env).is_orphaned
 
 
@@ -159,12 +159,12 @@ def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_pat
     other = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
     router(grid_env, write(gone / "a.json", '{"ann": 5}'))
     set_back(grid_env, ORPHANED_MS + 1000)
-    other.once()
+    other.run_once()
     found = in_force(grid_env)
     assert found.is_orphaned
     assert found.holder.endswith("gone/a.json")
     router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
-    other.once()
+    other.run_once()
     assert not in_force(grid_env).is_orphaned
     assert in_force(grid_env).source.endswith("copy.json")
 
@@ -173,7 +173,7 @@ def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_
     copy = router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
     router(grid_env, write(tmp_path / "first.json", '{"ann": 5}'))
     set_back(grid_env, ORPHANED_MS + 1000)
-    copy.once()
+    copy.run_once()
     found = in_force(grid_env)
     assert not found.is_orphaned
     assert found.source.endswith("first.json")
@@ -195,6 +195,6 @@ def test_the_first_time_zone_stays_and_another_is_told(
     router(grid_env, zone="Asia/Tokyo")
     assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
     first._calendar_due = 0.0
-    first.once()
+    first.run_once()
     assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
-    assert told.text.count("windows turned by") == 2
+    assert told.text.count("windows have reset in the time zone") == 2

@@ -53,10 +53,10 @@ def test_money_is_integer_micro_dollars() -> None:
     assert limits.teams == {"research": TeamLimit(0, None)}
     budget = Limit(resource="money", window="week", amount=20_000_000)
     assert limits.seats == {"alice-3f2a.openai": SeatLimit((budget,), 60)}
-    assert limits.fields()["a:ann"] == "research 12500000 100"
-    assert limits.fields()["a:bob"] == "- - 0"
-    assert limits.fields()["t:research"] == "0 -"
-    assert limits.fields()["s:alice-3f2a.openai"] == "60 - money/week/20000000"
+    assert limits.to_fields()["a:ann"] == "research 12500000 100"
+    assert limits.to_fields()["a:bob"] == "- - 0"
+    assert limits.to_fields()["t:research"] == "0 -"
+    assert limits.to_fields()["s:alice-3f2a.openai"] == "60 - money/week/20000000"
 
 
 def test_queues_have_a_bound_and_a_policy() -> None:
@@ -65,9 +65,9 @@ def test_queues_have_a_bound_and_a_policy() -> None:
         "*": QueueLimit(500, "reject"),
         "llm:claude": QueueLimit(200, "drop-oldest-batch"),
     }
-    assert limits.fields()["q:llm:claude"] == "200 drop-oldest-batch"
-    assert limits.fields()["q"] == "2"
-    assert "q" not in parse('{"ann": 5}', "q.json").fields()
+    assert limits.to_fields()["q:llm:claude"] == "200 drop-oldest-batch"
+    assert limits.to_fields()["q"] == "2"
+    assert "q" not in parse('{"ann": 5}', "q.json").to_fields()
 
 
 def test_the_plain_map_is_cents_a_month() -> None:
@@ -78,14 +78,14 @@ def test_the_plain_map_is_cents_a_month() -> None:
 @pytest.mark.parametrize("name", ["meta/llama-3", "Meta/Llama-3", "meta%2Fllama-3"])
 def test_models_are_named_as_anybody_writes_them(name: str) -> None:
     text = f'[families."{name}"]\nparallel = 2\n[queues."llm:{name}"]\nmax_pending = 3'
-    found = parse(text, "q.toml").fields()
+    found = parse(text, "q.toml").to_fields()
     assert found == {"m:f:meta%2Fllama-3": "parallel/-/2", "q:llm:meta%2Fllama-3": "3 reject", "q": "1"}
     tagged = parse('[families."llama3:8b"]\nparallel = 2', "q.toml")
-    assert tagged.fields() == {"m:f:llama3%3A8b": "parallel/-/2"}
+    assert tagged.to_fields() == {"m:f:llama3%3A8b": "parallel/-/2"}
 
 
 def test_no_table_is_no_limit() -> None:
-    assert parse("{}", "q.json").fields() == parse("", "q.toml").fields() == {}
+    assert parse("{}", "q.json").to_fields() == parse("", "q.toml").to_fields() == {}
 
 
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "words"),
     [
-        ('[queues."llm claude"]\nmax_pending = 5', 1, "queues.llm claude", "no queue"),
-        ("[queues.llm]\nmax_pending = 5", 1, "queues.llm", "no queue"),
-        ('[queues."llm:a"]\npending = 5', 2, "queues.llm:a.pending", "no key"),
-        ('[queues."llm:a"]\nmax_pending = -5', 2, "queues.llm:a.max_pending", "no count"),
-        ('[queues."llm:a"]\npolicy = "drop"', 2, "queues.llm:a.policy", "no policy"),
-        ("[agents.ann]\nmonthly_dolars = 5", 2, "agents.ann.monthly_dolars", "no key"),
-        ("\n\n[agent.ann]\nmonthly_dollars = 5", 3, "agent", "no key"),
+        ('[queues."llm claude"]\nmax_pending = 5', 1, "queues.llm claude", "Invalid queue name"),
+        ("[queues.llm]\nmax_pending = 5", 1, "queues.llm", "Invalid queue name"),
+        ('[queues."llm:a"]\npending = 5', 2, "queues.llm:a.pending", "Unknown key"),
+        ('[queues."llm:a"]\nmax_pending = -5', 2, "queues.llm:a.max_pending", "not a valid count"),
+        ('[queues."llm:a"]\npolicy = "drop"', 2, "queues.llm:a.policy", "Unknown policy"),
+        ("[agents.ann]\nmonthly_dolars = 5", 2, "agents.ann.monthly_dolars", "Unknown key"),
+        ("\n\n[agent.ann]\nmonthly_dollars = 5", 3, "agent", "Unknown key"),
         ("[agents.ann]\nmonthly_dollars = -1", 2, "agents.ann.monthly_dollars", "not a valid amount"),
         ("[agents.ann]\nmonthly_dollars = true", 2, "agents.ann.monthly_dollars", "not a valid amount"),
         ("[agents.ann]\nmonthly_dollars = inf", 2, "agents.ann.monthly_dollars", "not a valid amount"),
@@ -117,15 +117,15 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
             "agents.ann.monthly_cents",
             "Both",
         ),
-        ("[agents.ann]\nmonthly_jobs = 1.5", 2, "agents.ann.monthly_jobs", "no count"),
-        ('[agents.ann]\nteam = "x"', 2, "agents.ann.team", "no team 'x'"),
-        ('[teams.x]\n[agents."*"]\nteam = "x"', 3, "agents.*.team", "no team"),
-        ("[agents]\nann = { team = 1 }\nb = {}", 2, "agents.ann.team", "no team 1"),
-        ('[agents]\nann = {}\n"b b" = {}', 3, "agents.b b", "no name"),
-        ("teams = 1\nagents = 3", 1, "teams", "no table"),
-        ("[agents]\nann = 5", 2, "agents.ann", "no table"),
-        ('[seats."m.a"]\nperiod = """\nyear"""', 2, "seats.m.a.period", "no period"),
-        ('[seats."m.a"]\nrequests_per_minute = 100001', 2, "seats.m.a.requests_per_minute", "no count"),
+        ("[agents.ann]\nmonthly_jobs = 1.5", 2, "agents.ann.monthly_jobs", "not a valid count"),
+        ('[agents.ann]\nteam = "x"', 2, "agents.ann.team", "Unknown team 'x'"),
+        ('[teams.x]\n[agents."*"]\nteam = "x"', 3, "agents.*.team", "cannot have a team"),
+        ("[agents]\nann = { team = 1 }\nb = {}", 2, "agents.ann.team", "Unknown team 1"),
+        ('[agents]\nann = {}\n"b b" = {}', 3, "agents.b b", "Invalid name"),
+        ("teams = 1\nagents = 3", 1, "teams", "must be a table"),
+        ("[agents]\nann = 5", 2, "agents.ann", "must be a table"),
+        ('[seats."m.a"]\nperiod = """\nyear"""', 2, "seats.m.a.period", "Unknown period"),
+        ('[seats."m.a"]\nrequests_per_minute = 100001', 2, "seats.m.a.requests_per_minute", "not a valid count"),
         (
             '[seats."m.a"]\nbudget_cents = 1\nbudgets = [{dollars = 1, per = "month"}]',
             3,
@@ -143,13 +143,13 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
         (f"[agents.ann]\nteam = 0x{'f' * 5000}", 2, "agents.ann.team", "digits"),
         (f'[seats."m.a"]\nowner = 0x{"f" * 5000}', 2, "seats.m.a.owner", "digits"),
         (f'[queues."llm:any"]\npolicy = 0x{"f" * 5000}', 2, "queues.llm:any.policy", "digits"),
-        ("[agents.ann]\n[agents.ann]", 2, "", "no TOML"),
-        ("[agents.ann\n", 1, "", "no TOML"),
+        ("[agents.ann]\n[agents.ann]", 2, "", "is not TOML"),
+        ("[agents.ann\n", 1, "", "is not TOML"),
         ("[agents.gq_0123_secret]", 1, "agents.gq_0123_secret", "API key"),
-        ("[grid]\nbudgets = 5", 2, "grid.budgets", "no list"),
+        ("[grid]\nbudgets = 5", 2, "grid.budgets", "must be a list"),
         ("[grid]\nbudgets = [5]", 2, "grid.budgets", "must be a table"),
-        ("[grid]\nmonthly_dollars = 5", 2, "grid.monthly_dollars", "no key"),
-        ("[[grid]]\nparallel = 1", 1, "grid", "no table"),
+        ("[grid]\nmonthly_dollars = 5", 2, "grid.monthly_dollars", "Unknown key"),
+        ("[[grid]]\nparallel = 1", 1, "grid", "must be a table"),
         ('[grid]\nbudgets = [{dollars = -1, per = "day"}]', 2, "grid.budgets", "not a valid amount"),
         ('[grid]\nbudgets = [{dollars = nan, per = "day"}]', 2, "grid.budgets", "not a valid amount"),
         ('[grid]\nbudgets = [{cents = 0.00001, per = "day"}]', 2, "grid.budgets", "micro-dollar"),
@@ -167,18 +167,18 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
             "owners.a.budgets",
             "Two budgets limit tokens",
         ),
-        ("[owners.a]\nparallel = -1", 2, "owners.a.parallel", "no count"),
-        ('[families."a\\tb"]', 1, r"families.a\tb", "no name"),
-        ('[families.""]', 1, "families.", "no name"),
-        (f"[families.{'x' * 201}]", 1, f"families.{'x' * 201}", "no name"),
-        ("[families.Any]", 1, "families.Any", "no family"),
+        ("[owners.a]\nparallel = -1", 2, "owners.a.parallel", "not a valid count"),
+        ('[families."a\\tb"]', 1, r"families.a\tb", "Invalid name"),
+        ('[families.""]', 1, "families.", "Invalid name"),
+        (f"[families.{'x' * 201}]", 1, f"families.{'x' * 201}", "Invalid name"),
+        ("[families.Any]", 1, "families.Any", "not a family"),
         ('[families."llm:opus"]', 1, "families.llm:opus", r'write \[families."opus"\]'),
-        ("[families.opus]\n[families.Opus]\nparallel = 1", 2, "families.Opus", "are one family"),
-        ('[families."m/x"]\n[families."m%2Fx"]', 2, "families.m%2Fx", "are one family"),
-        ('[families."m/x"]\n\nparalel = 1', 3, "families.m/x.paralel", "no key"),
-        ('[queues."llm:m/x"]\n[queues."llm:M%2Fx"]', 2, "queues.llm:M%2Fx", "are one queue"),
-        ('[queues."llm:m\\tx"]', 1, r"queues.llm:m\tx", "no queue"),
-        ('[queues."LLM:x"]', 1, "queues.LLM:x", "no queue"),
+        ("[families.opus]\n[families.Opus]\nparallel = 1", 2, "families.Opus", "are the same family"),
+        ('[families."m/x"]\n[families."m%2Fx"]', 2, "families.m%2Fx", "are the same family"),
+        ('[families."m/x"]\n\nparalel = 1', 3, "families.m/x.paralel", "Unknown key"),
+        ('[queues."llm:m/x"]\n[queues."llm:M%2Fx"]', 2, "queues.llm:M%2Fx", "are the same queue"),
+        ('[queues."llm:m\\tx"]', 1, r"queues.llm:m\tx", "Invalid queue name"),
+        ('[queues."LLM:x"]', 1, "queues.LLM:x", "Invalid queue name"),
     ],
 )
 def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, words: str) -> None:
@@ -191,7 +191,7 @@ def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, word
     ("text", "path", "words"),
     [
         ('{"ann": 5,\n "bob": -1}', "q.json:2: bob", "not a valid amount"),
-        ('{"ann": 5,\n "bob": {}}', "q.json:1: ann", "no key"),
+        ('{"ann": 5,\n "bob": {}}', "q.json:1: ann", "Unknown key"),
         ('{"ann": 5,\n "ann": 6}', "q.json:2: ann", "twice"),
         (
             '{"agents": {\n "a": {"team": "t"}},\n "teams": {"t": {},\n "t": {}}}',
@@ -201,17 +201,17 @@ def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, word
         (
             '{"teams": {"[x],{": 3},\n "agents": {"a":\n {"team": "t"}}}',
             "q.json:1: teams.[x],{",
-            "no name",
+            "Invalid name",
         ),
-        ('{"agents": {"a\\u006e": {\n"monthly_jobs": []}}}', "q.json:2: agents.an.monthly_jobs", "no count"),
-        ('{"ann": 5,\n}', "q.json:2: column 1|q.json:1", "no JSON"),
-        ("[1]", "q.json:1", "no table"),
+        ('{"agents": {"a\\u006e": {\n"monthly_jobs": []}}}', "q.json:2: agents.an.monthly_jobs", "not a valid count"),
+        ('{"ann": 5,\n}', "q.json:2: column 1|q.json:1", "is not JSON"),
+        ("[1]", "q.json:1", "must be a table"),
         ('{"ann": NaN}', "q.json:1: ann", "not a valid amount"),
-        ('{"teams": {"-": {}}}', "q.json:1: teams.-", "no team"),
+        ('{"teams": {"-": {}}}', "q.json:1: teams.-", "cannot be a team"),
         ('{"ann": 1e999999}', "q.json:1: ann", "not a valid amount"),
         ('{"ann": 1e9999999999999999999}', "q.json:1: ann", "not a valid amount"),
-        ('{"agents": {"\\ud800\\u001b": {}}}', "q.json:1: agents.\\ud800\\x1b", "no name"),
-        ("", "q.json:1", "no JSON"),
+        ('{"agents": {"\\ud800\\u001b": {}}}', "q.json:1: agents.\\ud800\\x1b", "Invalid name"),
+        ("", "q.json:1", "is not JSON"),
     ],
 )
 def test_a_mistake_in_json_too(text: str, path: str, words: str) -> None:
@@ -295,4 +295,4 @@ def test_a_name_that_wants_quotes_is_told_so() -> None:
     with pytest.raises(QuotasFileError) as caught:
         parse("[families.meta/llama-3]\nparallel = 1\n", "q.toml")
     assert caught.value.details["path"] == "q.toml:1"
-    assert "into quotes" in caught.value.details["fix"]
+    assert "quote names" in caught.value.details["fix"]

@@ -28,7 +28,7 @@ def test_without_limits_nothing_is_kept(grid: Grid) -> None:
     grid.done(grid.take(), used=10)
     assert not grid.own() & {"limits", "reserved", "reservations", "calendar", "parked_agents"}
     assert not [name for name in grid.own() if name.startswith("spent")]
-    assert read_accounts(grid.client, grid.keys, "UTC").single_tenant
+    assert read_accounts(grid.client, grid.keys, "UTC").is_single_tenant
 
 
 def test_a_job_holds_its_estimate_until_it_is_spent(grid: Grid) -> None:
@@ -197,7 +197,7 @@ def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
     grid.job(one(cost=4_000))
     grid.done(grid.take(), used=9_000)
     error = build_quota_error(quota(ask(grid, 2_000)), "Europe/Berlin")
-    assert account(grid, "ann").until == now + DAY
+    assert account(grid, "ann").resets_at == now + DAY
     assert error.details["retry_at"][-6:] in ("+01:00", "+02:00")
     assert error.details["retry_at"] in (error.fix or "")
 
@@ -349,10 +349,10 @@ def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
 def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
     put_in_force(grid.scripts, Limits(digest="d"), "host:/etc/q.toml")
     found = read_accounts(grid.client, grid.keys, "UTC")
-    assert found.in_force is not None
-    assert (found.in_force.source, found.in_force.digest) == ("host:/etc/q.toml", "d")
-    assert abs(found.in_force.at - grid.now()) < HOUR
-    assert not found.single_tenant
+    assert found.active_limits is not None
+    assert (found.active_limits.source, found.active_limits.digest) == ("host:/etc/q.toml", "d")
+    assert abs(found.active_limits.at - grid.now()) < HOUR
+    assert not found.is_single_tenant
     assert lift(grid.scripts)
     assert not lift(grid.scripts)
 
