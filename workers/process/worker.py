@@ -90,7 +90,7 @@ class Worker:
             runner=SeatRunner(seat.profile),
             worker=worker,
             monitors=Monitors(app, scripts, worker),
-            warm=seat.profile.warm if seat.profile is not None else None,
+            warm=seat.profile.warm_queues if seat.profile is not None else None,
             terms=_make_terms(seat),
             on_end=partial(answers.publish_answer, app, scripts),
             on_gone=self._gone,
