@@ -98,7 +98,7 @@ def errors() -> str:
         row = (cell, when(cls), cls.remedy, str(status_of(cls("", {}))))
         families[cls.code.partition(".")[0]].append(row)
     header = ("code", "when", "what to do", "HTTP")
-    parts = [f"### `{family}.…`\n\n{table(header, rows)}" for family, rows in sorted(families.items())]
+    parts = [f"### {family}\n\n{table(header, rows)}" for family, rows in sorted(families.items())]
     return "\n\n".join(parts)
 
 

@@ -85,7 +85,7 @@ def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Wa
     old.start()
     wait_for(lambda: not old.is_primary, 60)
     job = grid.submit(SLEEP, "meanwhile")
-    watched.primary.settle()  # what is not there yet, a fail-over loses: docs/deploy.md
+    watched.primary.settle()  # what is not there yet, a fail-over loses: docs/how-to/operator/deploy.md
     watched.fail_over()
     assert watched.primary is old
     assert grid.result(job, timeout=60) == {"items": "meanwhile", "ms": 3000}

@@ -1,6 +1,6 @@
 -- The ledger: an entry in the stream `ledger` for whatever moves a counter of money or jobs, and for each attempt that has ended,
 -- written by the script that moves it. Nothing in it is ever changed; the sweep trims what is older than LEDGER ms.
--- gridq/limits/ledger.py reads it, and docs/ledger.md says what for.
+-- gridq/limits/ledger.py reads it, and docs/reference/ledger.md says what for.
 --
 -- An entry has one field, e: words with a space between them, empty where there is nothing to say. More fields would cost the server
 -- five times as much. They are, in this order: what it is; j job, n step, a attempt, s seat, w agent, t team ('-' none, '' where no limits
