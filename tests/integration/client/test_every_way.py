@@ -136,13 +136,13 @@ def test_a_reader_that_goes_away_ends_nothing(client: Client) -> None:
 def test_a_time_out_says_what_the_job_waits_for_and_ends_nothing(client: Client) -> None:
     job = client.submit(SLEEP)
     wait_for(lambda: client.view(job), true=lambda view: view.having(StageState.RUNNING))
-    with pytest.raises(errors.WaitTimeout, match=r"not finished within 0\.2 s") as caught:
+    with pytest.raises(errors.WaitTimeout, match=r"did not end within 0\.2 s") as caught:
         client.result(job, timeout=0.2)
     assert isinstance(caught.value, TimeoutError)
     assert caught.value.details == {
         "path": job,
         "job": job,
-        "fix": "wait longer; the job goes on",
+        "fix": "wait longer: the job continues",
         "reason": "it waits for bench_sleep, which runs on bench@m",
         "waits_for": "bench_sleep, which runs on bench@m",
     }
@@ -237,5 +237,5 @@ def test_what_is_not_there_is_nothing(client: Client) -> None:
 
 def _steady(error: GridError) -> dict[str, Any]:
     """What an error says, but for what differs each time."""
-    told = {name: value for name, value in error.details.items() if name not in ("worker", "attempt", "held")}
+    told = {name: value for name, value in error.details.items() if name not in ("worker", "attempt", "waited_seconds")}
     return {"message": error.message, "code": error.code, **told}

@@ -54,7 +54,7 @@ def test_waiting_gives_the_answer_and_looks_meanwhile(grid: LocalGrid) -> None:
 def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
     wait_for(lambda: grid.client.view(job), true=lambda view: view.having(StageState.RUNNING))
-    with pytest.raises(WaitTimeout, match=r"not finished within 0\.1 s") as caught:
+    with pytest.raises(WaitTimeout, match=r"did not end within 0\.1 s") as caught:
         wait_with_progress(grid.client, job, 0.1, lambda: None)
     assert caught.value.reason == "it waits for bench_sleep, which runs on bench@m"
     grid.client.cancel(job)

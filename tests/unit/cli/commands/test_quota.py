@@ -88,13 +88,13 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
     for period in ("month", "week", "day"):
         turn_at(grid, DAY, 2 * DAY, period=period)
     limit(grid, WINDOWS)
-    grid.seat(budget=50_000_000, per_minute=20)
+    grid.seat(budget=50_000_000, requests_per_minute=20)
 
     def shown() -> dict[tuple[str, str], dict[str, Any]]:
         return {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
 
     fresh = shown()["m.a", "grid requests in 5h"]
-    assert (fresh["thing"], fresh["unit"], fresh["limit"], fresh["left"]) == ("requests", "requests", 45, 45)
+    assert (fresh["resource"], fresh["unit"], fresh["limit"], fresh["left"]) == ("requests", "requests", 45, 45)
     begins = {"per": "5h", "kind": "first-use", "seconds": 18_000.0, "starts": None, "resets_at": None}
     assert fresh["window"] == begins
 
@@ -114,7 +114,7 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
         (("m.a", "money a month"), "money", "micro-dollars", "seats file"),
     ):
         each = found[key]
-        assert (each["thing"], each["unit"], each["set_by"]) == (resource, unit, by), key
+        assert (each["resource"], each["unit"], each["set_by"]) == (resource, unit, by), key
         window = each["window"]
         assert (window["kind"], window["seconds"]) == ("calendar", 2 * DAY / 1000), key
         assert window["resets_at"] == each["until"], key
@@ -122,7 +122,7 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
     assert found["ann", "jobs"]["set_by"] is None
     assert found["ann", "tokens a week"]["window"]["per"] == "week"
     rate = found["m.a", "requests a minute"]
-    assert (rate["thing"], rate["limit"], rate["set_by"]) == ("requests", 9, "quotas file")
+    assert (rate["resource"], rate["limit"], rate["set_by"]) == ("requests", 9, "quotas file")
     assert (rate["window"]["kind"], rate["window"]["seconds"]) == ("sliding", 60)
     for key in (("alice", "stages at once"), ("bench:any", "pending")):
         assert (found[key]["unit"], found[key]["window"]) == ("stages", None), key

@@ -136,4 +136,4 @@ def test_a_reference_to_another_file_is_refused_with_the_fix(tmp_path: Path) -> 
     assert done.exit_code == 3
     assert "$ref is not supported: 'other.json#/root' is not resolved" in done.stderr
     assert 'g.json: root.stages[0]["$ref"])' in done.stderr
-    assert "Fix: put the node that it means here" in done.stderr
+    assert "Fix: put the node here" in done.stderr
