@@ -173,7 +173,7 @@ def test_flower_asks_for_the_password_of_its_file(containers: Containers) -> Non
 
 
 def test_the_gateway_is_asked_for_and_serves_whoever_has_a_key(containers: Containers) -> None:
-    """As docs/how-to/operator/deploy.md says it: a key is made first, and from then on nobody submits without one."""
+    """As docs/how-to/operator/deploy.md says: a key is made first, and then nobody submits without one."""
     router, gateway = containers.services["router-1"], containers.services["gateway"]
     assert gateway.spec["profiles"] == ["gateway"]
     made = router.run("gridq", "keys", "create", "--agent", "ann")

@@ -227,7 +227,7 @@ def test_every_setting_code_and_metric_that_a_page_names_exists(page: Path) -> N
     codes = {cls.code for cls in GENERATE.error_classes()}
     families = "|".join(sorted({code.partition(".")[0] for code in codes}))
     named = set(re.findall(rf"`((?:{families})\.[a-z]\w*)`", text))
-    assert named - codes - {"grid.json", "http.alice"} == set()
+    assert named - codes - {"config.toml", "grid.json", "http.alice"} == set()
     metrics = set(re.findall(r"\bgridq_[a-z_]+\b", text)) - METRICS.keys() - {"gridq_dataset"}
     assert not metrics or page.name == "CHANGELOG.md", metrics
 
