@@ -62,15 +62,18 @@ from gridq.store.ttl_cache import TtlCache
 from gridq.submission.estimates import TokenEstimate, estimate_tokens, expect_usage, format_expected
 from gridq.submission.live_forecast import (
     EXPLAINED,
-    ExcludedSeats,
     FirstStage,
     LiveForecast,
     find_first_stages,
 )
-from gridq.submission.matching import StepDemand, find_demands, find_unfit_seats
 from gridq.submission.planning import compile_text, load_local_catalogue
 from gridq.submission.request import JobRequest, store_large_input
-from gridq.submission.seat_filters import find_excluded_seats
+from gridq.submission.seat_filters import (
+    ExcludedSeats,
+    StepDemand,
+    find_demands,
+    find_excluded_seats,
+)
 from gridq.telemetry import narration
 
 MAX_COMPILED = 256
@@ -325,29 +328,22 @@ class Admission:
         )
 
     def _find_excluded_seats(self, request: JobRequest, compiled: CompiledGraph) -> ExcludedSeats:
-        """Return for each step the seats that do not meet its demand, or that its submitter excludes.
-
-        Raises NoLiveSeat if no seat is left and the submitter does not want to wait.
-        """
-        options = request.options
+        """Return the seats that may not take the job's steps. Raises NoLiveSeat."""
         is_cached = self._advertisements.is_fresh()
-        seats = self._advertisements.get(
-            lambda: registry.read_advertisements(self.scripts.client, self.scripts.keys)
-        )
+        seats = self._advertisements.get(self._read_advertisements)
+        options = request.options
         try:
-            seats = access.filter_lent_seats(self.scripts, request.job, seats, options, request.key_id)
-            excluded = find_excluded_seats(compiled.find_queues(), seats, options)
-            for demand in compiled.demands:
-                unfit = find_unfit_seats(demand, seats, self.profiles, wait=options.wait_for_seat)
-                filtered = excluded.get(demand.step) or [[] for _ in unfit]
-                both = zip(filtered, unfit, strict=True)
-                excluded[demand.step] = [list(dict.fromkeys([*names, *more])) for names, more in both]
+            lent = access.filter_lent_seats(self.scripts, request.job, seats, options, request.key_id)
+            queues = compiled.find_queues()
+            return find_excluded_seats(queues, compiled.demands, lent, options, self.profiles)
         except NoLiveSeat:
             if not is_cached:
                 raise
             self._advertisements.forget()  # a seat may have joined since
             return self._find_excluded_seats(request, compiled)
-        return {step: tuple(map(",".join, names)) for step, names in excluded.items() if any(names)}
+
+    def _read_advertisements(self) -> Sequence[Advertisement]:
+        return registry.read_advertisements(self.scripts.client, self.scripts.keys)
 
     def _expect_usage(self, compiled: CompiledGraph, value: bytes) -> dict[int, UsageEstimate]:
         """Estimate what each step will use with an input, which may be a link to a stored one."""

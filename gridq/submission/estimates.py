@@ -1,6 +1,4 @@
-"""How many tokens the stages of a job will use, as far as is known when it is admitted: what the budgets of
-their seats hold for them.
-"""
+"""Estimate the tokens that the stages of a job will use, which the budgets of their seats reserve."""
 
 from __future__ import annotations
 
@@ -14,19 +12,18 @@ from gridq.protocol import queue_names
 from gridq.protocol.meters import UsageEstimate
 from gridq.protocol.models import MAX_USAGE, StageCall
 
-BYTES_A_TOKEN = 4
-"""Of JSON: English prose has somewhat more, code and other languages somewhat less."""
+JSON_BYTES_PER_TOKEN = 4
+"""English prose has somewhat more, code and other languages somewhat less."""
 
-LONGEST = 40 * 86_400
-"""Seconds that a stage is expected to run at most, whatever its time-out says."""
+MAX_TIMEOUT_SECONDS = 40 * 86_400
 
-_SAID = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\b')
-"""How long an answer may be, as the APIs of models say it, in a request that is a job's input."""
+_MAX_TOKENS = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\b')
+"""The longest answer, as requests of model APIs state it, in a job's input."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """What a step will use beside the job's input, where it `reads_input`; `timeout_ms`: of its own."""
+    """What a step will use, without the job's input if it `reads_input`; `timeout_ms`: its own timeout."""
 
     step: int
     tokens_in: int
@@ -36,14 +33,16 @@ class TokenEstimate:
 
 
 def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenEstimate, ...]:
-    """Of each step of which something is known: its texts as its profile counts them, the longest answers of
-    those before it that it reads, and its own; its time-out.
+    """Estimate what each step will use, as far as it is known.
+
+    The input is the step's own texts, as its profile counts them, and the longest answers of the steps it
+    reads.
     """
     found: dict[int, TokenEstimate] = {}
     for index, step in enumerate(plan.steps):
         profile = profiles.get(queue_names.get_kind(step.queue))
-        tokens_in, tokens_out = _of(step, profile) if profile is not None else (0, 0)
-        timeout = _timeout_ms(step) if profile is not None else None
+        tokens_in, tokens_out = _sum_tokens(step, profile) if profile is not None else (0, 0)
+        timeout = _sum_timeouts_ms(step) if profile is not None else None
         if tokens_in or tokens_out:
             tokens_in += sum(found[before].tokens_out for before in step.refs if before in found)
         if tokens_in or tokens_out or timeout:
@@ -52,35 +51,35 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
 
 
 def format_expected(expected: Mapping[int, UsageEstimate]) -> list[str]:
-    """The job's fields that say so to the scripts: `tk:<step>` → "in out", or "in out timeout" where it has a
-    time-out of its own.
-    """
-    return [word for step, expects in expected.items() for word in (f"tokens:{step}", expects.to_text())]
+    """Return the job's fields `tokens:<step>` → "in out", or "in out timeout_ms" for a step with a timeout."""
+    return [word for step, usage in expected.items() for word in (f"tokens:{step}", usage.to_text())]
 
 
-def expect_usage(found: Sequence[TokenEstimate], value: bytes, length: int) -> dict[int, UsageEstimate]:
-    """What each step will use in a job with an input of that `length`; `value` may only be a link to it."""
-    if not found:
+def expect_usage(estimates: Sequence[TokenEstimate], value: bytes, length: int) -> dict[int, UsageEstimate]:
+    """Estimate what each step will use with an input of `length` bytes. `value` may be a link to it."""
+    if not estimates:
         return {}
-    reads = any(guess.reads_input for guess in found)
-    said = max((int(number) for number in _SAID.findall(value)), default=0) if reads else 0
+    reads = any(one.reads_input for one in estimates)
+    stated = max((int(number) for number in _MAX_TOKENS.findall(value)), default=0) if reads else 0
     steps = {}
-    for guess in found:
-        tokens_in, tokens_out = guess.tokens_in, guess.tokens_out
-        if guess.reads_input and (tokens_in or tokens_out):
-            tokens_in += length // BYTES_A_TOKEN
-            tokens_out = said or tokens_out
-        steps[guess.step] = UsageEstimate(tokens_in, tokens_out, guess.timeout_ms)
+    for one in estimates:
+        tokens_in, tokens_out = one.tokens_in, one.tokens_out
+        if one.reads_input and (tokens_in or tokens_out):
+            tokens_in += length // JSON_BYTES_PER_TOKEN
+            tokens_out = stated or tokens_out
+        steps[one.step] = UsageEstimate(tokens_in, tokens_out, one.timeout_ms)
     return steps
 
 
-def _timeout_ms(step: Step) -> int | None:
-    """Of all its stages together, where each has one of its own."""
+def _sum_timeouts_ms(step: Step) -> int | None:
+    """Return the timeouts of a step's stages together; None unless each has one."""
     seconds = [op.timeout for op in step.ops]
-    return int(sum(min(each or 0, LONGEST) for each in seconds) * 1000) if seconds and all(seconds) else None
+    if not seconds or not all(seconds):
+        return None
+    return int(sum(min(each or 0, MAX_TIMEOUT_SECONDS) for each in seconds) * 1000)
 
 
-def _of(step: Step, profile: Profile) -> tuple[int, int]:
+def _sum_tokens(step: Step, profile: Profile) -> tuple[int, int]:
     tokens_in = tokens_out = 0
     for op in step.ops:
         call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)

@@ -30,6 +30,7 @@ from gridq.store.keys import Keys
 from gridq.store.ttl_cache import TtlCache
 from gridq.submission.queue_snapshot import BudgetRoom, QueueSnapshot, StageRequest, read_snapshot
 from gridq.submission.refusal_details import explain_refusal
+from gridq.submission.seat_filters import ExcludedSeats
 from gridq.submission.start_forecast import StartForecast, forecast_with_alternatives
 
 EXPLAINED = (DeadlineUnreachable, GridFull, NoLiveSeat, QueueFull, QuotaExceeded)
@@ -47,9 +48,6 @@ MAX_FIRST_STAGES = 8
 
 OTHER_AGENT = "*"
 """Stands for an agent without pending work; it is no agent's name."""
-
-ExcludedSeats = Mapping[int, Sequence[str]]
-"""Step → for each of its queues the seats that may not take it from there, separated by commas."""
 
 ForecastKey = tuple[StageRequest, tuple[BudgetRoom | None, ...]]
 """A stage without its estimate, and when the budgets of each seat have room for it: all that matters of it.

@@ -1,4 +1,4 @@
-"""From a graph's text to its plan, by what this program knows of stages: no server is asked."""
+"""Compile a graph's text to a plan, with the stages that this process knows. No server is asked."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
 
 MAX_COST_CENTS = 10_000_000
-"""What one stage may be said to cost: its agent waits in proportion, and numbers stay exact."""
+"""The highest cost that a stage may declare, so that numbers stay exact."""
 
 
 def place_stage(
     spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]
 ) -> Placement:
-    """Which queue a stage goes to, and what it may cost.
+    """Return the queue of a stage, its fall-backs and its declared cost.
 
-    Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
-    module; all else: the capability that a profile demands for its effects, with its fall-backs.
+    Built-in pure stages go to `gridq:pure`, other built-in stages to `gridq:local`, Python stages to the
+    queue of their module, and all others to the capability that a profile demands for their effects. Raises
+    CapabilityConflict, UnknownCapability and InvalidField.
     """
-    cents = sum(_cents(effect, path) for effect in effects if effect.effect == "Cost")
+    cents = sum(_read_cents(effect, path) for effect in effects if effect.effect == "Cost")
     demand = find_demand(effects, profiles, path)
     runner, _, rest = spec.implementation.partition(":")
     fallbacks: tuple[str, ...] = ()
     if runner in ("builtin", "python"):
         if demand is not None:
             raise CapabilityConflict(
-                f"The stage {spec.name!r} needs {demand.queue} but is implemented by {spec.implementation}",
+                f"The stage {spec.name!r} needs {demand.queue}, but its implementation is {spec.implementation}",
                 {
                     "path": path,
                     "expected": "an implementation of the kind it needs, such as llm:chat",
-                    "fix": "split the model call from the code",
+                    "fix": "put the model call and the code into two stages",
                 },
             )
         if runner == "python":
@@ -50,7 +51,7 @@ def place_stage(
             queue = queue_names.PURE if stages.is_pure(spec.implementation) else queue_names.LOCAL
     elif demand is None:
         raise UnknownCapability(
-            f"The stage {spec.name!r} runs {spec.implementation} but declares no effect that names a seat",
+            f"The stage {spec.name!r} runs {spec.implementation}, but declares no effect that needs a seat",
             {"path": path, "expected": 'an effect such as {"effect": "Llm", "model": "any"}'},
         )
     else:
@@ -58,21 +59,19 @@ def place_stage(
     return Placement(queue=queue, micro_dollars=round(cents * 10_000), fallbacks=fallbacks)
 
 
-def _cents(effect: Effect, path: str) -> float:
-    """What a Cost effect says. InvalidField: no number, or more than one stage may be said to cost."""
+def _read_cents(effect: Effect, path: str) -> float:
+    """Return the cents that a Cost effect declares. Raises InvalidField."""
     cents = effect.fields.get("cents", 0)
     if isinstance(cents, bool) or not isinstance(cents, int | float) or not 0 <= cents <= MAX_COST_CENTS:
         raise InvalidField(
-            "The cents of a Cost effect are no amount",
+            "The cents of a Cost effect are not a valid amount",
             {"path": path, "expected": f"a number from 0 to {MAX_COST_CENTS}"},
         )
     return float(cents)
 
 
 def load_local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
-    """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
-    in GRIDQ_STAGES.
-    """
+    """Return the built-in stages, and those of the profiles, of GRIDQ_STAGES_DIR and of GRIDQ_STAGES."""
     specs = stages.load_builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
     catalogue = Catalogue(map(StageSpec.from_json, specs))
     if config.stages_dir is not None:
@@ -85,7 +84,7 @@ def load_local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> C
 def compile_text(
     text: str | bytes, catalogue: Catalogue, config: Settings, profiles: Mapping[str, Profile]
 ) -> tuple[Graph, Type, Plan]:
-    """(the graph, the type of its answer, its plan) of a graph's JSON text; GraphError where it is wrong."""
+    """Compile a graph's JSON text. Return (graph, type of its answer, plan). Raises GraphError."""
     graph = parse(text, max_depth=config.max_depth)
     answer = validate(graph, catalogue)
     placed = partial(place_stage, profiles=profiles)

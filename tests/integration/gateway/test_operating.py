@@ -73,7 +73,7 @@ def test_one_seat_by_its_id_or_its_name(gateway: Gateway) -> None:
     for name in ("m.bench", "bench"):
         assert gateway.get(f"/workers/{name}")["seat"] == "m.bench"
     error = gateway.get("/workers/banch", 404)["error"]
-    assert (error["code"], error["fix"]) == ("seat.not_found", "name it in full: m.bench")
+    assert (error["code"], error["fix"]) == ("seat.not_found", "use the full name: m.bench")
     gateway.post("/workers/nobody/drain", None, 404)
     gateway.post("/workers/nobody/undrain", None, 404)
 
@@ -152,7 +152,7 @@ def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway
     assert told("seat.none_live") == ("no router is live", "no router is live")
     client.rename(keys("serving", "kept"), keys("serving", "gridq:pure"))
     client.set(keys("memory_full"), "1 2", px=60_000)
-    assert told("grid.full") == ("the server's memory is nearly used up", "the server's memory")
+    assert told("grid.full") == ("the Redis server is almost out of memory", "the server's memory")
     client.delete(keys("memory_full"))
     data = client.get(keys("schema"))
     client.set(keys("schema"), 9)
@@ -170,7 +170,7 @@ def test_without_its_server_it_lives_and_is_not_ready(place: Benches, tmp_path: 
             assert gateway.get("/health")["ok"]
             told = refused(gateway.http.get("/ready"), 503, "broker.unreachable")
             assert (told["ready"], told["routers"]) == (False, None)
-            assert told["reason"] == "the server does not answer"
+            assert told["reason"] == "the Redis server does not answer"
             away = refused(gateway.http.get("/jobs"), 503, "broker.unreachable")
             for error in (told, away):
                 assert error["bottleneck"] == "the grid's server"

@@ -11,7 +11,9 @@ ECHO = b'{"root": {"op": "Stage", "id": "bench_echo"}}'
 
 
 def test_a_graph_in_use_stays_compiled(grid_env: GridEnv) -> None:
-    made = Admission(Scripts(grid_env.client, grid_env.settings), grid_env.settings, {"bench": BenchProfile()})
+    made = Admission(
+        Scripts(grid_env.client, grid_env.settings), grid_env.settings, {"bench": BenchProfile()}
+    )
     often, once = ECHO, ECHO + b" "
     first, other = made.compile(often), made.compile(once)
     for number in range(2, MAX_COMPILED + 1):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gridq.graph.plan import Plan
-from gridq.submission.estimates import LONGEST, estimate_tokens, expect_usage, format_expected
+from gridq.submission.estimates import MAX_TIMEOUT_SECONDS, estimate_tokens, expect_usage, format_expected
 from tests.fakes.bench_profile import BenchProfile
 from tests.unit.store.plans import plan, step
 
@@ -23,7 +23,9 @@ def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
     )
 
 
-@pytest.mark.parametrize(("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, LONGEST * 1_000)])
+@pytest.mark.parametrize(
+    ("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, MAX_TIMEOUT_SECONDS * 1_000)]
+)
 def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
     found = estimate_tokens(timed(None, seconds), {"bench": BenchProfile()})
     assert format_expected(expect_usage(found, b'{"max_tokens": 900}', 4_000)) == [

@@ -7,7 +7,7 @@ import pytest
 from gridq.errors import NoLiveSeat
 from gridq.jobs.record import JobOptions
 from gridq.protocol.models import Advertisement
-from gridq.submission.seat_filters import find_excluded_seats
+from gridq.submission.seat_filters import exclude_by_options
 
 
 def seat(name: str, *queues: str) -> Advertisement:
@@ -21,28 +21,31 @@ STEPS = {0: ("llm:x",), 1: ("gridq:local",), 2: ("gridq:pure",)}
 
 
 def test_a_pin_keeps_all_others_apart_also_those_that_join_later() -> None:
-    assert find_excluded_seats(STEPS, SEATS, JobOptions(pin="m.a")) == {0: [["m.b", "=m.a"]]}
+    assert exclude_by_options(STEPS, SEATS, JobOptions(pin="m.a")) == {0: [["m.b", "=m.a"]]}
 
 
 def test_what_is_avoided_is_kept_from_every_stage_that_seats_claim() -> None:
-    found = find_excluded_seats(STEPS, SEATS, JobOptions(avoid=("m.b", "m.gone")))
+    found = exclude_by_options(STEPS, SEATS, JobOptions(avoid=("m.b", "m.gone")))
     assert found == {0: [["m.b", "m.gone"]], 1: [["m.b", "m.gone"]]}
 
 
 def test_nothing_is_kept_apart_without_a_wish() -> None:
-    assert find_excluded_seats(STEPS, SEATS, JobOptions()) == {}
+    assert exclude_by_options(STEPS, SEATS, JobOptions()) == {}
 
 
 @pytest.mark.parametrize("wish", [{"pin": "m.gone"}, {"pin": "m.local"}, {"avoid": ("m.a", "m.b")}])
 def test_a_wish_that_nobody_can_meet_is_refused(wish: dict[str, object]) -> None:
     steps = {0: ("llm:x",)}
     with pytest.raises(NoLiveSeat) as refused:
-        find_excluded_seats(steps, SEATS, JobOptions.model_validate(wish))
+        exclude_by_options(steps, SEATS, JobOptions.model_validate(wish))
     assert refused.value.details["queue"] == "llm:x"
-    assert find_excluded_seats(steps, SEATS, JobOptions.model_validate(wish | {"wait_for_seat": True})) is not None
+    assert (
+        exclude_by_options(steps, SEATS, JobOptions.model_validate(wish | {"wait_for_seat": True}))
+        is not None
+    )
 
 
 def test_a_seat_that_is_waited_for_is_the_only_one_when_it_is_there() -> None:
-    assert find_excluded_seats({0: ("llm:x",)}, SEATS, JobOptions(pin="m.c", wait_for_seat=True)) == {
+    assert exclude_by_options({0: ("llm:x",)}, SEATS, JobOptions(pin="m.c", wait_for_seat=True)) == {
         0: [["m.a", "m.b", "=m.c"]]
     }

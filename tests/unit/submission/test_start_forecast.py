@@ -22,8 +22,8 @@ def varying(mean: float, p50: float, p90: float, n: int = 100) -> ServiceTime:
     return ServiceTime(n=n, mean=mean, p50=p50, p90=p90)
 
 
-def seat(name: str = "m.a", *queues: str, concurrency: int = 1, busy: int | None = None, took: float | None = 10.0,
-         elapsed: float = 0.0, **more: Any) -> SeatLoad:  # fmt: skip
+def seat(name: str = "m.a", *queues: str, concurrency: int = 1, busy: int | None = None,
+         took: float | None = 10.0, elapsed: float = 0.0, **more: Any) -> SeatLoad:  # fmt: skip
     """A seat whose slots are all busy, each with a stage of `took` seconds."""
     serves = queues or (ANY,)
     running = tuple((serves[0], elapsed) for _ in range(concurrency if busy is None else busy))
@@ -35,7 +35,9 @@ def money(**fields: Any) -> Meter:
     return Meter(account="own", resource="money", window="day", **fields)
 
 
-def look(*seats: SeatLoad, lines: tuple[PendingStages, ...] = (), ask: StageRequest | None = None, **more: Any) -> StartForecast:
+def look(
+    *seats: SeatLoad, lines: tuple[PendingStages, ...] = (), ask: StageRequest | None = None, **more: Any
+) -> StartForecast:
     return forecast_start(QueueSnapshot(seats, lines, **more), ask or StageRequest(ANY, "ann"))
 
 
@@ -54,7 +56,9 @@ def test_where_nothing_was_ever_measured_nothing_is_invented() -> None:
 def test_it_waits_for_what_runs_and_what_stands_before_it() -> None:
     assert look(seat(elapsed=4.0)).p50 == pytest.approx(6.0)
     assert look(seat(elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(26.0)
-    assert look(seat(concurrency=2, elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(16.0)
+    assert look(seat(concurrency=2, elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(
+        16.0
+    )
 
 
 def test_free_slots_count_only_as_far_as_nobody_goes_before() -> None:
@@ -106,7 +110,10 @@ def test_agents_take_turns() -> None:
 def test_an_agent_that_has_had_its_share_waits() -> None:
     turns = {("llm", "ann"): 0.0, ("llm", "eve"): 10.0}
     board = {"virtual_times": turns, "clocks": {"llm": 0.0}}
-    assert look(seat(), lines=(PendingStages(ANY, "ann", 100),), ask=StageRequest(ANY, "eve"), **board).position == 12
+    assert (
+        look(seat(), lines=(PendingStages(ANY, "ann", 100),), ask=StageRequest(ANY, "eve"), **board).position
+        == 12
+    )
 
 
 def test_stages_that_cost_more_move_their_agent_further() -> None:
@@ -117,7 +124,10 @@ def test_stages_that_cost_more_move_their_agent_further() -> None:
 
 def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
     poor = seat("m.a", meters=(money(limit=2_000, used=1_500),))
-    lines = (PendingStages(ANY, "ann", 5, cost=1000), PendingStages(ANY, "ann", 5, excluded=frozenset(["m.a"])))
+    lines = (
+        PendingStages(ANY, "ann", 5, cost=1000),
+        PendingStages(ANY, "ann", 5, excluded=frozenset(["m.a"])),
+    )
     assert look(poor, lines=lines).position == 1
     assert (
         look(poor, lines=lines, ask=StageRequest(ANY, cost=1000)).bottleneck
@@ -232,4 +242,7 @@ def test_the_family_or_any_that_would_run_it_now() -> None:
     sonnet = seat("m.c", "llm:sonnet", "llm:claude", ANY, busy=0)
     assert find_faster_queue(QueueSnapshot((busy, free, sonnet)), StageRequest("llm:opus")) == "llm:claude"
     assert find_faster_queue(QueueSnapshot((busy,)), StageRequest("llm:opus")) is None
-    assert find_faster_queue(QueueSnapshot((busy, seat("m.d", "gpu:any", busy=0))), StageRequest("llm:opus")) is None
+    assert (
+        find_faster_queue(QueueSnapshot((busy, seat("m.d", "gpu:any", busy=0))), StageRequest("llm:opus"))
+        is None
+    )

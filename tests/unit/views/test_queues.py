@@ -119,10 +119,7 @@ def test_only_what_is_close_is_called_close(client: Client, served: list[str], s
 
 
 def test_nobody_serves_it(client: Client) -> None:
-    assert (
-        waits(client)
-        == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live"
-    )
+    assert waits(client) == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live"
 
 
 def test_the_only_seat_is_not_well(client: Client) -> None:
@@ -148,7 +145,9 @@ def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
     live(client, "m.b", "bench:any", **ill)
     [stage] = client.view(job).stages
     stage.excluded = ("m.a", "m.b")
-    assert explain_ready_stage(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
+    assert (
+        explain_ready_stage(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
+    )
 
 
 def test_every_slot_is_busy(client: Client) -> None:
@@ -179,7 +178,11 @@ def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
 
 def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
     live(client, "m.a", "bench:any", concurrency=4, budget=500, state="ready")
-    record = {"grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/", "requests_per_minute": 1, "quota_requests_per_minute": 9}
+    record = {
+        "grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/",
+        "requests_per_minute": 1,
+        "quota_requests_per_minute": 9,
+    }
     client.redis.hset(client.keys("seat", "m.a"), mapping=record)
     [seat] = client.workers()
     assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, FUTURE / 1000)
@@ -211,9 +214,7 @@ def test_an_agent_is_over_its_money(client: Client) -> None:
     assert client.waits_for(job) == "a new budget window: the agent 'ann' or its team has used up a limit"
     put_in_force(client.scripts, parse('[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]', "q.toml"), "t")
     client.redis.hset(client.keys("meters"), "a:ann", "tokens/day/5/7/0/ jobs/day/5/7/0/")
-    assert client.waits_for(job) == (
-        "a new budget window: agent ann has used 7 of 5 (tokens a day)"
-    )
+    assert client.waits_for(job) == ("a new budget window: agent ann has used 7 of 5 (tokens a day)")
 
 
 def test_what_seats_share_is_told_once(client: Client) -> None:
