@@ -1,4 +1,9 @@
-"""The stages that come with gridq, and the way to write one's own."""
+"""The built-in stages, and the decorator for stages of your own.
+
+In: a stage call, its input, a StageContext.
+Out: the stage's output, checked to be JSON of bounded size, or StageError or SeatError.
+Imported by: submission, execution, router, gateway, cli, and by modules with stages of your own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,6 @@ __all__ = ["builtin_specs", "is_pure", "load_modules", "run_builtin", "stage"]
 
 
 def load_builtin_specs() -> list[dict[str, Json]]:
-    """The built-in stages as the catalogue reads them; a fresh copy each time."""
+    """Return a fresh copy of the built-in stages' specifications, as JSON."""
     specs: list[dict[str, Json]] = json.loads(files(__name__).joinpath("catalogue.json").read_text("utf-8"))
     return specs

@@ -1,4 +1,4 @@
-"""Which hosts a stage may ask: those of `GRIDQ_HTTP_ALLOW`, and no other, however it gets there."""
+"""The hosts that stages may call: those in GRIDQ_HTTP_ALLOW and no others, also after redirects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 def parse_url(text: Json) -> httpx.URL:
-    """`text` as an absolute http or https URL; StageError where it is none."""
+    """Return `text` as an absolute http or https URL; raise StageError if it is not one."""
     import httpx
 
     if not isinstance(text, str):
@@ -27,10 +27,8 @@ def parse_url(text: Json) -> httpx.URL:
         url = httpx.URL(text)
         port = url.port
     except (httpx.InvalidURL, ValueError, UnicodeError) as exc:
-        raise make_input_error(
-            f"The URL cannot be read: {exc}", "a URL such as https://example.com/a"
-        ) from None
-    # A character that no host may hold stands %-escaped in it.
+        raise make_input_error(f"The URL is invalid: {exc}", "a URL such as https://example.com/a") from None
+    # Characters that a host may not have are %-escaped in it.
     if url.scheme not in PORTS or not url.host or "%" in url.host or not 0 < (port or 80) < 65536:
         raise make_input_error(
             f"The URL has the scheme {url.scheme!r}, the host {url.host!r} and the port {port}",
@@ -40,17 +38,19 @@ def parse_url(text: Json) -> httpx.URL:
 
 
 def redact_url(url: httpx.URL) -> str:
-    """`url` for messages: without its login, query and fragment, which may hold secrets."""
+    """Return `url` without login, query and fragment, which may have secrets, for messages."""
     return f"{url.scheme}://{_get_host(url)}{f':{url.port}' if url.port else ''}{url.path}"
 
 
 def get_origin(url: httpx.URL) -> tuple[str, str, int]:
-    """Scheme, host and port of `url`."""
+    """Return scheme, host and port of `url`."""
     return url.scheme, _get_host(url), url.port or PORTS[url.scheme]
 
 
 def check_allowed(url: httpx.URL) -> None:
-    """HostNotAllowed where no entry of the allow-list names the host of `url` (and its port, if stated)."""
+    """Raise HostNotAllowed unless an entry of the allow-list matches the host of `url`, and its port if
+    given.
+    """
     _, host, port = get_origin(url)
     for entry in settings().http_allow:
         name, entry_port = _parse_entry(entry)
@@ -61,8 +61,8 @@ def check_allowed(url: httpx.URL) -> None:
         {
             "expected": "one of " + ", ".join(settings().http_allow)
             if settings().http_allow
-            else "no host: none is allowed",
-            "fix": f"add {host} to GRIDQ_HTTP_ALLOW on the nodes that run such stages",
+            else "no host at all",
+            "fix": f"add {host} to GRIDQ_HTTP_ALLOW on the machines that run such stages",
         },
     )
 
@@ -72,7 +72,7 @@ def _get_host(url: httpx.URL) -> str:
 
 
 def _parse_entry(entry: str) -> tuple[str, int | None]:
-    """`host`, `host:port`, `[v6]` or `[v6]:port`; a bare v6 address has no port."""
+    """Parse `host`, `host:port`, `[v6]` or `[v6]:port`; a bare v6 address has no port."""
     host, port = entry, ""
     if entry.startswith("["):
         host, _, rest = entry[1:].partition("]")

@@ -1,7 +1,7 @@
-"""The child processes that a stage's own code starts: they end with a stage that is cancelled.
+"""Kill the child processes that a stage's code started when the stage is cancelled.
 
-Linux alone says which thread started a child (`/proc/<pid>/task/<thread>/children`); elsewhere none is found,
-and they end when the code ends them.
+Only Linux tells which thread started a child (`/proc/<pid>/task/<thread>/children`). On other systems no
+children are found, and the stage's code must end them itself.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gridq.profiles.profile import StageContext
 
 @contextmanager
 def kill_children_on_cancel(context: StageContext) -> Iterator[None]:
-    """Within it, what this thread starts is killed where `context` is cancelled, with all below it and the
-    process groups that they lead.
+    """Within the `with` block, kill what this thread starts if `context` is cancelled: children, their
+    descendants, and the process groups that they lead.
     """
     task = f"{os.getpid()}/task/{threading.get_native_id()}"
     before = set(_list_children_of_thread(task))
@@ -28,7 +28,7 @@ def kill_children_on_cancel(context: StageContext) -> Iterator[None]:
     within = True
 
     def kill() -> None:
-        with lock:  # afterwards the thread's children are another stage's
+        with lock:  # later, the thread's children belong to another stage
             for child in _list_children_of_thread(task) if within else ():
                 if child not in before:
                     kill_tree(child)
@@ -38,15 +38,17 @@ def kill_children_on_cancel(context: StageContext) -> Iterator[None]:
         yield
     finally:
         if context.cancelled.is_set():
-            kill()  # what it has started meanwhile
+            kill()  # the children started since the cancellation
         with lock:
             within = False
 
 
 def kill_tree(child: int) -> None:
-    """Kill a child, all below it, and the process groups that they lead: never this process's own group."""
+    """Kill a child, its descendants, and the process groups that they lead, but never this process's own
+    group.
+    """
     own = os.getpgrp()
-    # From the top: who is gone starts nobody anew, and those below are known before their parents are gone.
+    # Parents first, so that they start no new children; the descendants were listed before.
     for pid in list_tree(child):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == pid != own:
@@ -56,7 +58,7 @@ def kill_tree(child: int) -> None:
 
 
 def list_tree(child: int) -> list[int]:
-    """A process and all below it, from the top."""
+    """Return a process and its descendants, parents first."""
     below = [child]
     for pid in below:
         below += _list_children(pid)

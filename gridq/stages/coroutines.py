@@ -1,4 +1,4 @@
-"""A coroutine run from a slot's thread: it ends when the stage is cancelled, whatever it waits for."""
+"""Run coroutines from a slot's thread, and end them when the stage is cancelled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ T = TypeVar("T")
 
 
 def run_coroutine(work: Coroutine[Any, Any, T], context: StageContext) -> T:
-    """The result of `work`, run in an event loop of its own; JobCancelled where `context` was cancelled."""
+    """Run `work` in an event loop of its own and return its result; raise JobCancelled if `context` is
+    cancelled.
+    """
 
     async def main() -> T:
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(work)
 
         def cancel() -> None:
-            # The context outlives the loop: a later cancellation finds it closed, and has nothing to end.
+            # The context outlives the loop; after the loop is closed there is nothing to cancel.
             if not loop.is_closed():
                 try:
                     loop.call_soon_threadsafe(task.cancel)

@@ -1,4 +1,4 @@
-"""The stages that ask other hosts: `http_get` and `remote_stage`."""
+"""The stages that call other hosts: `http_get` and `remote_stage`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_REDIRECTS = 10
 REDIRECTS = (301, 302, 303, 307, 308)
 KEEPS_METHOD = (307, 308)
 MAX_REASON_CHARACTERS = 500
-"""Characters of an error's body that its reason keeps."""
+"""The characters of an error response that are kept as its reason."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -39,7 +39,7 @@ _OWN_HEADERS = frozenset(
 
 
 class HttpResponse:
-    """A response whose body was read to its end, within the limit."""
+    """A response with its whole body, which is within the limit."""
 
     def __init__(self, response: httpx.Response, body: bytes) -> None:
         self.status = response.status_code
@@ -52,15 +52,15 @@ class HttpResponse:
 
     @property
     def reason(self) -> str:
-        """The status with the beginning of the body."""
+        """The status and the beginning of the body."""
         return f"HTTP {self.status} {self.text[:MAX_REASON_CHARACTERS].strip()}".strip()
 
 
 def http_get(value: Json, context: StageContext) -> Json:
-    """GET `url` and answer `{"status", "headers", "body"}`; redirects lead to allowed hosts only.
+    """GET `url` and return `{"status", "headers", "body"}`; redirects must lead to allowed hosts.
 
-    StageError: a 4xx status or a wrong URL. HostNotAllowed. SeatUnavailable, so tried again: a 5xx or 429
-    status, no answer.
+    Raises StageError for a 4xx status or an invalid URL, HostNotAllowed, and SeatUnavailable, so that the
+    stage is tried again, for a 5xx or 429 status and if there is no answer.
     """
     options = get_options(value, ("headers",))
     answer = _request("GET", get_text(value, "url"), _parse_headers(options), None, context)
@@ -70,11 +70,10 @@ def http_get(value: Json, context: StageContext) -> Json:
 
 
 def remote_stage(value: Json, context: StageContext) -> Json:
-    """POST `{"input": v}` to `url` and answer the `data.output` of its JSON.
+    """POST `{"input": v}` to `url` and return `data.output` of the JSON answer.
 
-    v is `input`, or the record without `url` and `headers`.
-
-    StageError: `{"ok": false}`, a status outside 2xx, an answer of another form. SeatUnavailable: no answer.
+    v is `input`, or the record without `url` and `headers`. Raises StageError for `{"ok": false}`, a status
+    outside 2xx or an answer of another form, and SeatUnavailable if there is no answer.
     """
     names = ("url", "headers")
     options = get_options(value, names)
@@ -85,13 +84,13 @@ def remote_stage(value: Json, context: StageContext) -> Json:
     )
     fault = f"The remote stage at {redact_url(answer.url)} failed"
     try:
-        said = json_parsing.parse(answer.text)
+        parsed = json_parsing.parse(answer.text)
     except StageError as exc:
-        said, reason = None, exc.message
+        parsed, reason = None, exc.message
     else:
         reason = "the answer has no data.output"
-    if isinstance(said, dict) and said.get("ok") is False:
-        error = said.get("error")
+    if isinstance(parsed, dict) and parsed.get("ok") is False:
+        error = parsed.get("error")
         reason = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
         raise StageError(
             f"{fault}: {reason[:MAX_REASON_CHARACTERS]}",
@@ -101,7 +100,7 @@ def remote_stage(value: Json, context: StageContext) -> Json:
         raise StageError(
             f"{fault} with HTTP status {answer.status}", {"reason": answer.reason, "status": answer.status}
         )
-    data = said.get("data") if isinstance(said, dict) else None
+    data = parsed.get("data") if isinstance(parsed, dict) else None
     if not isinstance(data, dict) or "output" not in data:
         raise StageError(
             f"{fault}: {reason}", {"reason": reason, "expected": '{"ok": true, "data": {"output": …}}'}
@@ -115,7 +114,7 @@ def _parse_headers(options: dict[str, Json]) -> dict[str, str]:
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
             raise make_input_error(
                 f"The header {name!r:.80} cannot be set",
-                "a header's name, none that the connection itself sets",
+                "the name of a header that the connection does not set itself",
             )
         if not isinstance(text, str) or not text.isascii() or not text.isprintable():
             raise make_input_error(
@@ -153,7 +152,7 @@ def _request(
     except (httpx.TransportError, OSError) as exc:
         raise _make_unavailable_error(target, f"{type(exc).__name__}: {exc}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
-        raise StageError(f"The answer of {redact_url(target)} cannot be read", {"reason": f"{exc}"}) from None
+        raise StageError(f"The answer of {redact_url(target)} is invalid", {"reason": f"{exc}"}) from None
 
 
 async def _follow_redirects(
@@ -173,7 +172,7 @@ async def _follow_redirects(
             target = parse_url(_join_url(url, location))
             check_allowed(target)
             if get_origin(target) != get_origin(url):
-                # What the caller sends to one host (a key) is not for another.
+                # Headers for one host, such as a key, must not reach another.
                 sent = {
                     name: text for name, text in sent.items() if name not in headers or name == "content-type"
                 }
@@ -190,7 +189,7 @@ def _join_url(url: httpx.URL, location: str) -> str:
     try:
         return str(url.join(location))
     except (httpx.InvalidURL, ValueError, UnicodeError):
-        raise make_input_error(f"{redact_url(url)} redirects to what is no URL", "a URL") from None
+        raise make_input_error(f"{redact_url(url)} redirects to an invalid URL", "a URL") from None
 
 
 async def _read_body(response: httpx.Response) -> bytes:
@@ -209,19 +208,19 @@ async def _read_body(response: httpx.Response) -> bytes:
 
 
 def _raise_for_status(answer: HttpResponse) -> NoReturn:
-    said = f"{redact_url(answer.url)} answered with HTTP status {answer.status}"
+    message = f"{redact_url(answer.url)} answered with HTTP status {answer.status}"
     details: dict[str, Json] = {"reason": answer.reason, "status": answer.status}
     if answer.status >= 500 or answer.status == 429:
         if (wait := parse_retry_after(answer.headers.get("retry-after", ""))) is not None:
             details["retry_after"] = wait
-        raise SeatUnavailable(said, details)
-    raise StageError(said, {**details, "expected": "a 2xx status"})
+        raise SeatUnavailable(message, details)
+    raise StageError(message, {**details, "expected": "a 2xx status"})
 
 
 def parse_retry_after(text: str) -> float | None:
-    """The seconds that a Retry-After header states, as a number or a date; None where it states none.
+    """Return the seconds in a Retry-After header (RFC 9110, section 10.2.3), or None if it has none.
 
-    RFC 9110, section 10.2.3. Some state parts of a second too.
+    The header has a number, which some servers write with a fraction, or a date.
     """
     if _SECONDS.fullmatch(text):
         return float(text)
@@ -232,20 +231,21 @@ def parse_retry_after(text: str) -> float | None:
 
 
 def parse_date(text: str) -> float:
-    """The instant that a header states as a date, in seconds since 1970; without a zone it is of UTC,
-    wherever this machine stands. ValueError, OverflowError: it is none.
+    """Return the instant of a date header in seconds since 1970; a date without a zone is in UTC.
+
+    Raises ValueError or OverflowError if it is not a date.
     """
-    told = email.utils.parsedate_to_datetime(text)
-    return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
+    date = email.utils.parsedate_to_datetime(text)
+    return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
 
 
 def _make_unavailable_error(url: httpx.URL, reason: str) -> SeatUnavailable:
-    return SeatUnavailable(f"{redact_url(url)} cannot be asked: {reason}", {"reason": reason})
+    return SeatUnavailable(f"{redact_url(url)} cannot be reached: {reason}", {"reason": reason})
 
 
 @cache
 def _get_tls_context() -> ssl.SSLContext:
-    """The trusted certificates, read once: reading them takes longer than most answers."""
+    """Return a context with the trusted certificates, which take longer to load than most calls."""
     import httpx
 
     return httpx.create_ssl_context()

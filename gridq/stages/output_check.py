@@ -1,4 +1,4 @@
-"""Whether a stage's result is JSON and fits the limit, before anybody else sees it."""
+"""Check that a stage's result is JSON and within the size limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gridq.stages.pure.bounds import make_too_large_error
 from gridq.stages.pure.paths import Path, format_path
 
 MAX_NESTING = 300
-"""How deep a result may nest, well within what Python's own JSON reader and writer take."""
+"""The deepest nesting of a result, well within the limits of Python's JSON parser."""
 
 
 def check_size(value: Json) -> Json:
-    """`value`, known to be JSON; OutputTooLarge where its text is over `settings().max_value` bytes."""
+    """Return `value`, which must be JSON; raise OutputTooLarge if its text exceeds GRIDQ_MAX_VALUE bytes."""
     limit = settings().max_value
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if len(text) > limit or (
@@ -27,10 +27,10 @@ def check_size(value: Json) -> Json:
 
 
 def check_result(value: object) -> Json:
-    """`value`, a user's result, as bounded JSON.
+    """Return `value`, the result of a user's stage, if it is JSON of bounded size.
 
-    ValueNotJson names the place of what is none: another type, a key that is no text, NaN, a value that
-    contains itself.
+    Raises ValueNotJson, with the place at fault, for another type, a key that is not text, NaN or a value
+    that contains itself, and OutputTooLarge.
     """
     limit = settings().max_value
     left = limit
@@ -38,7 +38,7 @@ def check_result(value: object) -> Json:
 
     def go(part: object, path: Path) -> None:
         nonlocal left
-        # Counted on the way: a small object can be large as JSON (one list many times over).
+        # Count while walking: a small object can be large as JSON if it contains one list many times.
         left -= len(part) if isinstance(part, str) else 1
         if left < 0:
             raise make_too_large_error(limit)
@@ -58,18 +58,18 @@ def check_result(value: object) -> Json:
             )
             raise _make_not_json_error(f"a {type(part).__name__} is not JSON", path, fix)
         if id(part) in inside or len(path) > MAX_NESTING:
-            said = (
+            reason = (
                 "the value contains itself"
                 if id(part) in inside
-                else f"it is nested over {MAX_NESTING} levels deep"
+                else f"it is nested more than {MAX_NESTING} levels deep"
             )
-            raise _make_not_json_error(said, path[:8], "return a flat copy")
+            raise _make_not_json_error(reason, path[:8], "return a flat copy")
         inside.add(id(part))
         if isinstance(part, dict):
             for name, child in part.items():
                 if not isinstance(name, str):
                     raise _make_not_json_error(
-                        f"the key {name!r:.80} is a {type(name).__name__}", path, "use texts as keys"
+                        f"the key {name!r:.80} is a {type(name).__name__}", path, "use text as keys"
                     )
                 left -= len(name)
                 go(child, (*path, name))

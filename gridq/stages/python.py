@@ -1,4 +1,4 @@
-"""Stages written in Python: the decorator, the registry, and the way back from a name to its function."""
+"""Stages written in Python: the decorator, the registry, and the lookup by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gridq.stages.coroutines import run_coroutine
 
 PREFIX = "python:"
 MAX_REASON_CHARACTERS = 2000
-"""Characters of an exception's message that are kept."""
+"""The characters of an exception's message that are kept."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Effects = str | Mapping[str, Json] | Effect | Sequence[str | Mapping[str, Json] | Effect]
@@ -31,7 +31,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True, slots=True)
 class PythonStage:
-    """A decorated function and the specification made of it."""
+    """A decorated function and its specification."""
 
     function: Callable[..., Any]
     spec: dict[str, Json]
@@ -40,7 +40,7 @@ class PythonStage:
 
 
 _REGISTRY: dict[str, dict[str, PythonStage]] = {}
-"""Module, then qualified name. Only what stands here is ever called for an implementation."""
+"""The registered stages by module and qualified name; nothing else is ever called for an implementation."""
 
 
 @overload
@@ -64,22 +64,22 @@ def stage(
     *,
     effects: Effects = "Unknown",
     name: str | None = None,
-    input: Type = "Any",  # the graph format's own word
+    input: Type = "Any",  # the graph format's name for it
     output: Type = "Any",
     description: str | None = None,
     config: Mapping[str, Json] | None = None,
     timeout: float | None = None,
 ) -> F | Callable[[F], F]:
-    """Make a function of a module a stage: `@stage`, or `@stage(effects="Pure", input="Text")`.
+    """Turn a function into a stage: `@stage`, or `@stage(effects="Pure", input="Text")`.
 
-    The function takes the input value, and the StageContext where a parameter is called `context`; it may be
-    async. It stays callable as before. `effects` are names or records of the graph format; a stage that has
-    none stated may do anything (`Unknown`). `input` and `output` are types of the format; "Text" is short for
-    `{"kind": "Text"}`. `name` is the function's by default, `description` the first line of its docstring,
-    `config` the defaults of its options; `timeout` is in seconds.
+    The function takes the input value and, if it has a parameter `context`, the StageContext. It may be
+    async, and you can still call it directly. `effects` are names or records of the graph format; without
+    them a stage may do anything (`Unknown`). `input` and `output` are types of the format; "Text" is short
+    for `{"kind": "Text"}`. `name` defaults to the function's name, and `description` to the first line of its
+    docstring. `config` holds defaults of the stage's options. `timeout` is in seconds.
 
-    ConfigError: a function that no other process could find again (nested, a method), or that takes other
-    parameters.
+    Raises ConfigError for a function that other processes cannot find (a nested function or a method), or
+    that has other parameters.
     """
 
     def register(function: F) -> F:
@@ -141,38 +141,37 @@ def _takes_context(function: Callable[..., Any], where: str) -> bool:
     ]
     if not parameters or parameters[0].kind not in positional or others:
         raise ConfigError(
-            f"{where} cannot be a stage: its parameters do not fit",
+            f"{where} cannot be a stage because of its parameters",
             {
                 "path": where,
-                "expected": "one parameter for the input value, and `context` where it is wanted",
+                "expected": "one parameter for the input value, and optionally `context`",
             },
         )
     return any(part.name == "context" for part in parameters[1:])
 
 
 def load_modules(names: tuple[str, ...]) -> list[dict[str, Json]]:
-    """Import the modules `names` (as `GRIDQ_STAGES` lists them) and return what their stages are.
+    """Import the modules `names`, as GRIDQ_STAGES lists them, and return their stages' specifications.
 
-    Each has the fields of a catalogued stage, its id included (it covers the function's source). ConfigError:
-    a module that cannot be imported, or that defines no stage of its own (a stage's queue is named after the
-    module that defines it).
+    Each includes its id, which covers the function's source. Raises ConfigError if a module cannot be
+    imported, or defines no stage itself: the queue of a stage is named after the module that defines it.
     """
     specs: list[dict[str, Json]] = []
     for name in names:
         if not _MODULE.fullmatch(name):
             raise ConfigError(
-                f"{name!r} is not a module's name", {"path": "GRIDQ_STAGES", "expected": "my_pkg.stages"}
+                f"{name!r} is not a module name", {"path": "GRIDQ_STAGES", "expected": "my_pkg.stages"}
             )
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as exc:
             reason = f"{type(exc).__name__}: {exc}"
             raise ConfigError(
-                f"The stages' module {name!r} cannot be imported: {reason}",
+                f"Cannot import the module {name!r}: {reason}",
                 {
                     "path": "GRIDQ_STAGES",
                     "reason": reason,
-                    "fix": "install it here, or set PYTHONPATH to where it lies",
+                    "fix": "install it, or add its folder to PYTHONPATH",
                 },
             ) from None
         if name not in _REGISTRY:
@@ -196,15 +195,16 @@ def _add_id(entry: PythonStage) -> dict[str, Json]:
     try:
         read = StageSpec.from_json(entry.spec, where, entry.source)
     except GraphError as exc:
-        raise ConfigError(f"What @stage says of {where} is wrong: {exc.message}", exc.details) from None
+        raise ConfigError(
+            f"The @stage arguments of {where} are invalid: {exc.message}", exc.details
+        ) from None
     return {**entry.spec, "id": read.id}
 
 
 def find_stage(implementation: str) -> PythonStage:
-    """The decorated function that `implementation` (`python:module:qualname`) names.
+    """Return the registered stage of `implementation` (`python:module:qualname`).
 
-    Nothing is imported but a module that the operator lists in `GRIDQ_STAGES`. SeatUnavailable: it is not to
-    be had here.
+    Only modules in GRIDQ_STAGES are imported. Raises SeatUnavailable if this machine does not have the stage.
     """
     module, _, qualname = implementation.removeprefix(PREFIX).partition(":")
     if module not in _REGISTRY and module in settings().stages:
@@ -212,19 +212,19 @@ def find_stage(implementation: str) -> PythonStage:
     entry = _REGISTRY.get(module, {}).get(qualname)
     if entry is None:
         raise SeatUnavailable(
-            f"The stage {module}:{qualname} is not loaded on this node",
+            f"The stage {module}:{qualname} is not loaded on this machine",
             {
                 "expected": "a function under @stage in a module of GRIDQ_STAGES",
-                "fix": f"add {module} to GRIDQ_STAGES on the nodes that run it, everywhere in one version",
+                "fix": f"add {module} to GRIDQ_STAGES on every machine that runs it, in the same version",
             },
         )
     return entry
 
 
 def call_python(implementation: str, value: Json, context: StageContext) -> object:
-    """What the function returns for `value`. StageError: it raised; its type and message are the reason.
+    """Call the function for `value` and return its result; raise StageError if it raises.
 
-    The processes that it started are killed where `context` is cancelled.
+    The processes that it started are killed if `context` is cancelled.
     """
     entry = find_stage(implementation)
     extra = {"context": context} if entry.takes_context else {}

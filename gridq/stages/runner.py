@@ -1,4 +1,4 @@
-"""Running the stages that need no profile: the built-in ones and those written in Python."""
+"""Run the stages that need no profile: built-in stages and stages written in Python."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ NETWORK_STAGES: dict[str, Callable[[Json, StageContext], Json]] = {
     "http_get": http_get,
     "remote_stage": remote_stage,
 }
-"""The built-ins that ask other hosts, by what follows `builtin:`."""
+"""The built-in stages that call other hosts, by the part of their implementation after `builtin:`."""
 
 
 def is_pure(implementation: str) -> bool:
-    """Whether `implementation` is a built-in without effects, which any slot or router may run at once."""
+    """Return whether `implementation` is a built-in stage without effects, which any slot or router may
+    run.
+    """
     return implementation.startswith(BUILTIN) and implementation.removeprefix(BUILTIN) in FUNCTIONS
 
 
 def run_builtin(call: StageCall, value: Json, context: StageContext) -> Json:
-    """The output of the stage `call`, a `builtin:` or `python:` one, for the input `value`.
+    """Run a `builtin:` or `python:` stage on `value` and return its output.
 
-    StageError: the stage failed, with the place in the graph in its details. SeatError: it is worth trying
-    elsewhere or later. OutputTooLarge, ValueNotJson: its result cannot be passed on.
+    Raises StageError, with the place in the graph, if the stage fails; SeatError if another attempt may
+    succeed; OutputTooLarge or ValueNotJson if its result cannot be passed on.
     """
     context.check()
     try:

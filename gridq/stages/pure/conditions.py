@@ -1,8 +1,8 @@
-"""Conditions on a JSON value, as data: `{"path": "a.b", "gt": 3}`; nothing is evaluated as code.
+"""Conditions on a JSON value, written as data such as `{"path": "a.b", "gt": 3}`; no code is evaluated.
 
-A record with `path` (optional) and one or more of the operators below holds when each of them holds. `{"all":
-[…]}`, `{"any": […]}` and `{"not": …}` combine. A path that leads nowhere counts as null, which `exists` tells
-apart.
+A record with an optional `path` and at least one of the operators below holds if all of them hold. Combine
+conditions with `{"all": […]}`, `{"any": […]}` and `{"not": …}`. A path that does not exist counts as null;
+only `exists` tells them apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Test = Callable[[Json | Missing], bool]
 
 
 def are_equal(a: Json, b: Json) -> bool:
-    """Whether two JSON values are equal: 1 equals 1.0, but never true."""
+    """Return whether two JSON values are equal: 1 equals 1.0, but not true."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, dict) and isinstance(b, dict):
@@ -36,12 +36,12 @@ def are_equal(a: Json, b: Json) -> bool:
 
 
 def is_empty(value: Json) -> bool:
-    """Whether `value` is null, an empty text, list or record; numbers and booleans never are."""
+    """Return whether `value` is null or an empty text, list or record; numbers and booleans never are."""
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
 def contains(value: Json, item: Json) -> bool:
-    """Whether a text holds the text `item`, a list an equal element, a record the key `item`."""
+    """Return whether a text contains the text `item`, a list an equal element, or a record the key `item`."""
     if isinstance(value, list):
         return any(are_equal(part, item) for part in value)
     return isinstance(value, str | dict) and isinstance(item, str) and item in value
@@ -49,7 +49,7 @@ def contains(value: Json, item: Json) -> bool:
 
 def _compile_comparison(name: str, wanted: Json) -> Test:
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
-        raise make_input_error(f"{name!r} compares with {describe_kind(wanted)}", "a number or a text")
+        raise make_input_error(f"{name!r} cannot compare with {describe_kind(wanted)}", "a number or a text")
     comparable: Any = str if isinstance(wanted, str) else (int, float)
     compare = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}[name]
 
@@ -84,7 +84,9 @@ def _compile_test(name: str, wanted: Json, clock: Clock) -> Test:
 
 
 def compile_condition(where: Json, clock: Clock) -> Condition:
-    """`where` as a function of the roots in which its paths are looked for; StageError where it is none."""
+    """Return `where` as a function of the roots that its paths start from; raise StageError if it is
+    invalid.
+    """
     left = MAX_PARTS
 
     def go(part: Json, depth: int) -> Condition:
@@ -116,9 +118,9 @@ def compile_condition(where: Json, clock: Clock) -> Condition:
         path = parse_path(part["path"]) if "path" in part else ()
         unknown = [name for name in part if name != "path" and name not in OPERATORS]
         if unknown or len(part) == ("path" in part):
-            said = f"no operator {unknown[0]!r}" if unknown else "no operator"
+            fault = f"no operator {unknown[0]!r}" if unknown else "no operator"
             raise make_input_error(
-                f"The condition has {said}", "one or more of " + ", ".join((*OPERATORS, "all", "any", "not"))
+                f"The condition has {fault}", "one or more of " + ", ".join((*OPERATORS, "all", "any", "not"))
             )
         tests = [_compile_test(name, wanted, clock) for name, wanted in part.items() if name != "path"]
 

@@ -1,7 +1,6 @@
-"""The built-in stages without effects: functions that end in bounded time and fail only by StageError.
+"""The built-in stages without effects: functions that end in bounded time and raise only StageError.
 
-`inputs` says how a stage finds its subject and its options in the record that the graph's `config` rule
-makes.
+gridq.stages.pure.inputs describes how a stage finds its subject and its options in its input.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Function = Callable[[Json], Json]
 
 
 def text_template(value: Json) -> str:
-    """`template` filled in from `variables`, where it is given, and from the rest of the input record."""
+    """Fill in `template` from `variables`, if given, and from the rest of the input record."""
     options = get_options(value, ("template", "variables"))
     template = templates.compile_template(get_option(options, "template", str))
     roots = get_roots(value, ("template", "variables"))
@@ -39,7 +38,7 @@ def text_template(value: Json) -> str:
 
 
 def parse_json(value: Json) -> Json:
-    """The value of a JSON text; with `extract`, of the first record or list in it."""
+    """Parse a JSON text; with `extract`, the first record or list in it."""
     options = get_options(value, ("extract",))
     text = get_text(value, "json_str", "text", "body")
     return (
@@ -50,7 +49,7 @@ def parse_json(value: Json) -> Json:
 
 
 def format_json(value: Json) -> str:
-    """The input as JSON text, compact or indented by `indent` spaces."""
+    """Return the input as JSON text, compact or indented by `indent` spaces."""
     options = get_options(value, ("indent",))
     indent = get_option(options, "indent", int, 0)
     if not 0 <= indent <= 8:
@@ -62,7 +61,7 @@ def format_json(value: Json) -> str:
 
 
 def pick(value: Json) -> Json:
-    """What is at `path`; `default`, where it is given (null too), where nothing is."""
+    """Return the value at `path`, or `default` (null too, if given) if there is none."""
     options = get_options(value, ("path",))
     path = parse_path(get_option(options, "path", str))
     roots = get_roots(value, ("path", "default"))
@@ -73,7 +72,7 @@ def pick(value: Json) -> Json:
 
 
 def map_items(value: Json) -> list[Json]:
-    """Each item through one of `pick` (a path), `template` (a text) or `fields` ({name: path})."""
+    """Change each item by one of `pick` (a path), `template` (a text) or `fields` ({name: path})."""
     options = get_options(value, ("pick", "template", "fields"))
     if len(options) != 1:
         raise make_input_error(
@@ -84,7 +83,7 @@ def map_items(value: Json) -> list[Json]:
     items, clock, room = get_list(value), Clock(), OutputRoom()
     has_default = isinstance(value, dict) and "default" in value
 
-    def at(item: Json, path: Json, index: int) -> Json:
+    def get_at(item: Json, path: Json, index: int) -> Json:
         clock.tick()
         found = follow(item, path)
         if not isinstance(found, Missing):
@@ -98,7 +97,7 @@ def map_items(value: Json) -> list[Json]:
 
     if "pick" in options:
         path = parse_path(options["pick"])
-        return [at(item, path, index) for index, item in enumerate(items)]
+        return [get_at(item, path, index) for index, item in enumerate(items)]
     if "template" in options:
         template = templates.compile_template(options["template"])
         return [templates.render(template, (item,), clock, room) for item in items]
@@ -106,18 +105,20 @@ def map_items(value: Json) -> list[Json]:
     if len(fields) > MAX_PARTS:
         raise make_input_error("There are too many fields", f"at most {MAX_PARTS}")
     paths = {name: parse_path(path) for name, path in fields.items()}
-    return [{name: at(item, path, index) for name, path in paths.items()} for index, item in enumerate(items)]
+    return [
+        {name: get_at(item, path, index) for name, path in paths.items()} for index, item in enumerate(items)
+    ]
 
 
 def filter_items(value: Json) -> list[Json]:
-    """The items for which the condition `where` holds."""
+    """Return the items for which the condition `where` holds."""
     options = get_options(value, ("where",))
     condition = conditions.compile_condition(get_option(options, "where", dict), Clock())
     return [item for item in get_list(value) if condition((item,))]
 
 
 def join(value: Json) -> str:
-    """The items as one text, `separator` (a line break) between them; an item that is no text as JSON."""
+    """Join the items with `separator` (a line break by default); items that are not text become JSON."""
     separator = get_option(get_options(value, ("separator",)), "separator", str, "\n")
     room = OutputRoom()
     items = get_list(value)
@@ -130,10 +131,10 @@ def join(value: Json) -> str:
 
 
 def merge(value: Json) -> Json:
-    """One record of several, later ones winning (`deep`: inside them too), or one list of several.
+    """Merge records, where later ones win (with `deep`, inside them too), or concatenate lists.
 
-    They are the elements of a list, or the sources of a Merge, or else the values of the input record in its
-    order. null counts as nothing.
+    The parts are the elements of a list, the sources of a Merge, or else the values of the input record in
+    their order. null is skipped.
     """
     deep = get_option(get_options(value, ("deep",)), "deep", bool, False)
     parts = _list_parts(value)
@@ -142,9 +143,7 @@ def merge(value: Json) -> Json:
     merged: dict[str, Json] = {}
     for part in parts:
         if not isinstance(part, dict):
-            raise make_input_error(
-                f"One of the parts is {describe_kind(part)}", "records only, or lists only"
-            )
+            raise make_input_error(f"Cannot merge {describe_kind(part)}", "records only, or lists only")
         _overlay_fields(merged, part, deep)
     return merged
 
@@ -166,7 +165,7 @@ def _overlay_fields(base: dict[str, Json], patch: dict[str, Json], deep: bool) -
     for name, part in patch.items():
         if deep and isinstance(part, dict):
             under = base.get(name)
-            # Every record in `base` was made here, so the caller's are never changed.
+            # Every record in `base` was created here, so those of the caller never change.
             base[name] = under if isinstance(under, dict) else {}
             _overlay_fields(base[name], part, deep)
         else:
@@ -174,9 +173,9 @@ def _overlay_fields(base: dict[str, Json], patch: dict[str, Json], deep: bool) -
 
 
 def regex_extract(value: Json) -> Json:
-    """What `pattern` finds in the text, or null; with `all` the list of all it finds.
+    """Return the first match of `pattern` in the text, or null; with `all`, the list of all matches.
 
-    `group` is a number or a name: 1 by default where the pattern has groups, else 0, the whole match.
+    `group` is a number or a name. The default is 1 if the pattern has groups, else 0, the whole match.
     """
     options = get_options(value, ("pattern", "group", "all"))
     clock, room = Clock(), OutputRoom()
@@ -189,7 +188,7 @@ def regex_extract(value: Json) -> Json:
     found: list[Json] = []
     for match in matches:
         text = match.group(group)
-        # Two quotes and a comma: empty matches take room too.
+        # Two quotes and a comma: empty matches need room too.
         room.take(f'"{text}",')
         found.append(text)
     return found
@@ -211,14 +210,14 @@ def _find_group(regex: Any, wanted: Json) -> int:
 
 
 def equals(value: Json) -> bool:
-    """Whether the input, or what is at `path`, equals `to`; where nothing is there, null is compared."""
+    """Return whether the input, or the value at `path` (null if there is none), equals `to`."""
     if not isinstance(value, dict) or "to" not in value:
         raise make_input_error("The option 'to' is missing", "'to' in the stage's config or its input record")
     return conditions.are_equal(_get_subject(value, "to"), value["to"])
 
 
 def contains(value: Json) -> bool:
-    """Whether the input, or what is at `path`, has `item`: as a part, an element or a key."""
+    """Return whether the input, or the value at `path`, contains `item` as a part, an element or a key."""
     if not isinstance(value, dict) or "item" not in value:
         raise make_input_error(
             "The option 'item' is missing", "'item' in the stage's config or its input record"
@@ -227,7 +226,9 @@ def contains(value: Json) -> bool:
 
 
 def matches(value: Json) -> bool:
-    """Whether `pattern` is found anywhere in the text, or in the text at `path` (none there: false)."""
+    """Return whether `pattern` matches anywhere in the text, or in the text at `path` (false if there is
+    none).
+    """
     options = get_options(value, ("pattern", "path"))
     regex = patterns.compile_pattern(get_option(options, "pattern", str))
     text = _get_subject(value, "pattern") if "path" in options else get_text(value)
@@ -235,18 +236,22 @@ def matches(value: Json) -> bool:
 
 
 def is_empty(value: Json) -> bool:
-    """Whether the input, or what is at `path`, is null, an empty text, list or record, or is not there."""
+    """Return whether the input, or the value at `path`, is missing, null, or an empty text, list or
+    record.
+    """
     return conditions.is_empty(_get_subject(value))
 
 
 def length(value: Json) -> int:
-    """How many characters, elements or keys the input, or what is at `path`, has; null has none."""
+    """Return the number of characters, elements or keys of the input, or of the value at `path`; null has
+    0.
+    """
     subject = _get_subject(value)
     if subject is None:
         return 0
     if not isinstance(subject, str | list | dict):
         raise make_input_error(
-            f"The length of {describe_kind(subject)} is asked for", "a text, a list, a record or null"
+            f"The input is {describe_kind(subject)}, which has no length", "a text, a list, a record or null"
         )
     return len(subject)
 
@@ -257,7 +262,7 @@ def _get_subject(value: Json, *names: str) -> Json:
 
 
 def test(value: Json) -> bool:
-    """Whether the condition `where` holds for the input."""
+    """Return whether the condition `where` holds for the input."""
     options = get_options(value, ("where",))
     return conditions.compile_condition(get_option(options, "where", dict), Clock())(
         get_roots(value, ("where",))
@@ -265,7 +270,7 @@ def test(value: Json) -> bool:
 
 
 def http_body(value: Json) -> str:
-    """The body of an HTTP answer."""
+    """Return the body of an HTTP response."""
     return get_text(value, "body")
 
 
@@ -287,11 +292,11 @@ FUNCTIONS: dict[str, Function] = {
     "test": test,
     "text_template": text_template,
 }
-"""The pure built-ins by what follows `builtin:` in their implementation."""
+"""The pure built-in stages, by the part of their implementation after `builtin:`."""
 
 
 def run_pure(name: str, value: Json) -> Json:
-    """The output of the pure built-in `name`; StageError for any wrong input."""
+    """Run the pure built-in stage `name` and return its output; raise StageError if the input is invalid."""
     try:
         return FUNCTIONS[name](value)
     except RecursionError:

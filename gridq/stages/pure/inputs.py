@@ -1,14 +1,14 @@
-"""What a built-in stage finds in its input, after the graph's rule for `config` was applied.
+"""Find the subject and the options of a built-in stage in its input.
 
-With `config`, an input that is no record arrives under one of WRAP_KEYS (`items` first) beside the config's
-keys; without, it arrives as it is. So every built-in takes its subject bare, under a name, or as the record
-itself:
+With `config`, an input that is not a record arrives under one of WRAP_KEYS (`items` first) next to the
+config's keys; without `config`, it arrives as it is. So every built-in stage accepts its subject bare, under
+a name, or as the record itself:
 
-- A stage for a text or a list takes it bare or from the first of its names that holds one; a list also
-  from the `source_0`, `source_1` … of a Merge.
-- Any other stage takes the record without the stage's own options. Where an option was given and what is
-  left is exactly one of WRAP_KEYS, that key's value is the subject; a path is looked for in the record first,
-  then in the subject.
+- A stage for a text or a list takes it bare, or from the first of its names that has one. It also takes a
+  list from the `source_0`, `source_1`, … of a Merge.
+- Any other stage takes the record without the stage's own options. If an option was given and exactly one of
+  WRAP_KEYS is left, the value of that key is the subject. A path starts from the record first, then from the
+  subject.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ T = TypeVar("T")
 
 
 def get_options(value: Json, names: tuple[str, ...]) -> dict[str, Json]:
-    """Those of the options `names` that the input record holds; a null option counts as not given."""
+    """Return the options of `names` that the input record has; null counts as not given."""
     if not isinstance(value, dict):
         return {}
     return {name: value[name] for name in names if value.get(name) is not None}
 
 
 def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T | None = None) -> T:
-    """The option `name`, a `wanted`; StageError where it is another type, or missing without a default."""
+    """Return the option `name`; raise StageError if it has another type than `wanted`, or is missing without
+    a default.
+    """
     if name not in options:
         if default is None:
             raise make_input_error(
@@ -63,7 +65,9 @@ def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T 
 
 
 def get_roots(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
-    """Where a path is looked for, in order; the last is the stage's subject. `names` are its options."""
+    """Return the values that a path may start from, in order; the last is the subject. `names` are the
+    options.
+    """
     if not isinstance(value, dict):
         return (value,)
     rest = {key: part for key, part in value.items() if key not in names}
@@ -73,23 +77,27 @@ def get_roots(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
 
 
 def get_path_option(options: dict[str, Json]) -> Path:
-    """The option `path`, empty where it is not given."""
+    """Return the option `path`; empty if it is not given."""
     return parse_path(options["path"]) if "path" in options else ()
 
 
 def require_value(roots: tuple[Json, ...], path: Path) -> Json:
-    """The value at `path`; StageError that says where it was lost."""
+    """Return the value at `path`; raise StageError, with the place where it ends, if there is none."""
     value = find_first(roots, path)
     if isinstance(value, Missing):
-        lost, near = describe_missing(roots[-1], path)  # the rule's own key for a bare input is none to name
+        lost, near = describe_missing(roots[-1], path)  # the key that wraps a bare input would only confuse
         raise make_input_error(
-            f"Nothing is at {format_path(path)!r}: {lost}", "a path that the input has, or a `default`", near
+            f"There is no value at {format_path(path)!r}: {lost}",
+            "a path that the input has, or a `default`",
+            near,
         )
     return value
 
 
 def get_text(value: Json, *names: str) -> str:
-    """The text that `value` is or holds under one of `names`, else of TEXT_NAMES; StageError without one."""
+    """Return `value` if it is a text, else the text under one of `names` or TEXT_NAMES; raise StageError if
+    there is none.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -99,12 +107,12 @@ def get_text(value: Json, *names: str) -> str:
     raise make_input_error(
         f"The input is {describe_kind(value)}"
         + (" without a text" if isinstance(value, dict) else ", not a text"),
-        "a text, or a record that holds one under " + ", ".join((*names, *TEXT_NAMES[:5])),
+        "a text, or a record with one under " + ", ".join((*names, *TEXT_NAMES[:5])),
     )
 
 
 def get_list(value: Json, *names: str) -> list[Json]:
-    """The list that `value` is or holds; StageError where there is none."""
+    """Return `value` if it is a list, else the list that it contains; raise StageError if there is none."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
@@ -116,12 +124,12 @@ def get_list(value: Json, *names: str) -> list[Json]:
     raise make_input_error(
         f"The input is {describe_kind(value)}"
         + (" without a list" if isinstance(value, dict) else ", not a list"),
-        "a list, or a record that holds one under " + ", ".join((*names, *LIST_NAMES[:4])),
+        "a list, or a record with one under " + ", ".join((*names, *LIST_NAMES[:4])),
     )
 
 
 def get_sources(value: dict[str, Json]) -> list[Json]:
-    """The `source_0`, `source_1` … of a Merge, in order."""
+    """Return the `source_0`, `source_1`, … of a Merge, in order."""
     found: list[Json] = []
     while (name := f"source_{len(found)}") in value:
         found.append(value[name])

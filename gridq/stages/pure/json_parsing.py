@@ -1,4 +1,4 @@
-"""Reading JSON strictly: no NaN, no number beyond a double, and, where asked, out of the prose around it."""
+"""Strict JSON parsing: no NaN, no number beyond a double; on request, out of surrounding prose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridq.protocol.models import Json
 from gridq.stages.pure.bounds import Clock, make_input_error
 
 MAX_STARTS = 64
-"""How many places in a text are tried as the start of a JSON value."""
+"""The most places in a text to try as the start of a JSON value."""
 
 _START = re.compile(r"[\[{]")
 
@@ -31,14 +31,14 @@ _DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_
 
 
 def parse(text: str) -> Json:
-    """The value of the JSON `text`; StageError with the place of the fault."""
+    """Return the value of the JSON `text`; raise StageError with the line and column at fault."""
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as exc:
         raise make_input_error(
             f"The text is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}",
             "JSON text",
-            'set "extract": true where the text holds JSON among prose' if _START.search(text) else "",
+            'set "extract": true if the text has JSON within prose' if _START.search(text) else "",
         ) from None
     except (ValueError, RecursionError) as exc:
         reason = "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
@@ -46,7 +46,7 @@ def parse(text: str) -> Json:
 
 
 def extract(text: str, clock: Clock) -> Json:
-    """The JSON value of a text that may say more: all of it, else the first whole record or list in it."""
+    """Return the JSON value of the whole text, or else the first complete record or list in it."""
     try:
         return parse(text)
     except StageError:
@@ -54,11 +54,11 @@ def extract(text: str, clock: Clock) -> Json:
     for count, start in enumerate(_START.finditer(text)):
         if count == MAX_STARTS:
             break
-        clock.look()
+        clock.check()
         try:
             return _DECODER.raw_decode(text, start.start())[0]
         except (ValueError, RecursionError):
             continue
     raise make_input_error(
-        "The text holds no JSON record or list", f"one among its first {MAX_STARTS} brackets"
+        "The text has no JSON record or list", f"one within its first {MAX_STARTS} brackets"
     )

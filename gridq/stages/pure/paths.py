@@ -1,4 +1,6 @@
-"""Paths into a JSON value: `a.b[0].c` or `$.a.b[0].c`; `["a.b"]` for a key with a dot; `$` or `.` is all."""
+"""Paths into a JSON value: `a.b[0].c` or `$.a.b[0].c`; `["a.b"]` for a key with a dot; `$` or `.` for all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Path = tuple[str | int, ...]
 
 
 class Missing:
-    """What `follow` answers where the path leads nowhere; no JSON value is one."""
+    """The result of `follow` if the path does not exist; it is not a JSON value."""
 
 
 MISSING: Final = Missing()
@@ -40,7 +42,7 @@ def _parse(text: str) -> Path:
             else:
                 raise _make_path_error(text, at)
         else:
-            # A name stands first, or after a dot.
+            # A name comes first, or after a dot.
             if text[at] == ".":
                 at += 1
             elif at:
@@ -57,14 +59,14 @@ def _parse(text: str) -> Path:
 
 def _make_path_error(text: str, at: int) -> Exception:
     return make_input_error(
-        f"The path {text!r} is wrong at character {at}",
+        f"The path {text!r} is invalid at character {at}",
         'a path such as a.b[0].c, $.a, or a["b.c"]',
-        "use the stage `map` to reach into each element" if "*" in text else "",
+        "use the stage `map` for the elements of a list" if "*" in text else "",
     )
 
 
 def parse_path(text: Json) -> Path:
-    """The parts of the path `text`; StageError where it is none."""
+    """Return the parts of the path `text`; raise StageError if it is invalid."""
     if not isinstance(text, str):
         raise make_input_error(f"A path must be a text, not {describe_kind(text)}", "a path such as a.b[0].c")
     if len(text) > MAX_PATH_CHARACTERS:
@@ -75,7 +77,7 @@ def parse_path(text: Json) -> Path:
 
 
 def follow(value: Json, path: Path) -> Json | Missing:
-    """The value at `path` in `value`, or MISSING."""
+    """Return the value at `path` in `value`, or MISSING."""
     for part in path:
         if isinstance(part, str):
             if not isinstance(value, dict) or part not in value:
@@ -89,7 +91,7 @@ def follow(value: Json, path: Path) -> Json | Missing:
 
 
 def find_first(roots: tuple[Json, ...], path: Path) -> Json | Missing:
-    """The value at `path` in the first of `roots` that has it; without a path the last root."""
+    """Return the value at `path` in the first of `roots` that has it; for an empty path, the last root."""
     if not path:
         return roots[-1]
     for root in roots:
@@ -100,7 +102,7 @@ def find_first(roots: tuple[Json, ...], path: Path) -> Json | Missing:
 
 
 def describe_missing(value: Json, path: Path) -> tuple[str, str]:
-    """Where `path` leaves `value`, in words, and what it could say instead (empty where nothing is near)."""
+    """Return in words where `path` ends in `value`, and a fix (empty if nothing is similar)."""
     for at, part in enumerate(path):
         here = "the input" if at == 0 else repr(format_path(path[:at]))
         step = follow(value, (part,))
@@ -117,7 +119,7 @@ def describe_missing(value: Json, path: Path) -> tuple[str, str]:
 
 
 def format_path(path: Path) -> str:
-    """The text of `path`."""
+    """Return the text of `path`."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""Regular expressions by RE2, in time linear in the text; a pattern for Python's own can hang a process."""
+"""Regular expressions with RE2, whose time is linear in the text; with Python's `re` a pattern can hang."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from gridq.protocol.models import Json
 from gridq.stages.pure.bounds import Clock, describe_kind, make_input_error
 
 MAX_PATTERN_CHARACTERS = 1000
-"""Characters of a pattern."""
-
 MAX_WORK = 1_000_000_000
-"""Instructions of the compiled pattern times characters of the text: 13 s at worst, by measurement."""
+"""Instructions of the compiled pattern times characters of the text: 13 s at worst, as measured."""
 
 
 @lru_cache(maxsize=256)
@@ -26,7 +24,7 @@ def _compile(pattern: str) -> Any:
 
 
 def compile_pattern(pattern: Json) -> Any:
-    """The compiled `pattern`; StageError with RE2's reason where it is none."""
+    """Return the compiled `pattern`; raise StageError with RE2's reason if it is invalid."""
     if not isinstance(pattern, str):
         raise make_input_error(
             f"A pattern must be a text, not {describe_kind(pattern)}", "a regular expression in RE2's syntax"
@@ -41,19 +39,21 @@ def compile_pattern(pattern: Json) -> Any:
         return _compile(pattern)
     except re2.error as exc:
         reason = exc.args[0] if exc.args else b""
-        said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise make_input_error(
-            f"The pattern {pattern!r} is not a regular expression: {said}",
-            "RE2's syntax: no back-references, no look-around",
+            f"The pattern {pattern!r} is not a regular expression: {text}",
+            "RE2's syntax, without back-references and look-around",
         ) from None
     except UnicodeEncodeError:
         raise make_input_error(
-            "The pattern holds half a surrogate pair", "text that UTF-8 can encode"
+            "The pattern has half a surrogate pair", "text that UTF-8 can encode"
         ) from None
 
 
 def find_all(regex: Any, text: str, clock: Clock) -> Iterator[Any]:
-    """The matches of `regex` in `text`, left to right; StageError where both together are too large."""
+    """Yield the matches of `regex` in `text`, left to right; raise StageError if the two together are too
+    large.
+    """
     if regex.programsize * len(text) > MAX_WORK:
         raise make_input_error(
             f"The pattern is too large for a text of {len(text)} characters",
@@ -63,12 +63,12 @@ def find_all(regex: Any, text: str, clock: Clock) -> Iterator[Any]:
     try:
         for match in regex.finditer(text):
             # Each search is linear, but a pattern may scan to the end of the text for each match.
-            clock.look()
+            clock.check()
             yield match
     except UnicodeEncodeError:
-        raise make_input_error("The text holds half a surrogate pair", "text that UTF-8 can encode") from None
+        raise make_input_error("The text has half a surrogate pair", "text that UTF-8 can encode") from None
 
 
 def matches(regex: Any, text: str, clock: Clock) -> bool:
-    """Whether `regex` matches anywhere in `text`."""
+    """Return whether `regex` matches anywhere in `text`."""
     return next(find_all(regex, text, clock), None) is not None

@@ -1,6 +1,6 @@
-"""Text templates: `{{name}}`, `{{a.b[0]}}`, `{{.}}` for the input itself; `|url`, `|json`, `|html` escape.
+"""Text templates: `{{name}}`, `{{a.b[0]}}`, `{{.}}` for the input itself; `|url`, `|json`, `|html` to escape.
 
-A text stands as it is, anything else as JSON. What is put in is never read as a template again.
+Text is inserted as it is, anything else as JSON. Inserted text is never parsed as a template.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gridq.stages.pure.bounds import MAX_PARTS, Clock, OutputRoom, describe_kind
 from gridq.stages.pure.paths import Missing, Path, describe_missing, find_first, format_path, parse_path
 
 _SUBJECT_NAMES = frozenset((*WRAP_KEYS, "item", "value"))
-"""Names that stand for an input that is no record: who writes a template need not know how it was wrapped."""
+"""Names for an input that is not a record, so that a template need not know how its input was wrapped."""
 
 
 def format_value(value: Json) -> str:
-    """A text as it is, anything else as compact JSON."""
+    """Return a text as it is, anything else as compact JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -32,7 +32,7 @@ def _quote_url(text: str) -> str:
         return urllib.parse.quote(text, safe="")
     except UnicodeEncodeError:
         raise make_input_error(
-            "A text for `|url` holds half a surrogate pair", "text that UTF-8 can encode"
+            "A text for `|url` has half a surrogate pair", "text that UTF-8 can encode"
         ) from None
 
 
@@ -55,7 +55,7 @@ Template = list[str | Placeholder]
 
 
 def compile_template(text: Json) -> Template:
-    """The literals and placeholders of `text`; StageError where it is no template."""
+    """Return the literals and placeholders of `text`; raise StageError if it is not a valid template."""
     if not isinstance(text, str):
         raise make_input_error(
             f"A template must be a text, not {describe_kind(text)}", "a text such as 'Hello {{name}}'"
@@ -93,7 +93,7 @@ def _parse_placeholder(inner: str) -> Placeholder:
 
 
 def render(template: Template, roots: tuple[Json, ...], clock: Clock, room: OutputRoom) -> str:
-    """The text of `template`, its paths looked for in `roots`; StageError for a path that leads nowhere."""
+    """Return `template` filled in from `roots`; raise StageError if a path does not exist."""
     pieces: list[str] = []
     for part in template:
         clock.tick()
@@ -110,6 +110,6 @@ def _get_value(roots: tuple[Json, ...], path: Path) -> Json:
     lost, near = describe_missing(roots[0], path)
     raise make_input_error(
         f"The template's {{{{{format_path(path)}}}}} has no value: {lost}",
-        "a value for every placeholder of the template",
+        "a value for every placeholder",
         near,
     )

@@ -179,7 +179,7 @@ def endless(handler: Handler) -> None:
 def test_a_body_over_the_limit_is_refused(allowed: Configure, web: Server, route: Route) -> None:
     allowed(max_value=4096)
     web.routes["/a"] = route
-    with pytest.raises(OutputTooLarge, match=f"body of http://127.0.0.1:{web.port}/a is over 4096"):
+    with pytest.raises(OutputTooLarge, match=f"body of http://127.0.0.1:{web.port}/a is larger than 4096"):
         run("http_get", web.url("/a?key=secret"))
 
 
@@ -230,7 +230,7 @@ def test_a_server_that_cannot_be_reached_is_tried_again(configure: Configure) ->
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
     configure(http_allow="127.0.0.1")
-    with pytest.raises(SeatUnavailable, match="cannot be asked"):
+    with pytest.raises(SeatUnavailable, match="cannot be reached"):
         run("http_get", f"http://127.0.0.1:{port}/")
 
 

@@ -1,11 +1,11 @@
-"""Connections to one endpoint, kept for the next call, each of whose waits can be ended from outside.
+"""A pool of connections to one endpoint whose calls can be ended from another thread.
 
-The standard library's blocking client costs a tenth of the processor time of a pooled client on an event
-loop. What it lacks stands here: a call ends at its deadline however slowly the bytes drip, and `drop`, from
-another thread, ends it at once, whether it is looking a name up, connecting, sending or reading.
+The standard library's blocking client uses a tenth of the processor time of a pooled client on an event
+loop. This module adds what it lacks: a call ends at its deadline however slowly the bytes arrive, and
+`Call.drop` ends it at once from another thread, during name lookup, connecting, sending or reading.
 
-Proxies are used as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY name them, certificates as SSL_CERT_FILE
-and SSL_CERT_DIR do.
+Proxies come from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, certificates from SSL_CERT_FILE and
+SSL_CERT_DIR.
 """
 
 from __future__ import annotations
@@ -29,88 +29,88 @@ from urllib.parse import unquote, urlsplit
 import certifi
 
 CONNECT_SECONDS = 10.0
-MAX_KEPT = 512
-"""As many as a seat may have slots."""
+MAX_IDLE_CONNECTIONS = 512
+"""Equals the maximum concurrency of a seat."""
 
-KEPT_SECONDS = 30.0
-"""How long an idle connection is kept; the freshest is used first, so a quieter seat needs fewer."""
+IDLE_SECONDS = 30.0
+"""How long an idle connection stays open. The latest is used first, so a quiet seat keeps few."""
 
 
-class Dropped(OSError):
-    """The call was dropped."""
+class CallDropped(OSError):
+    """The call was dropped from another thread."""
 
 
 class Call:
-    """One call under way, which `drop` ends."""
+    """A running call, which `drop` ends."""
 
-    def __init__(self, until: float | None, silence: float) -> None:
-        """`until`: its deadline by the monotonic clock; `silence`: seconds that one wait may last."""
-        self._until = until
+    def __init__(self, deadline: float | None, silence: float) -> None:
+        """Create a call. `deadline` is in monotonic time; one wait lasts at most `silence` seconds."""
+        self._deadline = deadline
         self._silence = silence
         self._lock = threading.Lock()
-        self._line: Line | None = None
-        self._dropped = False
+        self._socket: CallSocket | None = None
+        self._is_dropped = False
         self.connected: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def left(self) -> float:
-        """Seconds for the next wait. TimeoutError: its time is over. Dropped: nobody wants the answer."""
-        if self._dropped:
-            raise Dropped("the call was dropped")
-        if self._until is None:
+    def compute_timeout(self) -> float:
+        """Return the seconds that the next wait may last. Raises TimeoutError and CallDropped."""
+        if self._is_dropped:
+            raise CallDropped("the call was dropped")
+        if self._deadline is None:
             return self._silence
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the call's time is over")
-        return min(self._silence, left)
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("the call reached its deadline")
+        return min(self._silence, remaining)
 
     @property
-    def dropped(self) -> bool:
-        return self._dropped
+    def is_dropped(self) -> bool:
+        return self._is_dropped
 
-    def hurry(self, seconds: float) -> None:
-        """Let it last no longer than `seconds` from now on."""
-        until = time.monotonic() + seconds
-        self._until = until if self._until is None else min(self._until, until)
+    def limit_to(self, seconds: float) -> None:
+        """Move the deadline to at most `seconds` from now."""
+        deadline = time.monotonic() + seconds
+        self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
-    def use(self, line: Line | None) -> None:
-        """From now on `drop` ends the waits of `line`; None: the call has none any more."""
+    def attach(self, call_socket: CallSocket | None) -> None:
+        """Make `drop` end the waits of `call_socket`. None detaches the call from its socket."""
         with self._lock:
-            self._line = line
-            if line is not None:
-                line.call = self
+            self._socket = call_socket
+            if call_socket is not None:
+                call_socket.call = self
 
     def drop(self) -> None:
-        """End the call, from any thread; harmless where it is over."""
+        """End the call, from any thread. Does nothing if it has ended."""
         with self._lock:
-            self._dropped = True
+            self._is_dropped = True
             self.connected.put(None)
-            if self._line is not None:
-                self._line.cut()
+            if self._socket is not None:
+                self._socket.shut_down()
 
 
-class Line:
-    """A connected socket as `http.client` uses one; every wait on it is bounded by the call it serves."""
+class CallSocket:
+    """A connected socket for `http.client`. The call that it serves limits every wait on it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._unsent: list[bytes] = []
         self._readers = 0
-        self._closed = False
+        self._is_closed = False
         self.call: Call | None = None
         self.idle_since = time.monotonic()
 
     @property
-    def old(self) -> bool:
-        return time.monotonic() - self.idle_since > KEPT_SECONDS
+    def is_expired(self) -> bool:
+        return time.monotonic() - self.idle_since > IDLE_SECONDS
 
     @property
-    def stale(self) -> bool:
-        """Whether it was idle for long, or the other side has closed it or sent what nobody asked for."""
-        if self.old:
+    def is_stale(self) -> bool:
+        """Whether it was idle for too long, or the endpoint has closed it or sent unexpected data."""
+        if self.is_expired:
             return True
         self._socket.settimeout(0)
         try:
-            # a TLS socket's own recv takes no flags
+            # the recv of a TLS socket takes no flags
             socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
@@ -118,69 +118,72 @@ class Line:
             pass
         return True
 
-    def _ready(self) -> socket.socket:
+    def _prepare(self) -> socket.socket:
         assert self.call is not None
-        self._socket.settimeout(self.call.left())
+        self._socket.settimeout(self.call.compute_timeout())
         return self._socket
 
     def sendall(self, data: bytes) -> None:
-        """Keep `data` until the answer is waited for: head and body go out together."""
+        """Keep `data` until the answer is read, so that head and body are sent together."""
         self._unsent.append(data)
 
     def receive(self, buffer: memoryview) -> int:
         if self._unsent:
             unsent, self._unsent = b"".join(self._unsent), []
-            self._ready().sendall(unsent)
-        return self._ready().recv_into(buffer)
+            self._prepare().sendall(unsent)
+        return self._prepare().recv_into(buffer)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         self._readers += 1
         return io.BufferedReader(_Reader(self), 64 * 1024)
 
-    def cut(self) -> None:
-        """End every wait on it, from any thread."""
+    def shut_down(self) -> None:
+        """End every wait on the socket, from any thread."""
         with contextlib.suppress(OSError):
-            # a TLS socket's own shutdown would change it under the thread that reads
+            # the shutdown of a TLS socket would change its state under the reading thread
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it when its last reader has closed: a response outlives the connection that it ends."""
-        self._closed = True
-        self._end()
+        """Close the socket once its last reader has closed: a response may outlive its connection."""
+        self._is_closed = True
+        self._close_if_unused()
 
-    def reader_closed(self) -> None:
+    def release_reader(self) -> None:
         self._readers -= 1
-        self._end()
+        self._close_if_unused()
 
-    def _end(self) -> None:
-        if self._closed and self._readers == 0:
+    def _close_if_unused(self) -> None:
+        if self._is_closed and self._readers == 0:
             self._socket.close()
 
 
 class _Reader(io.RawIOBase):
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, call_socket: CallSocket) -> None:
+        self._socket = call_socket
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._line.receive(buffer)
+        return self._socket.receive(buffer)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self._line.reader_closed()
+            self._socket.release_reader()
 
 
-Connected = tuple[http.client.HTTPConnection, Line]
+Connection = tuple[http.client.HTTPConnection, CallSocket]
 
 
 class Connections:
     """The connections to one endpoint. Safe to use from several threads."""
 
     def __init__(self, url: str, headers: dict[str, str], silence: float) -> None:
-        """`url` is the endpoint's base; `silence`: seconds that it may send nothing."""
+        """Create a pool without connections.
+
+        `url` is the endpoint's base. One wait for its data lasts at most `silence` seconds.
+        """
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
@@ -188,36 +191,36 @@ class Connections:
         self._headers = {"User-Agent": "gridq", **headers}
         self._silence = silence
         self._lock = threading.Lock()
-        self._kept: list[Connected] = []
+        self._idle: list[Connection] = []
         self._calls: set[Call] = set()
         proxies = urllib.request.getproxies()
         proxy = proxies.get(parts.scheme) or proxies.get("all")
-        skipped = urllib.request.proxy_bypass(f"{self._host}:{self._port}")
+        is_bypassed = urllib.request.proxy_bypass(f"{self._host}:{self._port}")
         self._proxy = (
-            urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy and not skipped else None
+            urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy and not is_bypassed else None
         )
         if self._proxy and not self._tls:
             netloc = f"[{self._host}]" if ":" in self._host else self._host
             self._base = f"http://{netloc}:{self._port}{self._base}"
-            self._headers |= self._proxy_login()
+            self._headers |= self._make_proxy_headers()
 
     @contextlib.contextmanager
-    def ask(
-        self, method: str, path: str, body: bytes | None, call: Call, login: dict[str, str] | None = None
+    def request(
+        self, method: str, path: str, body: bytes | None, call: Call, headers: dict[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """One call; its response, whose connection is kept where it was read to its end. `login`: headers of
-        this call alone.
+        """Send a request and yield its response. The connection is reused if the response is read to its end.
 
-        OSError, http.client.HTTPException: the endpoint was not reached, or broke off. TimeoutError: a wait
-        or the call lasted too long. Dropped.
+        `headers` are added to this request. Raises OSError and http.client.HTTPException if the endpoint
+        cannot be reached or closes the connection, TimeoutError if a wait or the call takes too long, and
+        CallDropped.
         """
         with self._lock:
             self._calls.add(call)
         try:
-            connection, line = self._idle() or self._connect(call)
-            call.use(line)
+            connection, call_socket = self._take_idle() or self._connect(call)
+            call.attach(call_socket)
             try:
-                headers = {**self._headers, **(login or {})}
+                headers = {**self._headers, **(headers or {})}
                 if body is not None:
                     headers["Content-Type"] = "application/json"
                 connection.request(method, f"{self._base}/{path}", body, headers)
@@ -225,80 +228,81 @@ class Connections:
                 try:
                     yield response
                 finally:
-                    read = response.isclosed() if response.length is None else response.length == 0
-                    whole = read and not response.will_close
+                    is_read = response.isclosed() if response.length is None else response.length == 0
+                    is_reusable = is_read and not response.will_close
                     response.close()
             except BaseException as exc:
-                call.use(None)
+                call.attach(None)
                 connection.close()
-                if call.dropped and isinstance(exc, OSError | http.client.HTTPException):
-                    raise Dropped("the call was dropped") from None
+                if call.is_dropped and isinstance(exc, OSError | http.client.HTTPException):
+                    raise CallDropped("the call was dropped") from None
                 raise
-            call.use(None)
-            self._keep(connection, line) if whole else connection.close()
+            call.attach(None)
+            self._put_back(connection, call_socket) if is_reusable else connection.close()
         finally:
             with self._lock:
                 self._calls.discard(call)
 
     def close(self) -> None:
-        """Drop the calls under way and close the connections; the next call opens a new one."""
+        """Drop the running calls and close the connections. The next call opens a new one."""
         with self._lock:
-            calls, kept, self._kept = list(self._calls), self._kept, []
+            calls, idle, self._idle = list(self._calls), self._idle, []
         for call in calls:
             call.drop()
-        for connection, _ in kept:
+        for connection, _ in idle:
             connection.close()
 
-    def _idle(self) -> Connected | None:
+    def _take_idle(self) -> Connection | None:
         while True:
             with self._lock:
-                if not self._kept:
+                if not self._idle:
                     return None
-                connection, line = self._kept.pop()
-            if not line.stale:
-                return connection, line
+                connection, call_socket = self._idle.pop()
+            if not call_socket.is_stale:
+                return connection, call_socket
             connection.close()
 
-    def _keep(self, connection: http.client.HTTPConnection, line: Line) -> None:
-        line.idle_since = time.monotonic()
+    def _put_back(self, connection: http.client.HTTPConnection, call_socket: CallSocket) -> None:
+        call_socket.idle_since = time.monotonic()
         with self._lock:
-            self._kept.append((connection, line))
-            over = [self._kept.pop(0)] if self._kept[0][1].old or len(self._kept) > MAX_KEPT else []
-        for old, _ in over:  # one for each that comes is enough, and costs the call little
-            old.close()
+            self._idle.append((connection, call_socket))
+            has_excess = self._idle[0][1].is_expired or len(self._idle) > MAX_IDLE_CONNECTIONS
+            oldest = self._idle.pop(0)[0] if has_excess else None
+        if oldest is not None:  # one for each that returns is enough, and costs the call little
+            oldest.close()
 
-    def _connect(self, call: Call) -> Connected:
-        """A new connection, made on a thread of its own, as neither a name server nor a handshake can be
-        interrupted.
-        """
-        made, abandoned = call.connected, threading.Event()
-        seconds = min(CONNECT_SECONDS, call.left())
+    def _connect(self, call: Call) -> Connection:
+        """Open a connection on a thread of its own: a name lookup and a handshake cannot be interrupted."""
+        results, abandoned = call.connected, threading.Event()
+        seconds = min(CONNECT_SECONDS, call.compute_timeout())
 
-        def make() -> None:
+        def connect() -> None:
             try:
-                made.put(self._open())
-            except Exception as exc:  # whatever it is, the caller's thread raises it
-                made.put(exc)
+                results.put(self._open())
+            except Exception as exc:  # the caller's thread raises it
+                results.put(exc)
             if abandoned.is_set():
-                _discard(made)
+                _close_all(results)
 
-        threading.Thread(target=make, name="gridq-connect", daemon=True).start()
+        threading.Thread(target=connect, name="gridq-connect", daemon=True).start()
         try:
-            found = made.get(timeout=seconds)
+            result = results.get(timeout=seconds)
         except queue.Empty:
-            found = TimeoutError("it did not take the connection in time")
-        if isinstance(found, tuple):
-            return found
+            result = TimeoutError("it did not accept the connection in time")
+        if isinstance(result, tuple):
+            return result
         abandoned.set()
-        _discard(made)
-        call.left()
-        raise found if found is not None else Dropped("the call was dropped")
+        _close_all(results)
+        call.compute_timeout()
+        raise result if result is not None else CallDropped("the call was dropped")
 
-    def _open(self) -> Connected:
+    def _open(self) -> Connection:
         host, port = self._host, self._port
         if self._proxy is not None:
             if self._proxy.scheme != "http":
-                raise OSError(f"a proxy of the kind {self._proxy.scheme!r} is not supported, only http://")
+                raise OSError(
+                    f"a proxy with the scheme {self._proxy.scheme!r} is not supported, only http://"
+                )
             host, port = self._proxy.hostname or "", self._proxy.port or 80
         seconds = min(CONNECT_SECONDS, self._silence)
         if self._tls:
@@ -306,23 +310,23 @@ class Connections:
                 host, port, timeout=seconds, context=self._certificates
             )
             if self._proxy is not None:
-                connection.set_tunnel(self._host, self._port, self._proxy_login())
+                connection.set_tunnel(self._host, self._port, self._make_proxy_headers())
         else:
             connection = http.client.HTTPConnection(host, port, timeout=seconds)
         connection.connect()
         connection.auto_open = 0
-        line = connection.sock = Line(connection.sock)
-        return connection, line
+        call_socket = connection.sock = CallSocket(connection.sock)
+        return connection, call_socket
 
-    def _proxy_login(self) -> dict[str, str]:
+    def _make_proxy_headers(self) -> dict[str, str]:
         if self._proxy is None or not self._proxy.username:
             return {}
-        login = f"{unquote(self._proxy.username)}:{unquote(self._proxy.password or '')}"
-        return {"Proxy-Authorization": "Basic " + base64.b64encode(login.encode()).decode("ascii")}
+        credentials = f"{unquote(self._proxy.username)}:{unquote(self._proxy.password or '')}"
+        return {"Proxy-Authorization": "Basic " + base64.b64encode(credentials.encode()).decode("ascii")}
 
     @cached_property
     def _certificates(self) -> ssl.SSLContext:
-        """Whom to trust: SSL_CERT_FILE or SSL_CERT_DIR, else the bundle of the package `certifi`."""
+        """The trusted certificates: SSL_CERT_FILE or SSL_CERT_DIR, else those of the package `certifi`."""
         file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
         if file:
             return ssl.create_default_context(cafile=file)
@@ -331,10 +335,10 @@ class Connections:
         return ssl.create_default_context(cafile=certifi.where())
 
 
-def _discard(made: queue.SimpleQueue[Any]) -> None:
-    """Close a connection that came when nobody waited for it any more."""
+def _close_all(results: queue.SimpleQueue[Any]) -> None:
+    """Close the connections that opened after the caller had stopped waiting."""
     with contextlib.suppress(queue.Empty):
         while True:
-            found = made.get_nowait()
-            if isinstance(found, tuple):
-                found[0].close()
+            result = results.get_nowait()
+            if isinstance(result, tuple):
+                result[0].close()

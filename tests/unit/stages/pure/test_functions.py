@@ -149,16 +149,16 @@ def test_output(name: str, value: Any, config: dict[str, Any] | None, output: An
         ("format_json", 1, {"indent": 99}, "indent is 99"),
         ("pick", {"abc": {"d": 1}}, {"path": "abd.d"}, "use 'abc'"),
         ("pick", {"a": [1]}, {"path": "a[3]"}, "1 elements, no [3]"),
-        ("pick", {"a": 1}, {"path": "a..b"}, "wrong at character"),
+        ("pick", {"a": 1}, {"path": "a..b"}, "invalid at character"),
         ("pick", {"a": 1}, {"path": "a[*]"}, "stage `map`"),
-        ("pick", {"a": 1}, {"path": ""}, "wrong at character 0"),
+        ("pick", {"a": 1}, {"path": ""}, "invalid at character 0"),
         ("pick", {"a": 1}, {"path": "a" * 2000}, "2000 characters"),
         ("map", [1], {"pick": "a"}, "Element 0 has nothing"),
         ("map", [1], {"pick": "a", "template": "b"}, "'pick', 'template' and 'fields'"),
         ("map", "x", {"pick": "a"}, "without a list"),
         ("filter", [1], {"where": {"path": "a", "eq": 1}}, "no operator 'eq'"),
         ("filter", [1], {"where": {"path": "a"}}, "no operator"),
-        ("filter", [1], {"where": {"gt": None}}, "compares with null"),
+        ("filter", [1], {"where": {"gt": None}}, "cannot compare with null"),
         ("filter", [1], {"where": {"in": 3}}, "must be a list"),
         ("filter", [1], {"where": {"in": [0] * 2000}}, "at most 1000"),
         ("filter", [1], {"where": {"all": [{"gt": 1}] * 2000}}, "too large"),
@@ -169,7 +169,7 @@ def test_output(name: str, value: Any, config: dict[str, Any] | None, output: An
         ("regex_extract", "x", {"pattern": "a", "group": 1}, "no group 1"),
         ("regex_extract", "a" * 1_000_000, {"pattern": "((a{0,30}){0,30}b)"}, "too large for a text"),
         ("equals", "x", {"path": "a"}, "'to' is missing"),
-        ("length", 5, None, "length of a number"),
+        ("length", 5, None, "a number, which has no length"),
     ],
 )  # fmt: skip
 def test_a_wrong_input_is_a_stage_error_that_says_what_helps(
@@ -196,7 +196,7 @@ def test_a_pattern_that_hangs_a_backtracking_engine_does_not_hang_here() -> None
 
 def test_a_pattern_that_scans_to_the_end_for_each_match_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gridq.stages.pure.bounds.Clock.__init__.__defaults__", (0.2,))
-    with pytest.raises(StageError, match="longer than a pure stage may"):
+    with pytest.raises(StageError, match="longer than the limit of pure stages"):
         run("regex_extract", "a" * 2_000_000, {"pattern": "[a-z]*X|a", "all": True})
 
 
@@ -213,7 +213,7 @@ def test_a_pattern_that_scans_to_the_end_for_each_match_is_stopped(monkeypatch: 
 )
 def test_an_output_over_the_limit_is_refused(name: str, value: Any, configure: Any) -> None:
     configure(max_value=2048)
-    with pytest.raises(OutputTooLarge, match="over 2048 bytes"):
+    with pytest.raises(OutputTooLarge, match="larger than 2048 bytes"):
         run(name, value)
 
 
