@@ -22,7 +22,7 @@ from gridq.limits import ledger as entries
 from gridq.store.connection import translate
 from gridq.views import jobs as history
 from gridq.views import wait_reasons
-from gridq.views.audit import Check, audit
+from gridq.views.audit import Check, run_audit
 from tests.chaos import records, witness
 from tests.chaos.agents import Agents, SubmittedJob
 from tests.chaos.auditing import Auditor, AuditResult, recovery
@@ -288,7 +288,7 @@ def _quiet(grid: ChaosGrid) -> list[Check]:
         try:
             with grid.direct() as client:
                 # Without a limit: no other client uses this server.
-                checks = audit(client, grid.keys, idle=True, most=sys.maxsize)
+                checks = run_audit(client, grid.keys, idle=True, most=sys.maxsize)
         except (GridError, redis.RedisError) as exc:
             checks = [Check("the grid can be audited", (str(exc),))]
         everything_back = all(part.running or part.gone for part in grid.parts.values())

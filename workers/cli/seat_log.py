@@ -74,7 +74,7 @@ def log(
                 priced = priced or entry.cost is not None
     attempts = sums.recorded + sums.wasted_attempts
     used, wasted = (
-        sums.known(micro) if priced or not entries else None for micro in (sums.used, sums.wasted)
+        sums.if_priced(micro) if priced or not entries else None for micro in (sums.used, sums.wasted)
     )
     if json:
         print_json(

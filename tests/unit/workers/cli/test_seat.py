@@ -72,4 +72,4 @@ def test_a_home_that_cannot_be_written_is_named(home: Path) -> None:
     (home / "pauses").write_text("in the way")
     code, _, err = gridq("pause")
     assert code == 2
-    assert "cannot be used" in err
+    assert "Cannot use the folder" in err

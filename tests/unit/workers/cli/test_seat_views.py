@@ -110,7 +110,7 @@ def test_of_several_budgets_of_money_that_with_least_left_is_shown_with_its_wind
     grid.seat("m.mistral", owner="alice", limits=[Limit(resource="money", window="month", amount=12_000_000)])
     row = status("mistral")
     assert (row["budget_left"], row["budget"], row["whole_budget"]) == (12_000_000, 12_000_000, 20_000_000)
-    assert "$12.00  $12.00     $20.00" in gridq("seat", "status", "mistral")
+    assert "$12.00  $12.00  $20.00" in gridq("seat", "status", "mistral")
 
 
 def test_a_share_is_of_the_one_budget_of_money_or_of_all(grid: Grid) -> None:

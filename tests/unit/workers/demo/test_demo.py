@@ -14,7 +14,7 @@ from workers.profiles.gpu import engines
 
 def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(engines.ENGINE_VARIABLE, raising=False)
-    monkeypatch.setattr(engines, "installed", lambda name: False)
+    monkeypatch.setattr(engines, "is_installed", lambda name: False)
     with pytest.raises(ConfigError) as caught:
         grid.select_engine(None)
     assert caught.value.fix == "pip install xllamacpp"
@@ -25,7 +25,7 @@ def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_engine_asked_for_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(engines.ENGINE_VARIABLE, "xllamacpp")
-    monkeypatch.setattr(engines, "installed", lambda name: True)
+    monkeypatch.setattr(engines, "is_installed", lambda name: True)
     assert grid.select_engine(None)[0] == "xllamacpp"
     assert grid.select_engine("llama_cpp")[0] == "llama_cpp"
 

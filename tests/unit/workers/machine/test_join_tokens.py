@@ -116,7 +116,7 @@ def test_the_environment_must_not_name_another_grid(monkeypatch: pytest.MonkeyPa
 def test_the_machines_configuration_keeps_what_stood_there(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('drain = 5\nprofiles = ["llm"]\nstages_dir = "/ö/\\"x"\n')
     path = joining.write_config(tmp_path, {"broker_url": "redis://:p@h:1/0", "prefix": "x:"})
-    assert joining.configured(tmp_path) == {
+    assert joining.read_config(tmp_path) == {
         "drain": 5, "profiles": ["llm"], "stages_dir": '/ö/"x', "broker_url": "redis://:p@h:1/0",
         "prefix": "x:",
     }  # fmt: skip

@@ -15,7 +15,7 @@ from gridq.profiles.profile import Profile
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from tests.fakes.bench_profile import BenchProfile
 from workers.machine import probing
-from workers.machine.probing import probe_machine, probe_for_seat
+from workers.machine.probing import probe_for_seat, probe_machine
 
 
 class Raising(BenchProfile):

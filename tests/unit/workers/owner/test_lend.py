@@ -125,16 +125,16 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
             Limit(resource="money", window="month", amount=most),
             Limit(resource="requests", window="5h", amount=9),
         ]
-        return [(one.resource, one.amount) for one in terms(share=share).apply_to(offer(limits=limits)).limits]
+        return [
+            (one.resource, one.amount) for one in terms(share=share).apply_to(offer(limits=limits)).limits
+        ]
 
     assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
     assert lent(0.07, 100) == [("money", 7), ("requests", 0)]
     assert lent(1, 7) == [("money", 7), ("requests", 9)]
     seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
     assert [(s.offer.limits[0].amount, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
-    assert seats.missing == [
-        "local: local is not lent: lend.share needs a budget, and the seat has none"
-    ]
+    assert seats.missing == ["local: local is not lent: lend.share needs a budget, and the seat has none"]
     seats = found(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
     assert seats.missing == [
         "bench: bench is not lent: lend.share lends nothing of its money a month: $0.000001"

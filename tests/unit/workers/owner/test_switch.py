@@ -38,7 +38,11 @@ def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_af
 
     switch.pause(tmp_path, "a", until=time.time() + 60)
     switch.pause(tmp_path, None)
-    assert [switch.read_pause(tmp_path, "a", time.time() + 90) is not None, *kept("a", "b")] == [True, True, True]
+    assert [switch.read_pause(tmp_path, "a", time.time() + 90) is not None, *kept("a", "b")] == [
+        True,
+        True,
+        True,
+    ]
     switch.resume(tmp_path, "a")
     assert kept("a", "b") == [False, True]
     switch.pause(tmp_path, None)

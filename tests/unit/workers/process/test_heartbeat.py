@@ -26,12 +26,12 @@ def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env:
     beat = Heartbeat(grid_env.client, grid_env.settings, session, machine="m", kind="bench", capability={})
     session.register()
     began = time.time()
-    ready = beat.advertisement()
+    ready = beat.build_advertisement()
     assert (ready.state, ready.until) == ("ready", None)
     assert ready.since >= began
     session.open_breaker(60, "the key was refused")
     beat.beat()
-    first, second = beat.advertisement(), beat.advertisement()
+    first, second = beat.build_advertisement(), beat.build_advertisement()
     assert (first.state, first.reason) == ("degraded", "the key was refused")
     assert ready.since <= first.since == second.since
     assert first.until is not None
@@ -39,4 +39,4 @@ def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env:
     [seat] = read_live_seats(grid_env.client, scripts.keys)
     assert (seat.state, seat.reason, seat.until is None) == ("degraded", "the key was refused", False)
     session.drain()
-    assert (beat.advertisement().state, beat.advertisement().until) == ("draining", None)
+    assert (beat.build_advertisement().state, beat.build_advertisement().until) == ("draining", None)

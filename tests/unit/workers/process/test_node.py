@@ -40,10 +40,7 @@ def test_without_an_app_it_says_how_it_is_called() -> None:
     for command in ((), ("--help",)):
         said = ran("-m", "workers.process.node", *command)
         assert (said.returncode, said.stdout) == (2, "")
-        assert (
-            said.stderr
-            == "The app comes first, such as: python -m workers.process.node workers --seat NAME\n"
-        )
+        assert said.stderr == "The app must come first: python -m workers.process.node workers --seat NAME\n"
 
 
 def test_what_other_subcommands_need_is_not_loaded(tmp_path: Path) -> None:

@@ -35,6 +35,6 @@ def test_one_that_is_not_what_was_set_is_told(
         found = read_timeouts(app, Scripts(grid_env.client, other), grid_env.settings, "m.a")
     assert found["lease"] > 50
     assert found["message"] == 0
-    assert "the lease in effect is " in caplog.text
+    assert "the effective lease is " in caplog.text
     assert "GRIDQ_LEASE_MS says 3000" in caplog.text
-    assert "no timeout is in effect for message" in caplog.text
+    assert "there is no effective message timeout" in caplog.text

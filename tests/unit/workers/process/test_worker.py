@@ -34,7 +34,7 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
     monkeypatch.setenv("GRIDQ_STAGES", "offered_stages")
     settings.cache_clear()
     config = settings()
-    seat = probe_machine(config, {}).chosen(["local"])[0]
+    seat = probe_machine(config, {}).select(["local"])[0]
     worker = Worker(app, config, seat, ["gridq:local"], 1)
     scripts = worker.session.scripts
     register = scripts.register

@@ -26,7 +26,9 @@ def _live(env: GridEnv, seat: str) -> bool:
 
 def _register(env: GridEnv, seat: str, host: str) -> None:
     scripts = Scripts(env.client, env.settings)
-    taken = scripts.register(seat, "inc", host=host, concurrency=1, queues=[queue_names.LOCAL], record_ttl_ms=60_000)
+    taken = scripts.register(
+        seat, "inc", host=host, concurrency=1, queues=[queue_names.LOCAL], record_ttl_ms=60_000
+    )
     assert taken is None
 
 
