@@ -252,7 +252,7 @@ def test_what_ran_on_a_seat_and_for_whom(grid: Grid) -> None:
     rows = [line.split() for line in out.splitlines()[2:]]
     assert [row[2:4] for row in rows] == [["ann", "bench:any"], ["bob", "bench:any"], ["bob", "bench:any"]]
     assert [row[6:8] for row in rows] == [["done", "$0.30"], ["done", "$0.40"], ["seat", "$0.10"]]
-    assert "3 attempts, 2 of them recorded; used $0.70, wasted $0.10; 40 tokens in, 20 out." in err
+    assert "3 attempts, 2 recorded; used $0.70, wasted $0.10; 40 tokens in, 20 out." in err
     found = told("seat", "log", "m.a", "--limit", "1")
     assert (found["attempts"], len(found["entries"])) == (3, 1)
     assert "Nothing ran on m.none" in run("seat", "log", "m.none")[1]
@@ -266,7 +266,7 @@ def test_the_log_of_a_subscription_says_no_cost(grid: Grid) -> None:
     grid.fail(grid.take("m.sub"), "back", used=0)
     out, err = run("seat", "log", "m.sub")
     assert out.splitlines()[-1].split()[6:9] == ["back", "-", "0+0"]
-    assert "1 attempts, 0 of them recorded; used -, wasted -; 0 tokens in, 0 out." in err
+    assert "1 attempts, 0 recorded; used -, wasted -; 0 tokens in, 0 out." in err
     grid.done(grid.take("m.sub"), used=None, tokens=(7, 8))
     out, err = run("seat", "log", "m.sub")
     assert out.splitlines()[-1].split()[6:9] == ["done", "-", "7+8"]
