@@ -78,7 +78,7 @@ def site(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     made = Site(config)
     made.key("operator", scopes=("operate",))
-    options: dict[str, Any] = {"proxies": ("127.0.0.1",), "origins": (PAGE,)}
+    options: dict[str, Any] = {"trusted_proxies": ("127.0.0.1",), "allowed_origins": (PAGE,)}
     with serving(config, **options) as made.first, serving(config, max_body=2048, **options) as made.second:
         yield made
     for name in made.redis.scan_iter(f"{config.prefix}*", count=1000):
@@ -186,8 +186,8 @@ def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None
     assert [answer.status_code for answer in found] == [401] * BURST + [429] * 3
     error = refused(found[-1], 429, "auth.attempts")
     assert 0 < error["retry_after"] <= 6
-    assert error["bottleneck"] == "the wrong keys of one address (10 at once, then one in 6 s)"
-    assert (error["position"], error["fix"][:29]) == (None, "use a key that is good, or as")
+    assert error["bottleneck"] == "invalid keys per address (10, then one every 6 s)"
+    assert (error["position"], error["fix"][:15]) == (None, "use a valid key")
     for text in (good, site.key()[1]):
         answer = client.get("/v1/models", headers={"x-api-key": text})
         assert answer.status_code == 200, "only who is wrong is kept waiting"

@@ -61,7 +61,7 @@ async def find_job(grid: GridConnection, caller: Caller, given: str) -> str:
     if not _ID.fullmatch(given):
         raise build_not_found_error(given[:128])
     agent = None if caller.sees_all else caller.agent
-    return await grid.call(job_ids.find, grid.client.redis, grid.keys, given, agent=agent)
+    return await grid.call(job_ids.find_job, grid.client.redis, grid.keys, given, agent=agent)
 
 
 @router.post(
@@ -218,7 +218,7 @@ async def jobs(
             raise api_keys.build_scope_error(caller.key, "read-all")
         agent = caller.agent
     page = await grid.call(
-        job_list.jobs, grid.client.redis, grid.keys, limit, state, agent=agent, before=before
+        job_list.list_jobs, grid.client.redis, grid.keys, limit, state, agent=agent, before=before
     )
     lines = [{"job_id": one.job, "status": NOETHER_STATUS[one.state], **one.to_json()} for one in page.jobs]
     return {"jobs": lines, "next": page.after}

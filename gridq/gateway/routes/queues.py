@@ -69,7 +69,7 @@ async def quarantined(request: Request, caller: Reader) -> Any:
     scope `read-all` of all jobs.
     """
     grid: GridConnection = request.app.state.grid
-    found = await grid.call(quarantine.listing, grid.client.redis, grid.keys)
+    found = await grid.call(quarantine.list_quarantined, grid.client.redis, grid.keys)
     return [stage for stage in found if caller.may_see(stage.agent)]
 
 
@@ -101,6 +101,6 @@ async def _act(
     grid: GridConnection = request.app.state.grid
     job = await find_job(grid, caller, body.job)
     by = f"{caller.agent} ({caller.key})" if caller.key else caller.agent
-    now = await grid.call(quarantine.act, grid.client.scripts, verb, job, body.stage, by)
+    now = await grid.call(quarantine.release_or_drop, grid.client.scripts, verb, job, body.stage, by)
     outcome: Literal["released", "dropped"] = "released" if verb == "release" else "dropped"
     return QuarantineResult(job=job, stage=str(body.stage), outcome=outcome, before=not now)

@@ -238,7 +238,7 @@ def test_a_request_of_a_model_api_is_not_for_it(
     body = {"model": "claude-opus-4-6", "messages": [{"role": "user", "content": "a"}]}
     reply = gateway.http.post("/v1/chat/completions", json=body, headers={"x-gridq-deadline": "20"})
     assert reply.status_code >= 500
-    assert "no request of a model API" in reply.text
+    assert "cannot run requests of a model API" in reply.text
     assert worker.asked == []
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
         assert models.read_models(client, Keys(config.prefix)) == {}, (
@@ -252,9 +252,9 @@ def test_another_gateway_takes_over_whom_one_that_stops_served(
     with serving(config, worker_secret=SecretStr(SECRET)) as first:
         enrol(first, worker, config)
         hosts = {id(each): each.server.config.app.state.worker_host for each in (first, gateway)}
-        wait_for(lambda: [host for host in hosts.values() if "alice" in host._served])
-        assert sum("alice" in host._served for host in hosts.values()) == 1
-    wait_for(lambda: "alice" in hosts[id(gateway)]._served)
+        wait_for(lambda: [host for host in hosts.values() if "alice" in host._seats])
+        assert sum("alice" in host._seats for host in hosts.values()) == 1
+    wait_for(lambda: "alice" in hosts[id(gateway)]._seats)
     assert ask(gateway)["state"] == "done"
 
 
@@ -319,7 +319,7 @@ def test_only_so_many_are_enrolled_and_none_of_them_is_turned_away(
     enrol(gateway, worker, config)
     other = {"worker_id": "bob", "url": worker.url}
     error = refused(gateway.http.post("/workers", json=other, headers=SHOWN), 503, "workers.full")
-    assert (error["bottleneck"], error["limit"]) == ("the 1 workers that a grid takes over HTTP", 1)
+    assert (error["bottleneck"], error["limit"]) == ("the limit of 1 workers over HTTP", 1)
     enrol(gateway, worker, config, "another-model")
     assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
     gateway.post("/workers", other, 201, headers=SHOWN)

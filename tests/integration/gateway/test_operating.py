@@ -156,7 +156,10 @@ def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway
     client.delete(keys("memory_full"))
     data = client.get(keys("schema"))
     client.set(keys("schema"), 9)
-    assert told("broker.schema") == ("the grid's data are of another version", "the version of this gateway")
+    assert told("broker.schema") == (
+        "the grid's data belongs to another version of gridq",
+        "the version of this gateway",
+    )
     client.set(keys("schema"), data) if data else client.delete(keys("schema"))
     reply = gateway.http.get("/ready")
     assert (reply.status_code, "retry-after" in reply.headers) == (200, False)

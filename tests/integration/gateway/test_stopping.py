@@ -36,8 +36,11 @@ def test_what_has_not_ended_is_refused_in_each_apis_words_and_its_job_cancelled(
             jobs = [each.job for each in served.grid.client.jobs(len(CHATS))]
         for each in asked:
             error = refused(each.result(), 503, "gateway.stopping")
-            assert (error["bottleneck"], error["retry_after"]) == ("this gateway, which stops", 1.0)
-            assert (error["position"], error["fix"]) == (None, "ask another one")
+            assert (error["bottleneck"], error["retry_after"]) == (
+                "this gateway, which is shutting down",
+                1.0,
+            )
+            assert (error["position"], error["fix"]) == (None, "retry at another gateway")
     wait_for(lambda: {served.grid.client.status(job) for job in jobs} == {JobState.CANCELLED})
     assert not [record for record in caplog.records if record.exc_info]
 
