@@ -16,7 +16,7 @@ from gridq.protocol.models import Demand, Effect, Json, StageCall
 __all__ = ["ProfileConformance"]
 
 
-def _raised(act: Callable[[], object]) -> GridError | None:
+def _catch(act: Callable[[], object]) -> GridError | None:
     try:
         act()
     except GridError as error:
@@ -25,10 +25,11 @@ def _raised(act: Callable[[], object]) -> GridError | None:
 
 
 class ProfileConformance:
-    """What every profile must do; subclass it in a pytest module and set its fields.
+    """The tests that every profile must pass; subclass it in a pytest module and set its fields.
 
-    `profile` is the class, `effects` pairs example effects with the queue each must need, `capabilities` are
-    descriptors of seats as JSON, and `served` lists, for each of them, the effects (by index) it must serve.
+    `profile` is the class. `effects` pairs example effects with the queue that each must demand.
+    `wrong_effects` are effects that must be rejected. `capabilities` are descriptions of seats as JSON, and
+    `served` lists for each of them the effects, by index, that it must serve. The probe gets `probe_config`.
 
         class TestMine(ProfileConformance):
             profile = MyProfile
@@ -69,7 +70,7 @@ class ProfileConformance:
 
     def test_a_wrong_effect_is_a_graph_error_with_a_fix(self) -> None:
         for fields in self.wrong_effects:
-            error = _raised(lambda fields=fields: self.profile().demand(Effect(**fields)))  # type: ignore[misc]
+            error = _catch(lambda fields=fields: self.profile().demand(Effect(**fields)))  # type: ignore[misc]
             assert isinstance(error, GraphError), fields
             assert error.path or error.expected, fields
 
@@ -89,7 +90,7 @@ class ProfileConformance:
             assert Capability.model_validate_json(capability.model_dump_json()) == capability
 
     def test_matching_agrees_with_queues(self) -> None:
-        """A seat meets a demand exactly where it serves its queue, and the examples say which."""
+        """A seat must match exactly the demands that the examples list."""
         profile = self.profile()
         assert len(self.served) == len(self.capabilities)
         for example, wanted in zip(self.capabilities, self.served, strict=True):
@@ -112,20 +113,20 @@ class ProfileConformance:
         began = time.monotonic()
         report = profile.probe(self.probe_config)
         took = time.monotonic() - began
-        assert took < self.probe_seconds * 2, "a probe has two seconds (four allowed on a busy machine)"
+        assert took < self.probe_seconds * 2, "a probe may take two seconds (four on a busy machine)"
         names = [offer.name for offer in report.found]
         assert len(names) == len(set(names)), "seat names are unique on a machine"
         for offer in report.found:
             capability = profile.Capability.model_validate(offer.capability)
             assert profile.queues(capability)
-        assert report.found or report.missing, "nothing found and no reason given"
+        assert report.found or report.missing, "nothing was found, and no reason was given"
         assert all(sentence.strip() for sentence in report.missing)
 
     def test_unknown_implementation_is_the_stages_fault(self) -> None:
         profile = self.profile()
         call = StageCall(id="s", name="s", path="$", implementation=f"{profile.kind}:no_such_thing")
-        error = _raised(lambda: profile.run(call, None, StageContext()))
-        assert isinstance(error, StageError), "any other error is tried again elsewhere"
+        error = _catch(lambda: profile.run(call, None, StageContext()))
+        assert isinstance(error, StageError), "any other error would be tried again on another seat"
         assert error.expected or error.fix
 
     def test_metrics_and_health_do_not_block(self) -> None:

@@ -32,12 +32,12 @@ CORE_EFFECTS = frozenset(
 
 
 class StageContext:
-    """What a running stage may use: where its tokens go, when it must stop, what it reports.
+    """What a running stage gets from the grid: its deadline, cancellation, and where to send pieces and
+    usage.
 
-    `attempt` counts how often the stage was begun, this time included: an outside system can tell a repeated
-    call by it. `deadline` is in seconds of `time.monotonic()`. `emit` takes a piece of the answer as it is
-    made. `cancelled` is set when the result is no longer wanted: a runner looks at it (or waits on it) at
-    least each second and then calls `check`.
+    `attempt` counts the starts of the stage, this one included, so that another system can recognize a
+    repeated call. `deadline` is in seconds of `time.monotonic()`. `cancelled` is set when the result is no
+    longer wanted; a runner checks it, or waits for it, at least once a second, and then calls `check`.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class StageContext:
         self._lock = threading.Lock()
 
     @property
-    def streaming(self) -> bool:
-        """Whether somebody asked for the pieces."""
+    def is_streaming(self) -> bool:
+        """Whether the caller asked for pieces of the answer."""
         return self._emit is not None
 
     def emit(self, piece: Json) -> None:
-        """Hand over one piece of the answer (a JSON value, for a model its text so far unseen)."""
+        """Send one piece of the answer: a JSON value; for a model, the new text."""
         if self._emit is not None and not self.cancelled.is_set():
             self._emit(piece)
 
     def report(self, usage: Usage) -> None:
-        """Replace what this attempt has used so far; of no thing more than `protocol.MAX_USAGE` counts."""
+        """Set what this attempt has used so far, at most MAX_USAGE of anything."""
         self.usage = usage.clamp()
 
     def on_cancel(self, act: Callable[[], None]) -> None:
-        """Call `act` when the stage is cancelled (at once where it already is): kill a child, close a
+        """Call `act` when the stage is cancelled, or now if it already is: to kill a child, or close a
         connection.
         """
         with self._lock:
@@ -82,7 +82,7 @@ class StageContext:
         act()
 
     def cancel(self) -> None:
-        """Set `cancelled` and call what `on_cancel` was given; harmless where it was cancelled before."""
+        """Set `cancelled` and call what was passed to `on_cancel`; a second call does nothing."""
         with self._lock:
             self.cancelled.set()
             acts, self._on_cancel = self._on_cancel, []
@@ -90,97 +90,100 @@ class StageContext:
             act()
 
     def check(self) -> None:
-        """Raise JobCancelled where the stage was cancelled."""
+        """Raise JobCancelled if the stage was cancelled."""
         if self.cancelled.is_set():
             raise JobCancelled("The stage was cancelled while it ran")
 
 
 class Profile(ABC):
-    """The base of every profile. Methods without a body here have a default that fits most kinds."""
+    """The base of every profile; abstract methods are required, the others have defaults that fit most
+    kinds.
+    """
 
     kind: ClassVar[str]
     Capability: ClassVar[type[BaseModel]]
 
     @abstractmethod
     def queues(self, capability: BaseModel) -> list[str]:
-        """Every queue that a seat with this capability serves, its exact one first."""
+        """Return every queue that a seat with this capability serves, the most specific first."""
 
     @abstractmethod
     def demand(self, effect: Effect) -> Demand | None:
-        """What `effect` needs, or None where it is not this profile's. A wrong field raises GraphError."""
+        """Return what `effect` needs, or None if another profile owns it; raise GraphError if a field is
+        invalid.
+        """
 
     @abstractmethod
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
-        """Whether a seat with `capability` meets `demand`; numbers are compared as numbers."""
+        """Return whether a seat with `capability` meets `demand`; compare numbers as numbers."""
 
     def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
-        """In words what a seat lacks for `demand`; empty where `matches` holds."""
+        """Return in words what a seat lacks for `demand`; empty if it matches."""
         return "" if self.matches(demand, capability) else "it does not meet the demand"
 
     @abstractmethod
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
-        """What this machine has, within two seconds.
+        """Return the seats of this machine, within two seconds.
 
-        `config` is what the machine's seats file has for the kind: its table (`[kind]`), the list of its
-        tables (`[[kind]]`), or an empty table. ConfigError: it is wrong.
+        `config` is the kind's part of the machine's seats file: its table (`[kind]`), the list of its tables
+        (`[[kind]]`), or an empty table. Raise ConfigError if it is invalid.
         """
 
     @abstractmethod
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         """Run `stage` on input `value` and return its output.
 
-        StageError: the stage's own fault, not tried again. SeatError: this seat's fault, tried elsewhere.
+        Raise StageError if the stage itself is at fault, which ends it, and SeatError if this seat is at
+        fault, so that the grid tries another one.
         """
 
     def stages(self) -> list[dict[str, Json]]:
-        """Stages that come with the profile, as stage files state them."""
+        """Return the stages that come with the profile, in the form of stage files."""
         return []
 
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:  # noqa: B027 most have nothing to do
-        """Make ready to run on this seat: called once, in the seat's own worker, before the first `run`."""
+        """Prepare to run stages of this seat; called once in the seat's worker, before the first `run`."""
 
     def close(self) -> None:  # noqa: B027
-        """Give back what `open` and `run` took: children, memory, connections."""
+        """Release what `open` and `run` hold: children, memory, connections. It may be called twice."""
 
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
-        """What running `stage` will use, as far as is known before."""
+        """Return what running `stage` is expected to use."""
         return Estimate()
 
-    def account(self, usage: Usage) -> Usage:
-        """The usage with this kind's prices applied."""
-        return usage
-
     def families(self, capability: BaseModel) -> Mapping[str, Sequence[str]]:
-        """Of what a seat runs for one of its queues, the families, as the operator's budgets name them; a
-        queue that is missing has none.
+        """Return by queue the model families that the operator's budgets may name; a missing queue has
+        none.
         """
         return {}
 
     def prices(self, capability: BaseModel) -> tuple[int, int] | None:
-        """The dearest prices of a seat: micro-dollars a million tokens, in and out. None: it has none."""
+        """Return the highest prices of a seat in micro-dollars per million tokens, in and out; None: no
+        price.
+        """
         return None
 
     def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
-        """What an hour of one slot of a seat costs, in micro-dollars; `config` as `open` is given it. None:
-        its time has no price.
+        """Return the price of an hour of one slot in micro-dollars; None: no price. `open` gets the same
+        `config`.
         """
         return None
 
     def warm_queues(self) -> Sequence[str]:
-        """The queues whose work starts soonest here, as their model is loaded; must not block."""
+        """Return the queues whose work starts soonest here, because their model is loaded; must not block."""
         return ()
 
     def metrics(self) -> dict[str, float]:
-        """Numbers for the seat's advertisement; must not block."""
+        """Return numbers for the seat's advertisement; must not block."""
         return {}
 
     def health(self) -> str:
-        """Empty where the seat can work, else why not; must not block."""
+        """Return why the seat cannot work, or an empty text if it can; must not block."""
         return ""
 
 
 def list_installed() -> dict[str, EntryPoint]:
-    """Every installed profile's entry point, by name."""
+    """Return the entry point of every installed profile, by name."""
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
@@ -189,12 +192,12 @@ def load_profiles(names: tuple[str, ...]) -> dict[str, Profile]:
     """Return an instance of each profile in `names`, the value of `GRIDQ_PROFILES`, by its kind.
 
     A name is that of an installed profile (`llm`), or a class that can be imported (`my_pkg:MyProfile`).
-    Raises ConfigError if a profile is not installed, cannot be imported or is no Profile, and if two of them
-    have the same kind.
+    Raises ConfigError if a profile is not installed, cannot be imported or is not a Profile, and if two have
+    the same kind.
     """
     loaded: dict[str, Profile] = {}
     for name in names:
-        profile = _profile_class(name)()
+        profile = _find_class(name)()
         if profile.kind in loaded:
             raise ConfigError(
                 f"Two profiles have the kind {profile.kind!r}",
@@ -204,7 +207,7 @@ def load_profiles(names: tuple[str, ...]) -> dict[str, Profile]:
     return loaded
 
 
-def _profile_class(name: str) -> type[Profile]:
+def _find_class(name: str) -> type[Profile]:
     if ":" in name:
         return _import_class(name)
     points = list_installed()
@@ -250,12 +253,12 @@ def _import_class(reference: str) -> type[Profile]:
 
 
 def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: str = "") -> Demand | None:
-    """The one demand of a stage with `effects`, or None where it needs no capability of a profile.
+    """Return the demand of a stage with `effects`, or None if it needs no capability of a profile.
 
-    UnknownCapability: an effect that no profile knows. CapabilityConflict: effects of two kinds, or two
-    queues of one.
+    Raises UnknownCapability for an effect that no profile knows, and CapabilityConflict if the effects demand
+    more than one queue.
     """
-    demands: dict[str, Demand] = {}  # a chain by all of its queues
+    demands: dict[str, Demand] = {}  # by all queues of their alternatives
     for effect in effects:
         if effect.effect in CORE_EFFECTS:
             continue
@@ -269,7 +272,7 @@ def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: st
                 f"No enabled profile knows the effect {effect.effect!r}",
                 {
                     "path": path,
-                    "expected": "an effect of the core, or of a profile among "
+                    "expected": "an effect of the core or of an enabled profile: "
                     + (", ".join(sorted(profiles)) or "none"),
                     "fix": "add the profile that owns it to GRIDQ_PROFILES",
                 },
@@ -277,6 +280,6 @@ def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: st
     if len(demands) > 1:
         raise CapabilityConflict(
             "The stage needs " + " and ".join(sorted(demands)) + " at once",
-            {"path": path, "expected": "one capability a stage", "fix": "split the stage in two"},
+            {"path": path, "expected": "one capability per stage", "fix": "split the stage"},
         )
     return next(iter(demands.values()), None)

@@ -1,7 +1,7 @@
-"""Passing a request of a model API on: the one walk of `llm:api_request`, whatever API format the seat speaks.
+"""Forward a request of a model API to a seat: the stage `llm:api_request`, in every API format.
 
-The seat is a `Speaker`; where it speaks another API format than the one that was asked, a translating speaker
-stands before it. What goes out is what the asked API format's own client expects.
+If the seat's backend has another API format than the request, an adapter translates the request and the
+answer. The output is what a client of the request's API format expects.
 """
 
 from __future__ import annotations
@@ -11,170 +11,136 @@ import contextlib
 import sys
 import time
 from array import array
-from collections.abc import Callable, Generator
-from typing import Protocol, TypeVar
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.anthropic.from_chat import ChatAsMessages
-from workers.model_apis.google.api import GOOGLE
-from workers.model_apis.google.from_chat import ChatAsGoogle
-from workers.model_apis.openai.from_messages import MessagesAsChat
-from workers.model_apis.request import ODD, OPENAI, Asked, placed
-from workers.model_apis.stages import embedding_usage
-from workers.model_apis.usage import openai_usage
-from workers.model_apis.whole_answers import Chunks, Events, Whole
-
-T = TypeVar("T")
+from workers.model_apis.adapters import adapt_backend, parse_answer
+from workers.model_apis.answer_assembly import AnswerAssembler, ChatAssembler, MessageAssembler
+from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, add_path
+from workers.model_apis.backend import Backend
+from workers.model_apis.stages import complete_embedding_usage
+from workers.model_apis.usage import parse_openai_usage
 
 REPORT_SECONDS = 0.2
-"""Between two reports of what a stream has used so far; the last comes with its end, however it ends."""
+"""Interval between usage reports of a stream. The last report follows when the stream ends or fails."""
 
 
-class Speaker(Protocol):
-    """Who makes the call: an endpoint or an engine, in the API format named by `api`."""
+def forward_request(request: ApiRequest, model: str, context: StageContext, backend: Backend) -> Json:
+    """Send `request` with the seat's `model` and return the complete answer.
 
-    @property
-    def api(self) -> str: ...
-    @property
-    def strict(self) -> bool:
-        """Whether it refuses what the vendor's own API does not have."""
-
-    def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        """One call, its whole answer. StageError, SeatError."""
-
-    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """One call, its answer event by event; an event that tells of an error is raised."""
-
-    def malformed(self, reason: str) -> SeatUnavailable:
-        """The error for an answer that is not of the API format."""
-
-
-def in_api_format(api: str, seat: Speaker) -> Speaker:
-    """`seat` as one that speaks `api`."""
-    if seat.api == api:
-        return seat
-    if seat.api == GOOGLE:
-        chat = ChatAsGoogle(seat)
-        return chat if api == OPENAI else MessagesAsChat(chat, thinks=True)
-    return ChatAsMessages(seat) if api == OPENAI else MessagesAsChat(seat)
-
-
-def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> Json:
-    """Make the call that was `asked` with the seat's `model`; returns the whole answer, hands its pieces to
-    `context`.
-
-    Usage is reported to `context` as it becomes known.
-    StageError: the request's fault, details.status says which. SeatError: the seat's.
+    Streams the events to `context` if its client asked for a stream, and reports usage to `context` as it
+    becomes known. Raises StageError if the request is at fault, with its HTTP status in `details.status`,
+    and SeatError if the seat is.
     """
-    speaker = in_api_format(asked.api, seat)
-    body = {**asked.body, "model": model}
+    adapted = adapt_backend(request.api, backend)
+    body = {**request.body, "model": model}
     body.pop("stream", None)
     try:
-        if asked.embeddings:
-            return _embed(asked, body, context, speaker)
-        whole: Whole = Chunks(asked) if asked.api == OPENAI else Events(asked)
-        if context.streaming:
-            _stream(asked, body, context, speaker, whole)
+        if request.wants_embeddings:
+            return _forward_embeddings(request, body, context, adapted)
+        assembler: AnswerAssembler = (
+            ChatAssembler(request) if request.api == OPENAI else MessageAssembler(request)
+        )
+        if context.is_streaming:
+            _forward_stream(request, body, context, adapted, assembler)
         else:
             body.pop("stream_options", None)
-            answer = speaker.post(asked.path, body, context)
-            heard(speaker, whole.take, answer)
-            context.report(heard(speaker, whole.spent))
-        return heard(speaker, whole.answer)
+            answer = adapted.post(request.path, body, context)
+            parse_answer(adapted, assembler.add_answer, answer)
+            context.report(parse_answer(adapted, assembler.compute_usage))
+        return parse_answer(adapted, assembler.build_answer)
     except StageError as error:
-        raise placed(error, asked.place) from None
+        raise add_path(error, request.location) from None
 
 
-def heard(speaker: Speaker, read: Callable[..., T], *told: Json) -> T:
-    """What `read` makes of something the seat sent; the seat's fault where it has not the API format's shape."""
-    try:
-        return read(*told)
-    except ODD as exc:
-        raise speaker.malformed(f"what it sent is not of the API format ({exc})") from None
-
-
-def _stream(
-    asked: Asked, body: dict[str, Json], context: StageContext, speaker: Speaker, whole: Whole
+def _forward_stream(
+    request: ApiRequest,
+    body: dict[str, Json],
+    context: StageContext,
+    backend: Backend,
+    assembler: AnswerAssembler,
 ) -> None:
-    told = Telling(asked, context)
-    due = 0.0
+    relay = StreamRelay(request, context)
+    next_report = 0.0
     try:
-        with contextlib.closing(speaker.stream(asked.path, body, context)) as events:
+        with contextlib.closing(backend.stream(request.path, body, context)) as events:
             for event in events:
-                says = heard(speaker, whole.add, event)
-                if time.monotonic() >= due:
-                    context.report(heard(speaker, whole.spent))
-                    due = time.monotonic() + REPORT_SECONDS
-                told.tell(event, says)
-        if not whole.complete:
-            raise SeatUnavailable("The endpoint ended its stream before its answer was complete")
+                has_content = parse_answer(backend, assembler.add_event, event)
+                if time.monotonic() >= next_report:
+                    context.report(parse_answer(backend, assembler.compute_usage))
+                    next_report = time.monotonic() + REPORT_SECONDS
+                relay.send(event, has_content)
+        if not assembler.is_complete:
+            raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
     finally:
-        with contextlib.suppress(*ODD):  # what it was told of its usage so far may be of an odd shape
-            context.report(whole.spent())
-    if isinstance(whole, Chunks):
-        told.usage(whole)
+        with contextlib.suppress(*SHAPE_ERRORS):  # the usage that it stated so far may be malformed
+            context.report(assembler.compute_usage())
+    if isinstance(assembler, ChatAssembler):
+        relay.send_usage(assembler)
 
 
-class Telling:
-    """Which events of a stream the client gets, and when.
+class StreamRelay:
+    """Decides which events of a stream the client gets, and when.
 
-    Events that say nothing yet (a role, an empty block) wait for the first that does: until then another seat
-    may still be asked.
+    Events without content (a role, an empty block) wait for the first one with content: until then another
+    seat can still take over.
     """
 
-    def __init__(self, asked: Asked, context: StageContext) -> None:
-        options = asked.body.get("stream_options")
-        self._begun = False
-        self._chunks = asked.api == OPENAI
-        self._usage_asked = isinstance(options, dict) and bool(options.get("include_usage"))
-        self._usage: dict[str, Json] | None = None
+    def __init__(self, request: ApiRequest, context: StageContext) -> None:
+        options = request.body.get("stream_options")
+        self._started = False
+        self._is_openai = request.api == OPENAI
+        self._include_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        self._usage_event: dict[str, Json] | None = None
         self._context = context
-        self._held: list[dict[str, Json]] = []
+        self._deferred: list[dict[str, Json]] = []
 
-    def tell(self, event: dict[str, Json], says: bool) -> None:
+    def send(self, event: dict[str, Json], has_content: bool) -> None:
+        """Send `event` to the client, or defer it."""
         if event.get("type") == "ping":
             return
-        if self._chunks and event.get("usage") and not event.get("choices"):
-            self._usage = event  # a seat may say it again and again, the client hears it once, at the end
+        if self._is_openai and event.get("usage") and not event.get("choices"):
+            self._usage_event = event  # a seat may repeat it; the client gets it once, at the end
             return
-        if not says and not self._begun:
-            self._held.append(event)
+        if not has_content and not self._started:
+            self._deferred.append(event)
             return
-        self._begun = True
-        held, self._held = self._held, []
-        for each in (*held, event):
+        self._started = True
+        deferred, self._deferred = self._deferred, []
+        for each in (*deferred, event):
             self._context.emit(each)
 
-    def usage(self, whole: Chunks) -> None:
-        """The chunk of the usage for a client that asked for it, made up where the endpoint sent none."""
-        if self._usage_asked:
-            last = self._usage or {**whole.head(), "choices": []}
-            self._context.emit({**last, "usage": whole.stated()})
+    def send_usage(self, assembler: ChatAssembler) -> None:
+        """Send the usage chunk if the client asked for it. Create it if the endpoint sent none."""
+        if self._include_usage:
+            last = self._usage_event or {**assembler.build_head(), "choices": []}
+            self._context.emit({**last, "usage": assembler.build_usage()})
 
 
-def _embed(asked: Asked, body: dict[str, Json], context: StageContext, speaker: Speaker) -> dict[str, Json]:
-    answer = speaker.post(asked.path, body, context)
+def _forward_embeddings(
+    request: ApiRequest, body: dict[str, Json], context: StageContext, backend: Backend
+) -> dict[str, Json]:
+    answer = backend.post(request.path, body, context)
     data = answer.get("data")
     if not isinstance(data, list) or not all(isinstance(item, dict) and "embedding" in item for item in data):
-        raise speaker.malformed("its answer has no embeddings")
-    write = _as_text if body.get("encoding_format") == "base64" else _as_numbers
+        raise backend.make_format_error("its answer has no embeddings")
+    convert = _encode_vector if body.get("encoding_format") == "base64" else _decode_vector
     try:
         data = [
-            {"object": "embedding", "index": index, **item, "embedding": write(item["embedding"])}
+            {"object": "embedding", "index": index, **item, "embedding": convert(item["embedding"])}
             for index, item in enumerate(data)
         ]
         data.sort(key=lambda item: int(item["index"]))
     except (TypeError, ValueError, OverflowError):
-        raise speaker.malformed("its embeddings are no numbers") from None
-    usage = embedding_usage(answer.get("usage"), body)
-    context.report(openai_usage(usage))
+        raise backend.make_format_error("its embeddings are not numbers") from None
+    usage = complete_embedding_usage(answer.get("usage"), body)
+    context.report(parse_openai_usage(usage))
     return {"object": "list", "model": body["model"], **answer, "data": data, "usage": usage}
 
 
-def _as_text(vector: Json) -> str:
-    """A vector as the base64 of its 32-bit floats, little-endian: `encoding_format` base64."""
+def _encode_vector(vector: Json) -> str:
+    """Return a vector as the base64 of its 32-bit floats, little-endian."""
     if isinstance(vector, str):
         return vector
     numbers = array("f", vector)
@@ -183,7 +149,8 @@ def _as_text(vector: Json) -> str:
     return base64.b64encode(numbers.tobytes()).decode("ascii")
 
 
-def _as_numbers(vector: Json) -> list[float]:
+def _decode_vector(vector: Json) -> list[float]:
+    """Return a vector as a list of numbers."""
     if not isinstance(vector, str):
         return list(vector)
     numbers = array("f")

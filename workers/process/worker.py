@@ -58,9 +58,7 @@ class SeatRunner:
     def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if self.profile is None or stage.implementation.startswith(("builtin:", "python:")):
             return stages.run_builtin(stage, value, context)
-        output = self.profile.run(stage, value, context)
-        context.report(self.profile.account(context.usage))
-        return output
+        return self.profile.run(stage, value, context)
 
 
 class Worker:
