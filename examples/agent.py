@@ -3,8 +3,8 @@
     python examples/agent.py                  # a graph that needs no model
     python examples/agent.py examples/briefing.json examples/briefing-input.json
 
-All that an agent needs is the grid's address, in GRIDQ_BROKER_URL; where `gridq up` runs or the machine has
-joined, not even that.
+An agent only needs the grid's address in GRIDQ_BROKER_URL. On a machine that runs `gridq up` or has joined a
+grid, it does not even need that.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridq import GridError, run_graph
 
-# A graph is JSON: a tree of operators over stages. These two greetings are made side by side, then joined.
+# A graph is JSON: a tree of operators and stages. Two stages run concurrently; a third joins their outputs.
 graph = {
     "root": {
         "op": "Sequential",
@@ -34,9 +34,9 @@ value = {"name": "Ada"}
 if len(sys.argv) == 3:
     graph, value = (json.loads(Path(name).read_text()) for name in sys.argv[1:])
 
-# `delay` sends it and returns a Celery AsyncResult; `get` waits for the whole graph's answer.
+# `delay` submits the graph and returns a Celery AsyncResult; `get` waits for the answer.
 sent = run_graph.delay(graph, value)
 try:
     print(sent.get(timeout=120))
-except GridError as error:  # which stage failed, where, why, and what to do about it
+except GridError as error:  # says which stage failed, why, and what you can do
     sys.exit(str(error))

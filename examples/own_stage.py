@@ -1,10 +1,10 @@
-"""A stage of one's own, and a graph that uses it.
+"""Your own stage, and a graph that uses it.
 
-A machine offers the stage to the whole grid; it runs only there, where the module can be imported:
+A machine that can import this module offers the stage to the whole grid:
 
     PYTHONPATH=examples GRIDQ_STAGES=own_stage gridq up      # or: celery -A workers worker --seat local
 
-Then any agent may use it in its graphs, this file too:
+Then every agent can use it in graphs, such as this file:
 
     python examples/own_stage.py "to be or not to be"
 """
@@ -17,9 +17,9 @@ from gridq import GridError, run_graph, stage
 
 @stage(effects="Process", input="Text", output="Any")
 def frequent_words(text):
-    """The words of a text, the most frequent first."""
-    # Plain Python: it takes the stage's input and returns its output, both JSON. `effects` says that it runs
-    # as code on a machine and needs neither a model nor the network.
+    """Return the words of a text, the most frequent first."""
+    # Plain Python: it takes the stage's input and returns its output, both JSON. The effect `Process` says
+    # that it runs code on a machine, and needs neither a model nor the network.
     return [word for word, _ in Counter(text.lower().split()).most_common()]
 
 
@@ -27,7 +27,7 @@ graph = {
     "root": {
         "op": "Sequential",
         "stages": [
-            {"op": "Stage", "id": "frequent_words"},  # goes to a machine that offers it
+            {"op": "Stage", "id": "frequent_words"},  # runs on a machine that offers it
             {"op": "Stage", "id": "join", "config": {"separator": ", "}},  # built in: runs anywhere
         ],
     }

@@ -1,8 +1,9 @@
-"""gridq pools LLM seats and idle GPUs behind Celery queues named per capability.
+"""gridq pools LLM seats and idle GPUs behind Celery queues that are named after capabilities.
 
-Agents send a task or a whole composition graph; the grid splits it, sends each stage to whoever has the
-capability, the budget and a free slot, and answers. Everything here needs only the broker's URL
-(GRIDQ_BROKER_URL).
+In: a task or a graph from an agent, and the server's URL (GRIDQ_BROKER_URL).
+Out: the answer. The grid splits a graph into stages, and runs each on a seat that has the capability, the
+budget and a free slot.
+Imported by: agents, and authors of stages and profiles.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ __all__ = [  # noqa: RUF022 grouped by what they are for
     "GridError",
 ]  # fmt: skip
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "gridq.tasks": ("run_graph", "complete", "chat", "embed"),
     "gridq.client": ("submit", "result", "stream", "cancel", "Client", "AsyncClient", "Piece"),
     "gridq.stages": ("stage",),
     "gridq.profiles.profile": ("Profile", "StageContext"),
     "gridq.errors": ("GridError",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, when it is asked for: `import gridq` alone loads neither Celery nor redis."""
-    if name not in _HOME_OF:
+    """Import a name when it is first used, so that `import gridq` alone loads neither Celery nor redis."""
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'gridq' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
+    value = getattr(import_module(_MODULE_BY_NAME[name]), name)
     globals()[name] = value
     return value
 

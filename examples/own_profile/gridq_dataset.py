@@ -1,7 +1,8 @@
-"""Data sets as a kind of capability: a stage that reads one goes to a machine where it lies.
+"""Data sets as a kind of capability: a stage that reads a data set runs on a machine that has it.
 
-Machines name a folder of CSV files in their seats file (`[dataset]`, `folder = "/data"`). A graph says
-`{"op": "Stage", "id": "dataset_rows", "config": {"name": "orders"}}`: it waits in the queue `dataset:orders`.
+A machine names a folder of CSV files in its seats file (`[dataset]`, `folder = "/data"`). The stage
+`{"op": "Stage", "id": "dataset_rows", "config": {"name": "orders"}}` of a graph waits in the queue
+`dataset:orders`.
 """
 
 import csv
@@ -18,7 +19,7 @@ ROWS = "dataset:rows"
 
 
 class Datasets(BaseModel):
-    """What a seat tells the grid of itself."""
+    """What a seat advertises to the grid."""
 
     names: list[str]
 
@@ -27,31 +28,31 @@ class DatasetProfile(Profile):
     kind = "dataset"
     Capability = Datasets
 
-    def queues(self, capability):  # every queue that such a seat serves
+    def queues(self, capability):  # the queues that such a seat serves
         return [queue_names.make_queue_name(self.kind, name) for name in capability.names]
 
-    def demand(self, effect):  # the queue that an effect of a stage needs; None: it is another profile's
+    def demand(self, effect):  # the queue that an effect needs; None: another profile's
         if effect.effect != "Dataset":
             return None
         name = effect.fields.get("name")
         if not isinstance(name, str) or not name:
-            raise InvalidField("A Dataset effect names no data set", {"path": "name", "expected": "a text"})
+            raise InvalidField("A Dataset effect needs a name", {"path": "name", "expected": "a text"})
         return Demand(queue=queue_names.make_queue_name(self.kind, name))
 
     def matches(self, demand, capability):
         return demand.queue in self.queues(capability)
 
-    def probe(self, config):  # what this machine has, or why it has nothing
+    def probe(self, config):  # the seats of this machine, or why there are none
         folder = Path(config.get("folder", "datasets"))
         names = sorted(path.stem for path in folder.glob("*.csv"))
         if not names:
-            return ProbeReport(missing=[f"No CSV file is in {folder}"])
+            return ProbeReport(missing=[f"{folder} has no CSV files"])
         settings = {"folder": str(folder)}  # stays on the machine
         return ProbeReport(
             found=[SeatOffer(name="datasets", kind=self.kind, capability={"names": names}, config=settings)]
         )
 
-    def open(self, capability, config):  # in the seat's worker, before its first stage
+    def open(self, capability, config):  # in the seat's worker, before the first stage
         self.folder = Path(config["folder"])
 
     def stages(self):  # the stages that come with it
@@ -59,9 +60,9 @@ class DatasetProfile(Profile):
         types = {"input": {"kind": "Any"}, "output": {"kind": "Any"}}
         return [{"name": "dataset_rows", "implementation": ROWS, "effects": effects, **types}]
 
-    def run(self, stage, value, context):  # one stage: its input in, its output out
+    def run(self, stage, value, context):  # runs one stage and returns its output
         if stage.implementation != ROWS:
-            raise StageError("There is no such stage", {"path": stage.path, "expected": ROWS})
+            raise StageError("The dataset profile has no such stage", {"path": stage.path, "expected": ROWS})
         name = stage.effects[0].fields["name"]
         with (self.folder / f"{name}.csv").open(newline="") as file:
             return list(csv.DictReader(file))

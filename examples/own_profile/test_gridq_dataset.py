@@ -1,4 +1,4 @@
-"""gridq's own suite for profiles, over this one."""
+"""gridq's conformance tests for profiles, run for this one."""
 
 from gridq_dataset import DatasetProfile
 
