@@ -236,6 +236,7 @@ def test_what_is_not_there_is_nothing(client: Client) -> None:
 
 
 def _steady(error: GridError) -> dict[str, Any]:
-    """What an error says, but for what differs each time."""
-    told = {name: value for name, value in error.details.items() if name not in ("worker", "attempt", "waited_seconds")}
-    return {"message": error.message, "code": error.code, **told}
+    """Return what an error says, except what differs each time."""
+    changing = ("worker", "attempt", "waited_seconds")
+    details = {name: value for name, value in error.details.items() if name not in changing}
+    return {"message": error.message, "code": error.code, **details}

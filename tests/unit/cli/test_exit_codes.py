@@ -58,7 +58,7 @@ def program(error: BaseException) -> typer.Typer:
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "fail"], ["fail", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(arguments: list[str]) -> None:
+def test_debug_shows_the_traceback_in_any_position(arguments: list[str]) -> None:
     app = program(errors.ConfigError("broken", {"fix": "mend it"}))
     plain = CliRunner().invoke(app, ["fail"])
     assert plain.exit_code == 2
@@ -74,7 +74,7 @@ def test_ctrl_c_is_130() -> None:
     assert CliRunner().invoke(program(KeyboardInterrupt()), ["fail"]).exit_code == 130
 
 
-def test_the_error_that_ended_a_job_is_told_and_exits_with_1(capsys: Any) -> None:
+def test_the_error_of_a_job_is_printed_and_exits_with_1(capsys: Any) -> None:
     seen: list[errors.GridError] = []
     with pytest.raises(typer.Exit) as caught, exit_on_job_error(seen.append):
         # An error of the graph as well: it came from the grid, where the graph had been accepted.
@@ -85,6 +85,6 @@ def test_the_error_that_ended_a_job_is_told_and_exits_with_1(capsys: Any) -> Non
 
 
 @pytest.mark.parametrize("error", [errors.WaitTimeout("late"), errors.BrokerUnreachable("away")])
-def test_what_stops_only_the_waiting_passes(error: errors.GridError) -> None:
+def test_errors_that_only_end_the_waiting_propagate(error: errors.GridError) -> None:
     with pytest.raises(type(error)), exit_on_job_error():
         raise error

@@ -40,16 +40,14 @@ def test_json_in_a_file_and_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("text", ["{", "", "NaN", "[1, Infinity]", "{'a': 1}"])
-def test_what_is_no_json_is_an_error_that_says_where(text: str) -> None:
+def test_invalid_json_names_the_place(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_input(text)
     assert caught.value.path == "--input"
     assert caught.value.reason
 
 
-def test_a_bare_word_is_told_to_be_quoted_and_a_file_to_be_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bare_word_and_a_file_name_get_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         read_input("Oslo")
@@ -60,7 +58,7 @@ def test_a_bare_word_is_told_to_be_quoted_and_a_file_to_be_marked(
     assert caught.value.fix == "write --input @notes.json"
 
 
-def test_nesting_without_end_is_an_error(tmp_path: Path) -> None:
+def test_deep_nesting_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "deep.json"
     file.write_text("[" * 200_000)
     with pytest.raises(ConfigError) as caught:
@@ -68,14 +66,14 @@ def test_nesting_without_end_is_an_error(tmp_path: Path) -> None:
     assert caught.value.path == str(file)
 
 
-def test_a_file_that_is_not_there_names_itself(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_graph(str(tmp_path / "none.json"))
     assert caught.value.path == str(tmp_path / "none.json")
     assert caught.value.reason == "No such file or directory"
 
 
-def test_a_graph_that_is_no_text_is_no_json(tmp_path: Path) -> None:
+def test_a_graph_that_is_not_utf8_is_not_json(tmp_path: Path) -> None:
     file = tmp_path / "graph.json"
     file.write_bytes(b"\xff\xfe{")
     with pytest.raises(InvalidJson):
@@ -97,11 +95,11 @@ def test_the_folder_of_stages_must_be_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1h", 3600), ("1.5 d", 129_600)])
-def test_a_time(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--ttl", 1, 30 * 86_400) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "0", "-1h", "1w", "31d", "nan"])
-def test_no_time(text: str) -> None:
+def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_seconds(text, "--ttl", 1, 30 * 86_400)

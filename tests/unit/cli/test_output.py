@@ -29,12 +29,12 @@ from gridq.cli.output import (
         (None, "null\n"),
     ],
 )
-def test_a_text_as_it_is_anything_else_as_json(value: Any, printed: str, capsys: Any) -> None:
+def test_text_is_printed_as_it_is_and_anything_else_as_json(value: Any, printed: str, capsys: Any) -> None:
     print_answer(value)
     assert capsys.readouterr().out == printed
 
 
-def test_half_a_surrogate_pair_can_be_printed(capsys: Any) -> None:
+def test_a_lone_surrogate_can_be_printed(capsys: Any) -> None:
     print_answer(["\ud800"])
     assert json.loads(capsys.readouterr().out) == ["\ud800"]
     print_json({"a": "\ud800ü"})
@@ -56,7 +56,7 @@ def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) 
     assert screen.getvalue() == "a]0;titleb\n\tc\n"
 
 
-def test_a_terminal_gets_long_lists_of_numbers_in_short() -> None:
+def test_long_lists_of_numbers_are_cut() -> None:
     short = shorten_numbers({"one": [0.5] * 384, "two": [[1, 2], ["a"] * 30]})
     assert short == {"one": "0.5, 0.5, 0.5, 0.5, … 384 numbers in all", "two": [[1, 2], ["a"] * 30]}
 
@@ -83,7 +83,7 @@ def test_spans(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
 
 
-def test_a_pipe_has_each_row_in_one_line_unless_its_width_is_said(
+def test_a_pipe_gets_one_line_per_row_unless_columns_is_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, why = "llm:smollm2-135m-instruct", "its owner uses it " * 20

@@ -60,7 +60,7 @@ finally:
     return done.stdout
 
 
-def test_the_status_of_a_grid_that_runs_is_told_without_anything_heavy_or_of_other_commands(
+def test_status_loads_no_heavy_module_and_no_other_command(
     tmp_path: Path,
 ) -> None:
     control = ControlServer(tmp_path, GRID, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
@@ -71,7 +71,7 @@ def test_the_status_of_a_grid_that_runs_is_told_without_anything_heavy_or_of_oth
         control.close()
 
 
-def test_the_help_starts_without_anything_heavy() -> None:
+def test_help_loads_no_heavy_module() -> None:
     told = of_cold_start("--help")
     assert told.splitlines()[-1] == "loaded"
     for command in (*OURS, "demo", "probe"):
@@ -80,7 +80,7 @@ def test_the_help_starts_without_anything_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", OURS)
-def test_every_command_tells_its_exit_codes_and_speaks_json(command: str) -> None:
+def test_every_command_has_json_and_explains_exit_codes(command: str) -> None:
     done = CliRunner().invoke(cli.app, [command, "--help"])
     assert done.exit_code == 0
     assert "--json" in done.stdout
@@ -95,13 +95,13 @@ def test_the_version() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["run"], ["run", "g.json", "--timeout", "soon"]])
-def test_wrong_use_is_code_2(arguments: list[str]) -> None:
+def test_a_usage_error_exits_with_2(arguments: list[str]) -> None:
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 2
     assert done.stderr
 
 
-def test_a_broken_plug_in_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_broken_plug_in_is_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     broken = EntryPoint("a", "no_such_package_here:register", cli.ENTRY_POINT_GROUP)
     monkeypatch.setattr(cli, "entry_points", lambda group: [broken])
     cli.load_commands()
@@ -116,7 +116,7 @@ def greeter(app: typer.Typer) -> None:
         typer.echo("hello")
 
 
-def test_a_plug_in_adds_its_command_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_adds_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "entry_points", lambda group: [EntryPoint("a", f"{__name__}:greeter", group)])
     monkeypatch.setattr(cli.app, "registered_commands", [])
     cli.load_commands()
@@ -126,7 +126,7 @@ def test_a_plug_in_adds_its_command_to_ours(monkeypatch: pytest.MonkeyPatch) -> 
     assert "\n  cancel " in listed
 
 
-def test_a_command_that_is_not_known_is_likened_to_those_that_are() -> None:
+def test_an_unknown_command_gets_a_suggestion() -> None:
     done = CliRunner().invoke(cli.app, ["cancle"])
     assert done.exit_code == 2
     assert "No such command 'cancle'. Did you mean 'cancel'" in done.stderr
@@ -139,7 +139,7 @@ def test_graph_and_input_cannot_both_be_stdin() -> None:
 
 
 @pytest.mark.parametrize("option", ["--json", "--nonsense"])
-def test_wrong_use_is_a_document_too_where_json_is_asked_for(option: str) -> None:
+def test_a_usage_error_with_json_is_a_document(option: str) -> None:
     done = CliRunner().invoke(cli.app, ["jobs", "--nonsense", option])
     assert done.exit_code == 2
     assert "No such option: --nonsense" in done.stderr
@@ -161,7 +161,7 @@ def test_a_shell_can_be_given_the_completion() -> None:
     assert "--install-completion" in done.stdout
 
 
-def test_bytes_that_are_no_text_are_one_line(grid_env: GridEnv) -> None:
+def test_an_argument_that_is_not_utf8_is_a_one_line_error(grid_env: GridEnv) -> None:
     done = CliRunner().invoke(cli.app, ["job", "\udcff\udcfe"])
     assert (done.exit_code, done.stderr) == (
         2,
@@ -170,7 +170,7 @@ def test_bytes_that_are_no_text_are_one_line(grid_env: GridEnv) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_behind_stdout_is_one_line() -> None:
+def test_a_full_disk_is_a_one_line_error() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", "from gridq.cli import main; main()", "--help"],
@@ -180,7 +180,7 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
-def test_a_signal_that_strikes_a_finalizer_is_not_lost(number: signal.Signals, code: int) -> None:
+def test_a_signal_during_a_finalizer_is_not_lost(number: signal.Signals, code: int) -> None:
     program = f"""
 import os, signal, sys, time
 from gridq.cli.interrupts import install_signal_handlers
@@ -231,7 +231,7 @@ cli.main()
 
 @pytest.mark.parametrize("then", ["raise", "raise ValueError('Error building a validator') from None"])
 @pytest.mark.parametrize("where", ["app", "load_commands", "entry_points"])
-def test_ctrl_c_is_no_traceback_wherever_it_strikes(where: str, then: str) -> None:
+def test_ctrl_c_never_shows_a_traceback(where: str, then: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STRUCK.format(where=where, then=then)],
         capture_output=True, text=True, timeout=60, check=False,

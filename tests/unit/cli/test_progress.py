@@ -36,7 +36,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
         yield started
 
 
-def test_a_stage_without_a_seat_is_shown_as_waiting_for_its_queue(grid: LocalGrid) -> None:
+def test_a_stage_without_a_seat_waits_for_its_queue(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
     text = drawing(JobReader(grid.client.redis, grid.client.keys, job).read(rows=False))
     assert "0/1 stages" in text
@@ -44,14 +44,14 @@ def test_a_stage_without_a_seat_is_shown_as_waiting_for_its_queue(grid: LocalGri
     grid.client.cancel(job)
 
 
-def test_waiting_gives_the_answer_and_looks_meanwhile(grid: LocalGrid) -> None:
+def test_waiting_returns_the_result_and_refreshes(grid: LocalGrid) -> None:
     looks = []
     job = grid.client.submit(pipe(stage("bench_sleep", ms=300)), {"ms": 300})
     assert wait_with_progress(grid.client, job, 20, lambda: looks.append(1), interval=0.02) == {"ms": 300}
     assert looks
 
 
-def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None:
+def test_a_timeout_names_the_given_time(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
     wait_for(lambda: grid.client.view(job), true=lambda view: view.having(StageState.RUNNING))
     with pytest.raises(WaitTimeout, match=r"did not end within 0\.1 s") as caught:
@@ -60,9 +60,7 @@ def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None
     grid.client.cancel(job)
 
 
-def test_a_long_wait_says_what_for_once(
-    grid: LocalGrid, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_wait_is_explained_once(grid: LocalGrid, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "REPORT_AFTER_SECONDS", 0.0)
     job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
     with pytest.raises(WaitTimeout), show_lines(grid.client, job) as show:
@@ -74,7 +72,7 @@ def test_a_long_wait_says_what_for_once(
     grid.client.cancel(job)
 
 
-def test_progress_elsewhere_is_a_line_for_each_stage(grid: LocalGrid, capsys: Any) -> None:
+def test_progress_without_a_terminal_is_a_line_per_stage(grid: LocalGrid, capsys: Any) -> None:
     job = grid.client.submit(pipe(stage("bench_echo"), stage("bench_echo")), 1)
     with show_lines(grid.client, job) as show:
         wait_with_progress(grid.client, job, 20, show)
@@ -84,7 +82,7 @@ def test_progress_elsewhere_is_a_line_for_each_stage(grid: LocalGrid, capsys: An
     ]
 
 
-def test_progress_on_a_terminal_is_gone_afterwards(grid: LocalGrid) -> None:
+def test_progress_on_a_terminal_is_erased_afterwards(grid: LocalGrid) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=60, markup=False)
     job = grid.client.submit(pipe(stage("bench_sleep", ms=300)), {})
     with show_live(grid.client, job, screen) as show:
@@ -100,7 +98,7 @@ def drawing(view: JobView, width: int = 80) -> str:
     return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_picture_fits_the_width_and_names_no_more_than_it_can() -> None:
+def test_progress_fits_the_width_and_the_maximum_of_stages() -> None:
     stages = [
         StageView(f"root.branches.b{i}", name * 30, "llm:x", StageState.RUNNING, "cpu@m", step=i)
         for i in range(20)
@@ -112,7 +110,7 @@ def test_a_picture_fits_the_width_and_names_no_more_than_it_can() -> None:
     assert lines[-1] == "  and 12 more"
 
 
-def test_a_picture_shows_first_what_an_operator_must_see_to() -> None:
+def test_progress_shows_quarantined_stages_first() -> None:
     stages = [StageView(f"root.{i}", f"s{i}", "llm:x", StageState.RUNNING, "cpu@m", step=i) for i in range(9)]
     stages.append(StageView("root.9", "bad", "llm:x", StageState.QUARANTINED, "gpu0@m", step=9))
     lines = drawing(JobView("j", JobState.RUNNING, of=10, stages=stages), 60).splitlines()
@@ -121,7 +119,7 @@ def test_a_picture_shows_first_what_an_operator_must_see_to() -> None:
     assert lines[-1] == "  and 2 more"
 
 
-def test_a_picture_says_why_nothing_runs() -> None:
+def test_progress_says_why_nothing_runs() -> None:
     view = JobView("j", JobState.RUNNING, of=1, stages=[StageView("root", "a", "llm:x", StageState.READY)])
     screen = Console(file=io.StringIO(), width=40)
     screen.print(render_progress(view, 9, 40, "a seat of llm:x to run a: no live seat serves it"))

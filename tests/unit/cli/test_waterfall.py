@@ -34,7 +34,7 @@ def stage(name: str, started: float, run_ms: float, wait_ms: float = 0.0) -> Sta
     return StageView("root", name, "q", StageState.DONE, started=started, run_ms=run_ms, wait_ms=wait_ms)
 
 
-def test_stages_stand_in_the_order_in_which_they_became_ready() -> None:
+def test_stages_are_ordered_by_the_time_they_became_ready() -> None:
     lines = draw_waterfall(
         view(stage("late", 105, 5000), stage("early", 103, 2000, 2900), stage("first", 100, 9)), 60
     )
@@ -44,12 +44,12 @@ def test_stages_stand_in_the_order_in_which_they_became_ready() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_drawing_has_a_width_where_its_place_has_none() -> None:
+def test_the_drawing_has_a_maximum_width() -> None:
     lines = draw_waterfall(view(stage("one", 100, 9000)), 10_000)
     assert module.MAX_COLUMNS - 2 <= max(map(len, lines)) <= module.MAX_COLUMNS
 
 
-def test_a_stage_that_waits_is_drawn_up_to_now_and_one_without_times_is_not() -> None:
+def test_a_waiting_stage_is_drawn_up_to_now() -> None:
     waiting = StageView("root", "waits", "q", StageState.READY, wait_ms=4000)
     running = JobView(
         "j", JobState.RUNNING, submitted=100, now=104,
@@ -60,7 +60,7 @@ def test_a_stage_that_waits_is_drawn_up_to_now_and_one_without_times_is_not() ->
     assert not draw_waterfall(view(StageView("root", "later", "q")), 50)
 
 
-def test_of_very_many_the_longest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_longest_stages_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_STAGES", 2)
     lines = draw_waterfall(view(*(stage(f"s{n}", 100 + n, 100 * (n + 1)) for n in range(5))), 60)
     assert [line.split()[0] for line in lines] == ["s3", "s4", "0", "░", "and"]

@@ -66,7 +66,7 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
         assert client.url == settings().broker_url.get_secret_value()
 
 
-def test_settings_that_are_given_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_settings_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_URL", "http://127.0.0.1:1")
     with Client(config=Settings(url=None)) as client:
         assert isinstance(client, BrokerClient)
@@ -75,7 +75,7 @@ def test_settings_that_are_given_go_before_the_environment(monkeypatch: pytest.M
         assert isinstance(client, GatewayClient)
 
 
-def test_a_key_that_is_given_goes_before_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_key_overrides_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_KEY", "gq_a_environment")
     with Client("http://127.0.0.1:1", "gq_a_given") as client:
         assert isinstance(client, GatewayClient)
@@ -85,7 +85,7 @@ def test_a_key_that_is_given_goes_before_the_settings(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("key", ["gq_ä", "gq_a\nb", "gq_a\r\nx-evil: 1"])
-def test_what_no_header_can_hold_is_no_key(key: str) -> None:
+def test_a_key_that_no_header_can_hold_is_rejected(key: str) -> None:
     with pytest.raises(KeyInvalid) as caught:
         Client("http://127.0.0.1:1", key)
     assert "evil" not in str(caught.value)
@@ -106,7 +106,7 @@ def test_what_no_header_can_hold_is_no_key(key: str) -> None:
         ("http://[::1", "host or port is invalid"),
     ],
 )
-def test_a_wrong_url_is_told_without_showing_it(url: str, reason: str) -> None:
+def test_an_invalid_url_is_rejected_without_showing_it(url: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         Client(url)
     assert "secret" not in str(caught.value)
@@ -122,7 +122,9 @@ def test_a_wrong_setting_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_client_has_every_method_with_the_same_arguments() -> None:
-    names = [name for name in vars(BaseClient) if not name.startswith("_") and callable(getattr(BaseClient, name))]
+    names = [
+        name for name in vars(BaseClient) if not name.startswith("_") and callable(getattr(BaseClient, name))
+    ]
     assert len(names) >= 20
     for way in (BrokerClient, GatewayClient):
         for name in names:
@@ -134,7 +136,9 @@ def test_every_client_has_every_method_with_the_same_arguments() -> None:
         for name in {*names} - {"reader"}:
             assert _arguments(way, name) == _arguments(BaseClient, name), (way, name)
     # Each class implements what the base class does not do by its synchronous client.
-    undone = [name for name in short if "NotImplementedError" in inspect.getsource(vars(BaseAsyncClient)[name])]
+    undone = [
+        name for name in short if "NotImplementedError" in inspect.getsource(vars(BaseAsyncClient)[name])
+    ]
     assert {"result", "wait", "stream", "close"} <= {*undone}
     for way in (AsyncBrokerClient, AsyncGatewayClient):
         for name in undone:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from gridq.client.connection_pools import POOL_SIZE, Pools
 
 
-def test_a_pool_is_filled_before_the_next_is_made() -> None:
+def test_a_pool_is_filled_before_the_next_one_is_made() -> None:
     made = iter(range(9))
     pools = Pools(lambda: next(made))
     with ExitStack() as stack:
@@ -18,7 +18,7 @@ def test_a_pool_is_filled_before_the_next_is_made() -> None:
     assert pools.pools == [0, 1, 2]
 
 
-def test_a_pool_is_given_back_by_who_fails() -> None:
+def test_a_failure_returns_the_connection() -> None:
     pools = Pools(object)
     for _ in range(POOL_SIZE + 1):
         try:

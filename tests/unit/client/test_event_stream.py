@@ -45,17 +45,17 @@ def test_events_are_the_same_however_they_are_cut(places: list[int]) -> None:
     assert found == EVENTS
 
 
-def test_an_event_that_is_not_whole_is_none() -> None:
+def test_an_incomplete_event_is_not_yielded() -> None:
     events = SseParser()
     assert list(events.feed(b"event: piece\ndata: 1\n")) == []
     assert list(events.feed(b"\n")) == [SseEvent("", "piece", b"1")]
 
 
-def test_data_of_several_lines_is_one_text() -> None:
+def test_data_lines_are_joined() -> None:
     assert list(SseParser().feed(b"data: 1\ndata: 2\n\n")) == [SseEvent("", "message", b"1\n2")]
 
 
-def test_pieces_come_in_order_and_the_next_connection_goes_on_behind_the_last() -> None:
+def test_the_next_connection_resumes_after_the_last_piece() -> None:
     reader = EventStream("j", None)
     assert "last-event-id" not in reader.build_call().headers
     half = TEXT.index(b"id: j/2-0") + 20
@@ -80,7 +80,7 @@ def test_an_error_in_the_stream_is_raised() -> None:
     assert caught.value.details == {"path": "j"}
 
 
-def test_what_is_no_id_is_no_job() -> None:
+def test_an_invalid_id_is_not_found() -> None:
     with pytest.raises(JobNotFound):
         EventStream("no/job", None)
 
@@ -99,7 +99,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_a_piece_starts_the_time_anew_and_nothing_else_does(clock: Clock) -> None:
+def test_only_a_piece_restarts_the_timeout(clock: Clock) -> None:
     reader = EventStream("j", 40.0)
     assert reader.build_call().wait == MAX_SILENCE_SECONDS
     clock.now += 30
@@ -117,7 +117,7 @@ def test_a_piece_starts_the_time_anew_and_nothing_else_does(clock: Clock) -> Non
     assert reader.has_timed_out()
 
 
-def test_a_reader_that_takes_its_time_is_not_late(clock: Clock) -> None:
+def test_a_slow_reader_does_not_time_out(clock: Clock) -> None:
     reader = EventStream("j", 5.0)
     reader.build_call()
     for _ in reader.feed(TEXT[: TEXT.index(b"id: j/3-0")]):
@@ -126,7 +126,7 @@ def test_a_reader_that_takes_its_time_is_not_late(clock: Clock) -> None:
     assert not reader.should_disconnect()
 
 
-def test_without_a_time_out_an_absence_is_borne_for_so_long(clock: Clock) -> None:
+def test_without_a_timeout_an_outage_is_survived_for_a_while(clock: Clock) -> None:
     reader = EventStream("j", None)
     away = GatewayUnreachable("away")
     clock.now += event_stream.MAX_OUTAGE_SECONDS
@@ -140,5 +140,5 @@ def test_without_a_time_out_an_absence_is_borne_for_so_long(clock: Clock) -> Non
         reader.get_pause(away)
 
 
-def test_a_keys_limit_says_itself_when_to_ask_again() -> None:
+def test_a_limited_key_waits_for_retry_after() -> None:
     assert EventStream("j", None).get_pause(KeyBusy("busy", {"retry_after": 3})) == 3

@@ -142,7 +142,9 @@ def nobody() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_a_call_says_who_asks_and_what(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
+def test_a_call_carries_key_parameters_and_body(
+    one: Answering, make: Callable[..., Gateways], ask: Ask
+) -> None:
     call = Call("POST", "/jobs", {"wait": 1.5}, b'{"a": 1}', {"x-more": "yes"})
     assert ask(make(f"{one.url}/below/", " gq_a_b\n"), call) == "hello"
     [(method, path, headers, body)] = one.asked
@@ -151,12 +153,12 @@ def test_a_call_says_who_asks_and_what(one: Answering, make: Callable[..., Gatew
     assert headers["content-type"] == "application/json"
 
 
-def test_without_a_key_none_is_told(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
+def test_without_a_key_no_header_is_sent(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
     ask(make(one.url), HELLO)
     assert "authorization" not in one.asked[0][2]
 
 
-def test_the_next_one_is_asked_and_then_always_first(
+def test_the_gateway_that_answered_is_tried_first_next_time(
     one: Answering, nobody: str, make: Callable[..., Gateways], ask: Ask
 ) -> None:
     gateways = make(f"{nobody},{one.url}")
@@ -164,9 +166,7 @@ def test_the_next_one_is_asked_and_then_always_first(
     assert gateways.start_failover()._pending[0] == 1
 
 
-def test_where_nobody_listens_it_is_told_with_the_url(
-    nobody: str, make: Callable[..., Gateways], ask: Ask
-) -> None:
+def test_an_unreachable_gateway_is_named(nobody: str, make: Callable[..., Gateways], ask: Ask) -> None:
     with pytest.raises(GatewayUnreachable) as caught:
         ask(make(nobody), HELLO)
     assert caught.value.path == nobody
@@ -174,9 +174,7 @@ def test_where_nobody_listens_it_is_told_with_the_url(
     assert isinstance(caught.value, BrokerUnreachable)
 
 
-def test_a_connection_that_breaks_is_made_again_once(
-    one: Answering, make: Callable[..., Gateways], ask: Ask
-) -> None:
+def test_a_broken_connection_is_retried_once(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
     gateways = make(one.url)
     ask(gateways, HELLO)
     one.breaks = 1
@@ -187,9 +185,7 @@ def test_a_connection_that_breaks_is_made_again_once(
     assert len(one.asked) == 5
 
 
-def test_one_that_keeps_silent_is_passed_over(
-    one: Answering, make: Callable[..., Gateways], ask: Ask
-) -> None:
+def test_a_silent_gateway_is_skipped(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -210,7 +206,7 @@ def test_one_that_keeps_silent_is_passed_over(
         (204, {}, b""),
     ],
 )
-def test_what_is_no_gateway_is_told_and_passed_over(
+def test_an_answer_that_is_not_a_gateways_is_skipped(
     status: int,
     headers: dict[str, str],
     body: bytes,
@@ -227,7 +223,7 @@ def test_what_is_no_gateway_is_told_and_passed_over(
     assert ask(make(f"{one.url},{other.url}"), HELLO) == "hello"
 
 
-def test_a_gateways_error_is_its_answer_and_nobody_else_is_asked(
+def test_an_error_is_an_answer_and_no_other_gateway_is_tried(
     one: Answering, other: Answering, make: Callable[..., Gateways], ask: Ask
 ) -> None:
     one.status = 404
@@ -238,7 +234,7 @@ def test_a_gateways_error_is_its_answer_and_nobody_else_is_asked(
     assert not other.asked
 
 
-def test_one_that_stops_is_passed_over(
+def test_a_gateway_that_stops_is_skipped(
     one: Answering, other: Answering, make: Callable[..., Gateways], ask: Ask
 ) -> None:
     one.status = 503
@@ -248,7 +244,7 @@ def test_one_that_stops_is_passed_over(
     assert ask(make(f"{one.url},{other.url}"), HELLO) == "hello"
 
 
-def test_a_gateway_on_this_machine_is_not_asked_through_a_proxy(
+def test_a_gateway_on_this_machine_is_called_without_a_proxy(
     one: Answering, nobody: str, make: Callable[..., Gateways], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -268,7 +264,7 @@ def test_one_client_serves_several_loops(one: Answering, make: Callable[..., Gat
             runner.run(way.close())
 
 
-def test_a_stream_that_breaks_off_is_told_and_another_is_preferred(make: Callable[..., Gateways]) -> None:
+def test_a_broken_stream_raises_and_prefers_another_gateway(make: Callable[..., Gateways]) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -29,7 +29,7 @@ SECRETIVE = (errors.BrokerError,)
 
 
 @pytest.mark.parametrize("cls", ERRORS)
-def test_every_error_comes_back_as_it_was(cls: type[GridError]) -> None:
+def test_every_error_survives_the_round_trip(cls: type[GridError]) -> None:
     details = {"path": "root.stages[2]", "stage": "s", "fix": "do this", "worker": "w", "n": [1, {"a": None}]}
     sent = cls("what is wrong", details)
     reply = httpx.Response(400, json=grid_error(sent, "req_1"))
@@ -47,7 +47,7 @@ def test_every_error_comes_back_as_it_was(cls: type[GridError]) -> None:
     assert got.fix == told_of.get("fix", sent.fix)
 
 
-def test_an_error_of_a_newer_gateway_is_one_all_the_same() -> None:
+def test_an_unknown_error_code_is_a_grid_error() -> None:
     reply = httpx.Response(418, json={"error": {"code": "tea.pot", "message": "short", "path": "spout"}})
     with pytest.raises(GridError) as caught:
         parse_reply(reply)
@@ -63,7 +63,7 @@ def _status(**more: Any) -> dict[str, Any]:
     return {**json.loads(json.dumps(view.to_json())), "waits_for": "", "result": {"output": [1]}, **more}
 
 
-def test_a_jobs_view_is_the_one_that_was_sent_whatever_stands_beside() -> None:
+def test_a_jobs_view_ignores_unknown_fields() -> None:
     said = _status(job_id="j", status="ok", novelty={"a": 1})
     said["stages"][0]["novelty"] = 1
     view = responses.read_view(said)
@@ -110,6 +110,6 @@ def test_a_page_of_jobs() -> None:
         (responses.read_stream_error, b'{"error": "e"}'),
     ],
 )
-def test_what_is_no_gateways_answer_is_told_so(read: Any, said: Any) -> None:
+def test_a_malformed_answer_raises_gateway_unreachable(read: Any, said: Any) -> None:
     with pytest.raises(GatewayUnreachable, match="The answer is not one"):
         read(said)

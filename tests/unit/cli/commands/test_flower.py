@@ -28,7 +28,7 @@ def test_the_path_of_the_public_url(url: str | None, path: str) -> None:
 @pytest.mark.parametrize(
     "url", ["grid.example.com", "ftp://h/", "https://", "https://h/?a=1", "https://h/#x"]
 )
-def test_what_is_no_page_is_refused(url: str) -> None:
+def test_a_public_url_that_is_not_a_page_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError, match="--public-url"):
         flower._get_url_path(url)
 
@@ -38,11 +38,11 @@ def test_what_is_no_page_is_refused(url: str) -> None:
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
      ("::", False), ("192.168.1.4", False), ("grid.example.com", False)],
 )  # fmt: skip
-def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool) -> None:
+def test_loopback_addresses(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
 
 
-def test_a_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_is_replaced_by_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

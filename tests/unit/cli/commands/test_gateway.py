@@ -33,30 +33,28 @@ def refused(*words: str, code: int = 2) -> str:
         (("--host", "no.such.host.invalid"), "not an address"),
     ],
 )
-def test_what_cannot_be_is_one_line(words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_option_is_a_one_line_error(words: tuple[str, ...], told: str) -> None:
     assert told in refused(*words)
 
 
-def test_a_port_that_was_asked_for_is_not_replaced() -> None:
+def test_a_requested_port_is_not_replaced() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = str(holder.getsockname()[1])
         assert port in refused("--port", port)
 
 
-def test_beyond_its_machine_it_needs_a_key() -> None:
+def test_a_public_address_needs_an_api_key() -> None:
     line = refused("--host", "0.0.0.0", "--port", "0", code=6)
     assert line.startswith("error: auth.open: ")
     assert "gridq keys create" in line
 
 
-def test_a_server_that_is_away_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
     settings.cache_clear()
     assert "broker.unreachable" in refused("--port", "0")
 
 
-def test_an_option_of_the_environment_that_is_none(
-    monkeypatch: pytest.MonkeyPatch, grid_env: GridEnv
-) -> None:
+def test_an_invalid_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch, grid_env: GridEnv) -> None:
     monkeypatch.setenv("GRIDQ_GATEWAY_TRUSTED_PROXIES", "everybody")
     assert "GRIDQ_GATEWAY_TRUSTED_PROXIES" in refused("--port", "0")

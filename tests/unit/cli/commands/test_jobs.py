@@ -56,7 +56,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id(client: Client) -> None:
             client.find(nobody)
 
 
-def test_job_and_cancel_take_it(client: Client) -> None:
+def test_job_and_cancel_accept_the_beginning_of_an_id(client: Client) -> None:
     submit(client, "abcd-1", "abce-2", "abce-3")
     assert "job       abcd-1" in gridq("job", "abcd").stdout
     done = gridq("cancel", "abcd")
@@ -65,12 +65,12 @@ def test_job_and_cancel_take_it(client: Client) -> None:
     assert (done.exit_code, done.stdout) == (0, "abcd-1  ended before: cancelled\n")
 
 
-def test_several_are_an_error_and_none_of_them_is_cancelled(client: Client) -> None:
+def test_an_ambiguous_id_cancels_nothing(client: Client) -> None:
     submit(client, "abcd-1", "abce-2", "abce-3")
     for command in ("job", "cancel"):
         done = gridq(command, "abce")
         assert done.exit_code == 2
-        assert "error: job.ambiguous: 2 jobs begin with 'abce'" in done.stderr
+        assert "error: job.ambiguous: The ids of 2 jobs begin with 'abce'" in done.stderr
         assert "abce-2, abce-3" in done.stderr
     done = gridq("cancel", "abcd", "abce", "nobody", "--json")
     assert done.exit_code == 5
@@ -120,13 +120,13 @@ def test_run_with_a_queue_timeout(client: Client, graph: str) -> None:
         ((6, 2, 1, 2), "6 (2 failed, 1 lost, 2 died)"),
     ],
 )
-def test_attempts_are_told_apart(counts: tuple[int, int, int, int], text: str) -> None:
+def test_attempts_are_counted_by_outcome(counts: tuple[int, int, int, int], text: str) -> None:
     attempts, failures, losses, deaths = counts
     stage = StageView("root", "s", "q", attempts=attempts, failures=failures, losses=losses, deaths=deaths)
     assert format_attempts(stage) == text
 
 
-def test_an_error_says_after_how_many() -> None:
+def test_an_error_lists_its_attempts() -> None:
     details = {"attempts": 4, "failures": 3, "losses": 1, "deaths": "many", "dropped_by": "ann@desk"}
     lines = format_error({"code": "stage.failed", "message": "no", "details": details})
     assert lines == [

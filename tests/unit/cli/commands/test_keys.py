@@ -20,7 +20,7 @@ def run(*words: str, code: int = 0) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_key_stands_alone_on_stdout_and_is_shown_once() -> None:
+def test_a_key_is_alone_on_stdout_and_shown_once() -> None:
     out, err = run("create", "--agent", "ann", "--team", "research")
     key = out.strip()
     assert key.startswith("gq_")
@@ -52,7 +52,7 @@ def test_the_last_key_forgotten() -> None:
     assert "single-tenant" in run("list")[1]
 
 
-def test_limits_are_kept_shown_and_passed_on() -> None:
+def test_limits_are_stored_listed_and_rotated() -> None:
     assert "limits" not in run("list")[0]
     limits = ("--rpm", "60", "--parallel", "4", "--max-body", "4096", "--origin", "https://app.example.com")
     made = json.loads(run("create", "--agent", "ann", *limits, "--scope", "read-all", "--json")[0])
@@ -67,7 +67,7 @@ def test_limits_are_kept_shown_and_passed_on() -> None:
     assert (plain["limits"], plain["scopes"]) == ({}, ["submit", "read"])
 
 
-def test_ids_and_times_are_whole_in_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_and_times_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     made = json.loads(run("create", "--agent", "ann", "--team", "research", "--rpm", "60", "--json")[0])
     run("rotate", made["id"], "--overlap", "2d")
@@ -94,7 +94,7 @@ def test_ids_and_times_are_whole_in_a_terminal_of_80_columns(monkeypatch: pytest
         (("rotate", "nobody"), "auth.key_not_found"),
     ],
 )
-def test_what_is_wrong_is_one_line(words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_argument_is_a_one_line_error(words: tuple[str, ...], told: str) -> None:
     err = run(*words, code=2)[1]
     assert told in err
     assert len(err.splitlines()) == 1

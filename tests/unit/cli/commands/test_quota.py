@@ -83,7 +83,7 @@ max_pending = 7
 """
 
 
-def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> None:
+def test_json_has_units_and_windows(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     for period in ("month", "week", "day"):
         turn_at(grid, DAY, 2 * DAY, period=period)
@@ -94,7 +94,12 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
         return {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
 
     fresh = shown()["m.a", "grid requests in 5h"]
-    assert (fresh["resource"], fresh["unit"], fresh["limit"], fresh["left"]) == ("requests", "requests", 45, 45)
+    assert (fresh["resource"], fresh["unit"], fresh["limit"], fresh["left"]) == (
+        "requests",
+        "requests",
+        45,
+        45,
+    )
     begins = {"per": "5h", "kind": "first-use", "seconds": 18_000.0, "starts": None, "resets_at": None}
     assert fresh["window"] == begins
 
@@ -128,7 +133,7 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
         assert (found[key]["unit"], found[key]["window"]) == ("stages", None), key
 
 
-def test_a_window_that_has_turned_is_the_present_one(grid_env: GridEnv) -> None:
+def test_a_window_that_was_reset_is_the_current_one(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     turn_at(grid, DAY, period="day")
     limit(grid, WINDOWS)
@@ -142,7 +147,7 @@ def test_a_window_that_has_turned_is_the_present_one(grid_env: GridEnv) -> None:
     assert starts <= datetime.now(UTC) < turns
 
 
-def test_a_machine_without_the_grids_time_zone_tells_times_in_utc_and_says_so(grid_env: GridEnv) -> None:
+def test_an_unknown_time_zone_falls_back_to_utc_with_a_note(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     turn_at(grid, DAY)
     limit(grid, FILE)
@@ -165,7 +170,7 @@ def test_limits_are_lifted(grid_env: GridEnv) -> None:
     assert "There were no limits" in run("--lift")[1]
 
 
-def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv) -> None:
+def test_orphaned_limits_are_reported_with_the_fix(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     limit(grid, FILE)
     assert "No live router" not in run()[1]
@@ -183,7 +188,7 @@ def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv
     assert "No live router" not in run("--lift")[1]
 
 
-def test_seats_are_followed_by_what_they_share(grid_env: GridEnv) -> None:
+def test_seats_lists_shared_budgets(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     grid.seat("m.a")
     grid.seat("m.b")
@@ -195,7 +200,7 @@ def test_seats_are_followed_by_what_they_share(grid_env: GridEnv) -> None:
     assert re.search(r"m\.a.*m\.b.*shared by.*the whole grid", shown, re.S)
 
 
-def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_check_reports_on_a_quotas_file(grid_env: GridEnv, tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(FILE)
     told = run("--check", str(file))[1]
@@ -215,5 +220,5 @@ def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("grid_env")
-def test_its_help_names_the_file() -> None:
+def test_the_help_names_the_quotas_setting() -> None:
     assert "GRIDQ_QUOTAS" in run("--help")[0]

@@ -33,7 +33,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_valid_graph_tells_what_it_needs() -> None:
+def test_a_valid_graph_lists_what_it_needs() -> None:
     done = CliRunner().invoke(app, ["validate", str(GRAPH)])
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -91,7 +91,7 @@ def test_the_examples_briefing_is_the_demos_own() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_code_3(tmp_path: Path, graph: str, says: str) -> None:
+def test_an_invalid_graph_is_a_one_line_error_and_exits_with_3(tmp_path: Path, graph: str, says: str) -> None:
     done = CliRunner().invoke(app, ["validate", write(tmp_path / "g.json", graph)])
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith("error: ")
@@ -117,7 +117,7 @@ def test_stages_of_a_folder(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["queues"] == {"bench:rare": 1}
 
 
-def test_a_stage_file_that_is_no_json_is_named_with_the_fix(tmp_path: Path) -> None:
+def test_an_invalid_stage_file_is_named_with_the_fix(tmp_path: Path) -> None:
     folder = tmp_path / "stages"
     folder.mkdir()
     write(folder / "twice.json", '{"name": "twice",')

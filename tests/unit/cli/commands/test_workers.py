@@ -54,7 +54,7 @@ def test_seats_fit_a_narrow_terminal() -> None:
     )
 
 
-def test_what_seats_share_is_told_once() -> None:
+def test_shared_budgets_are_listed_once() -> None:
     whole = Meter(account="g", resource="money", window="day", limit=9_000_000, used=500_000)
     owner = Meter(account="o:alice", resource="parallel", window="-", limit=3, reserved=1)
     family = Meter(account="f:meta%2Fllama", resource="requests", window="5h", limit=9, queues=("llm:any",))
