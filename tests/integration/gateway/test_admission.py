@@ -50,7 +50,8 @@ def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator
         scripts, scripts.config, seat=seat, host="h", concurrency=1, queues=[queue], runner=BenchRunner()
     )
     ad = Advertisement(
-        seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", concurrency=1, queues=[queue],
+        seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", concurrency=1,
+        queues=[queue],
         service={queue: ServiceTime(n=50, mean=took, p50=took, p90=took)},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, ad, 60)

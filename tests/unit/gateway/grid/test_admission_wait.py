@@ -12,6 +12,7 @@ from gridq.errors import NoLiveSeat
 from gridq.gateway.grid import admission_wait
 from gridq.gateway.grid.admission_wait import AdmissionWait
 from gridq.store.connection import connect_async
+from gridq.store.replies import Accepted, NoSeat
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one
 
@@ -19,7 +20,7 @@ OPUS, GONE, OTHER = "llm:opus", "llm:gone", "gpu:cuda-8g"
 
 
 class Attempt:
-    """Admits a stage of one queue, and counts how often it was asked to."""
+    """Admits a stage of one queue, and counts how often it was called."""
 
     def __init__(self, grid: Grid, queue: str = OPUS) -> None:
         self.grid = grid
@@ -29,9 +30,10 @@ class Attempt:
     async def __call__(self) -> str:
         self.attempts += 1
         reply = self.grid.admit(one(queue=self.queue), wait=False)
-        if reply[0] == "noseat":
+        if isinstance(reply, NoSeat):
             raise NoLiveSeat("none", {"path": self.queue, "queue": self.queue, "reason": "nobody"})
-        return reply[0]
+        assert reply == Accepted()
+        return "ok"
 
 
 @pytest.fixture

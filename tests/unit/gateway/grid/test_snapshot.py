@@ -1,4 +1,4 @@
-"""What many look at is looked up once."""
+"""Readers of the same view share one read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one
 
 
-def test_all_who_watch_a_job_share_one_look(grid_env: GridEnv) -> None:
+def test_watchers_of_a_job_share_one_read(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     grid.admit(one(), job="watched")
 
-    async def watched(grid: GridConnection) -> tuple[list[JobView], JobView, JobView]:
-        snapshot = GridSnapshot(grid)
+    async def watched(connection: GridConnection) -> tuple[list[JobView], JobView, JobView]:
+        snapshot = GridSnapshot(connection)
         watchers = [snapshot.job("watched") for _ in range(20)]
         views = await asyncio.gather(*(each.get() for each in watchers))
         watchers[0].invalidate()
@@ -29,11 +29,11 @@ def test_all_who_watch_a_job_share_one_look(grid_env: GridEnv) -> None:
         return views, again, await asyncio.to_thread(JobReader(grid.client, grid.keys, "watched").read)
 
     async def run() -> None:
-        grid = await GridConnection.open(grid_env.settings, GatewayOptions())
+        connection = await GridConnection.open(grid_env.settings, GatewayOptions())
         try:
-            views, again, now = await watched(grid)
+            views, again, now = await watched(connection)
         finally:
-            await grid.close()
+            await connection.close()
         assert all(view is views[0] for view in views)
         assert again is not views[0]
         assert again.state is views[0].state is now.state
