@@ -178,7 +178,7 @@ async def _interactive(port: int, scripts: Scripts, tally: Tally, number: int) -
     if answer.status != 200 or told is None or None in (told.low, told.p50, told.high):
         return
     job = answer.headers["x-gridq-job"]
-    (row,) = await asyncio.to_thread(jobs.rows, scripts.client, scripts.keys, job)
+    (row,) = await asyncio.to_thread(jobs.read_history, scripts.client, scripts.keys, job)
     tally.foretold.append((told.low or 0.0, told.p50 or 0.0, told.high or 0.0, row.wait_ms / 1e3))
 
 

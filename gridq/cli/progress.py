@@ -119,7 +119,7 @@ def show_live(client: BaseClient, job: str, console: Console | None = None) -> I
             nonlocal last
             view = reader.read(rows=False)
             snapshot = _take_snapshot(view)
-            reporter.update(last != snapshot or bool(view.having(StageState.RUNNING)))
+            reporter.update(last != snapshot or bool(view.find_stages(StageState.RUNNING)))
             last = snapshot
             seconds = time.monotonic() - started
             live.update(render_progress(view, seconds, screen.width, reporter.waits_for), refresh=True)
@@ -152,7 +152,7 @@ def show_lines(client: BaseClient, job: str, *, rows: bool = True) -> Iterator[R
         print_rows()
         view = reader.read(rows=False)
         snapshot = _take_snapshot(view)
-        line = reporter.update(last != snapshot or (not rows and bool(view.having(StageState.RUNNING))))
+        line = reporter.update(last != snapshot or (not rows and bool(view.find_stages(StageState.RUNNING))))
         last = snapshot
         if line:
             console.print(line, soft_wrap=True)
@@ -166,7 +166,7 @@ def show_lines(client: BaseClient, job: str, *, rows: bool = True) -> Iterator[R
 
 def _take_snapshot(view: JobView) -> object:
     """Return a value that changes whenever the job makes progress."""
-    return view.state, view.done, [stage.path for stage in view.having(StageState.RUNNING)]
+    return view.state, view.done, [stage.path for stage in view.find_stages(StageState.RUNNING)]
 
 
 def format_row(row: HistoryRow) -> str:
@@ -186,9 +186,9 @@ def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "
 
     from gridq.views.jobs import group_by_step
 
-    running = group_by_step(job.having(StageState.RUNNING))
-    ready = group_by_step(job.having(StageState.READY))
-    quarantined = group_by_step(job.having(StageState.QUARANTINED))
+    running = group_by_step(job.find_stages(StageState.RUNNING))
+    ready = group_by_step(job.find_stages(StageState.READY))
+    quarantined = group_by_step(job.find_stages(StageState.QUARANTINED))
     head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
     lines = [Text(f"{_draw_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
     steps = quarantined + running + ready

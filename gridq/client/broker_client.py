@@ -136,19 +136,19 @@ class BrokerClient(BaseClient):
 
     def quarantined(self) -> list[Quarantined]:
         with translated(self.url):
-            return quarantine.listing(self.redis, self.keys)
+            return quarantine.list_quarantined(self.redis, self.keys)
 
     def release(self, job: str, stage: str | int, by: str = "an operator") -> bool:
         with translated(self.url):
-            return quarantine.act(self.scripts, "release", job, stage, by)
+            return quarantine.release_or_drop(self.scripts, "release", job, stage, by)
 
     def drop(self, job: str, stage: str | int, by: str = "an operator") -> bool:
         with translated(self.url):
-            return quarantine.act(self.scripts, "drop", job, stage, by)
+            return quarantine.release_or_drop(self.scripts, "drop", job, stage, by)
 
     def find(self, prefix: str) -> str:
         with translated(self.url):
-            return job_ids.find(self.redis, self.keys, prefix)
+            return job_ids.find_job(self.redis, self.keys, prefix)
 
     def status(self, job: str) -> JobState | None:
         end, running, queued = self._execute(build_poll(self.keys, job))
@@ -160,7 +160,7 @@ class BrokerClient(BaseClient):
 
     def rows(self, job: str) -> list[HistoryRow]:
         with translated(self.url):
-            return history.rows(self.redis, self.keys, job)
+            return history.read_history(self.redis, self.keys, job)
 
     def view(self, job: str) -> JobView:
         with translated(self.url):
@@ -184,7 +184,7 @@ class BrokerClient(BaseClient):
         with translated(self.url):
             while len(found) < limit:
                 left = limit - len(found)
-                page = job_list.jobs(self.redis, self.keys, left, state_filter, before=page.after)
+                page = job_list.list_jobs(self.redis, self.keys, left, state_filter, before=page.after)
                 found += page.jobs
                 if page.after is None:
                     break

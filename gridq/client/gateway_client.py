@@ -99,7 +99,7 @@ class GatewayClient(BaseClient):
         return self._read_if_found(job, responses.read_state, None)
 
     def rows(self, job: str) -> list[HistoryRow]:
-        return self._read_if_found(job, responses.read_rows, [])
+        return self._read_if_found(job, responses.parse_rows, [])
 
     def view(self, job: str) -> JobView:
         return responses.read_view(self.gateways.send(build_job_call(job)))

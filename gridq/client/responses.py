@@ -85,7 +85,7 @@ def _read_output(answer: Any) -> Json:
 
 
 @reject_malformed
-def read_rows(answer: Any) -> list[HistoryRow]:
+def parse_rows(answer: Any) -> list[HistoryRow]:
     """Return the rows of the job's history."""
     return [HistoryRow.model_validate(row) for row in answer["rows"]]
 
@@ -94,7 +94,7 @@ def read_rows(answer: Any) -> list[HistoryRow]:
 def read_view(answer: Any) -> JobView:
     """Return the state of the job and of its stages."""
     known = _select_fields(JobView, answer)
-    known |= {"state": JobState(answer["state"]), "rows": read_rows(answer)}
+    known |= {"state": JobState(answer["state"]), "rows": parse_rows(answer)}
     return JobView(**known | {"stages": [_read_stage(stage) for stage in answer["stages"]]})
 
 

@@ -1,8 +1,8 @@
-"""What must hold in a grid, read from its server alone: on a grid at work, and on one that is at rest.
+"""Check the invariants of a grid, from its server alone, while it works or when it is idle.
 
-Everything is read by one script at one instant, so what is found is no accident of the reading. The rules are
-those of docs/guarantees: a slot is promised once, each step of a running job is in exactly one place, each
-job has one state, what is held for jobs is what was promised, and nothing lives for ever.
+One script reads everything at one instant, so no breach is an artifact of reading. The rules are those of
+docs/guarantees: a slot has one lease, each step of a running job is in exactly one place, each job has one
+state, reservations add up, and no key lives forever.
 """
 
 from __future__ import annotations
@@ -22,80 +22,92 @@ from gridq.protocol.states import JobState
 from gridq.store.keys import CELERY_PERMANENT, PERMANENT, Keys
 from gridq.store.snapshot import Snapshot, read
 
-MOST_ITEMS = 500_000
-"""Items that are read at one instant at most, a key counting as ten: half a second of the server's time."""
+MAX_ITEMS = 500_000
+"""Items that one audit reads, a key counting as ten: half a second of the server's time."""
 
+CELERY_PREFIXES = ("_kombu", "unacked", "celery")
+"""The beginnings of Celery's keys that are not queues.
 
-CELERYS = ("_kombu", "unacked", "celery")
-"""How keys of Celery's begin that are no queues. What else stands under a prefix that does not end with a
-colon may be another grid's, whose prefix goes on, or, under the empty one, other programs'.
+If the grid's prefix does not end with a colon, other keys under it may belong to a grid with a longer prefix,
+or to other programs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule, in words, and what breaks it, each in one line."""
+    """One rule, and its breaches, each in one line."""
 
     rule: str
     breaches: tuple[str, ...]
 
 
-def audit(client: Redis, keys: Keys, *, idle: bool = False, most: int = MOST_ITEMS) -> list[Check]:
-    """Every rule with what breaks it now. With `idle` the grid is said to be at rest: nothing may be left of
-    jobs that ran. It only reads.
+def run_audit(client: Redis, keys: Keys, *, idle: bool = False, max_items: int = MAX_ITEMS) -> list[Check]:
+    """Check all rules. Nothing is written.
 
-    GridBusy: there are more than `most` items to read.
+    `idle`: no job runs, so nothing may be left of jobs. Raises GridBusy if there are more than `max_items` to
+    read.
     """
-    snapshot = read(client, keys, most)
+    snapshot = read(client, keys, max_items)
     if snapshot is None:
         raise GridBusy(
-            "The grid is too large to look at all of it at one instant",
+            "The grid is too large to be read at one instant",
             {
-                "expected": f"at most {most} items to read, a key counting as ten",
-                "fix": "run it when fewer jobs run and the results of earlier ones have expired",
+                "expected": f"at most {max_items} items to read, a key counting as ten",
+                "fix": "run it when fewer jobs run and earlier results have expired",
             },
         )
     state = _State(snapshot)
     checks = [
-        Check("leases, slots and holders agree; no seat has more than its slots", tuple(state.leases())),
-        Check("classes count what stands in them, and the sweep looks there", tuple(state.pending())),
-        Check("each step of a running job is in exactly one place", tuple(state.steps())),
-        Check("each job has exactly one state", tuple(state.states())),
-        Check("what is promised is what running jobs hold", tuple(state.money())),
-        Check("no key lives for ever", tuple(keys_without_ttl(client, keys.prefix))),
+        Check("leases and slots agree, and no seat has more leases than slots", tuple(state.check_leases())),
+        Check(
+            "the counts of pending stages are right, and the sweep knows their queues",
+            tuple(state.check_pending()),
+        ),
+        Check("each step of a running job is in exactly one place", tuple(state.check_steps())),
+        Check("each job has exactly one state", tuple(state.check_states())),
+        Check(
+            "reserved totals are the sums of the running jobs' reservations",
+            tuple(state.check_reservations()),
+        ),
+        Check("no key lives forever", tuple(find_keys_without_ttl(client, keys.prefix))),
     ]
     if idle:
-        checks.append(Check("nothing is left of jobs that ran", (*state.left(), *_wake_ups(client, keys))))
+        checks.append(
+            Check(
+                "nothing is left of jobs that ran", (*state.check_idle(), *_find_stale_wake_ups(client, keys))
+            )
+        )
     return checks
 
 
-def broken(client: Redis, keys: Keys) -> list[str]:
-    """What must hold between any two scripts and does not, each as one line; empty where all is well."""
-    snapshot = read(client, keys, MOST_ITEMS)
+def find_breaches(client: Redis, keys: Keys) -> list[str]:
+    """Return the breaches of the rules that hold between any two scripts, one line each."""
+    snapshot = read(client, keys, MAX_ITEMS)
     assert snapshot is not None
     state = _State(snapshot)
-    return [*state.leases(), *state.pending(), *state.steps(), *state.money()]
+    return [*state.check_leases(), *state.check_pending(), *state.check_steps(), *state.check_reservations()]
 
 
-def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
-    """The keys under `prefix` that live for ever and may not, without the prefix, sorted.
+def find_keys_without_ttl(client: Redis, prefix: str) -> list[str]:
+    """Return the keys under `prefix` that wrongly live forever, sorted and without the prefix.
 
-    Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only wake-ups.
+    Keys of the patterns in `gridq.store.keys`, and Celery's queues, which hold only wake-ups, may live
+    forever.
     """
     allowed = [*CELERY_PERMANENT, *(f".{pattern}" for pattern in PERMANENT)]
     found = list(client.scan_iter(f"{prefix}*", count=1000))
     left = []
     for at in range(0, len(found), 1000):
         some: list[bytes] = found[at : at + 1000]
-        look = client.pipeline(transaction=False)
+        pipe = client.pipeline(transaction=False)
         for raw in some:
-            look.pttl(raw)
-            look.type(raw)
-        replies: list[Any] = look.execute()
+            pipe.pttl(raw)
+            pipe.type(raw)
+        replies: list[Any] = pipe.execute()
         for raw, ttl, sort in zip(some, replies[::2], replies[1::2], strict=True):
             key = raw.decode("utf-8", "replace")[len(prefix) :]
             named = any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed)
-            ours = prefix.endswith(":") or key.startswith((".", *CELERYS))
+            ours = prefix.endswith(":") or key.startswith((".", *CELERY_PREFIXES))
             if ttl == -1 and ours and not named and not (sort == b"list" and _is_queue(key)):
                 left.append(key)
     return sorted(left)
@@ -108,9 +120,10 @@ def _is_queue(key: str) -> bool:
         return False
 
 
-def _wake_ups(client: Redis, keys: Keys) -> list[str]:
-    """Wake-ups that nobody has answered though somebody should. Any list that is a queue's is one of wake-ups;
-    where no live seat serves it some stand for the next one that does.
+def _find_stale_wake_ups(client: Redis, keys: Keys) -> list[str]:
+    """Return the queues with wake-ups that a live seat should have answered.
+
+    Wake-ups in a queue without a live seat wait for the next seat that serves it.
     """
     left = []
     served: Any = client.hkeys(keys("concurrency"))
@@ -137,25 +150,25 @@ class _State:
         for rest in found.names["waiting"]:
             self.waiting.update(found.members("waiting", rest))
 
-    def leases(self) -> list[str]:
-        """`leases`, `who` and `held` say the same, and no seat holds more than its slots."""
+    def check_leases(self) -> list[str]:
+        """`leases`, `lease_info` and `slots` agree, and no seat has more leases than slots."""
         wrong = []
-        held: dict[str, str] = {}
+        holders: dict[str, str] = {}
         for seat in self.found.names["slots"]:
             concurrency = self.found.table("slots", seat)
-            held.update({lease: f"{seat} {slot}" for slot, lease in concurrency.items()})
+            holders.update({lease: f"{seat} {slot}" for slot, lease in concurrency.items()})
             most = self.found.table("seat", seat).get("concurrency")
             if len(concurrency) > int(most or 0):
                 wrong.append(f"{seat} holds {len(concurrency)} of {most} slots")
-        every = self.open | set(self.who) | set(held)
-        for name, there in (("leases", self.open), ("lease_info", set(self.who)), ("slots", set(held))):
+        every = self.open | set(self.who) | set(holders)
+        for name, there in (("leases", self.open), ("lease_info", set(self.who)), ("slots", set(holders))):
             wrong += [f"the lease {lease} is not in {name}" for lease in sorted(every - there)]
-        wrong += [f"{lease} of {self.who[lease]} is held by {by}" for lease, by in held.items()
+        wrong += [f"{lease} of {self.who[lease]} is held by {by}" for lease, by in holders.items()
                   if lease in self.who and not self.who[lease].startswith(by + " ")]  # fmt: skip
         return wrong
 
-    def pending(self) -> list[str]:
-        """The classes count what stands in them, and agents are listed where they have something."""
+    def check_pending(self) -> list[str]:
+        """The counts of classes are right, and agents with pending stages are in `ready`."""
         wrong = []
         found = self.found
         sets: dict[tuple[str, str], int] = defaultdict(int)
@@ -186,36 +199,42 @@ class _State:
         for place in sorted(ready.keys() | agents.keys()):
             listed, there = ready.get(place, set()), agents.get(place, set())
             wrong += [
-                f"{agent} has stages in {' '.join(place)} and no turn" for agent in sorted(there - listed)
+                f"{agent} has stages in {' '.join(place)} and is not in ready"
+                for agent in sorted(there - listed)
             ]
             wrong += [
-                f"{agent} has a turn in {' '.join(place)} and no stage" for agent in sorted(listed - there)
+                f"{agent} is in ready in {' '.join(place)} and has no stage"
+                for agent in sorted(listed - there)
             ]
-        looked = set(found.members("queues"))
-        wrong += [f"{queue} waits and no sweep looks" for queue, _ in counts if queue not in looked]
-        return wrong
-
-    def money(self) -> list[str]:
-        """What agents and teams are promised is the sum of what their running jobs hold."""
-        promised: Counter[str] = Counter()
-        wrong = []
-        for job, hold in self.found.table("reservations").items():
-            agent, team, money, *tokens = hold.split(" ")
-            for who in (f"a:{agent}", *((f"t:{team}",) if team != "-" else ())):
-                promised[who] += int(money)
-                promised[f"tokens {who}"] += sum(map(int, tokens))
-            if job not in self.live:
-                wrong.append(f"{job} is no more and holds {hold}")
-        found = {who: int(total) for who, total in self.found.table("reserved").items()}
+        known_queues = set(found.members("queues"))
         wrong += [
-            f"{who} is promised {found.get(who, 0)}, its jobs hold {promised[who]}"
-            for who in sorted(found.keys() | promised.keys())
-            if found.get(who, 0) != promised[who]
+            f"{queue} has stages and the sweep does not know it"
+            for queue, _ in counts
+            if queue not in known_queues
         ]
         return wrong
 
-    def states(self) -> list[str]:
-        """A job is in the inbox, runs or has ended, one of them, and is looked at until it has ended."""
+    def check_reservations(self) -> list[str]:
+        """The reserved total of an agent or team is the sum of its running jobs' reservations."""
+        totals: Counter[str] = Counter()
+        wrong = []
+        for job, reservation in self.found.table("reservations").items():
+            agent, team, money, *tokens = reservation.split(" ")
+            for who in (f"a:{agent}", *((f"t:{team}",) if team != "-" else ())):
+                totals[who] += int(money)
+                totals[f"tokens {who}"] += sum(map(int, tokens))
+            if job not in self.live:
+                wrong.append(f"{job} is gone and has reserved {reservation}")
+        found = {who: int(total) for who, total in self.found.table("reserved").items()}
+        wrong += [
+            f"{who} has {found.get(who, 0)} reserved, its jobs have {totals[who]}"
+            for who in sorted(found.keys() | totals.keys())
+            if found.get(who, 0) != totals[who]
+        ]
+        return wrong
+
+    def check_states(self) -> list[str]:
+        """A job is queued, running or ended, and has a deadline until it has ended."""
         wrong = []
         found = self.found
         queued, ended = set(found.names["submitted"]), set(found.names["result"])
@@ -226,10 +245,10 @@ class _State:
                 for name, group in (("queued", queued), ("running", self.live), ("ended", ended))
                 if job in group
             ]
-            # Its keys expire by themselves: its entries are taken out by the next sweep.
+            # Its keys expire by themselves; the next sweep removes its entries.
             gone = past.get(job, self.deadlines.get(job, found.now + 1)) <= found.now
             if len(states) != 1 and not (not states and gone):
-                wrong.append(f"{job} is {' and '.join(states) or 'known and has no state'}")
+                wrong.append(f"{job} is {' and '.join(states) or 'known but has no state'}")
         wrong += [f"{job} is queued and not in the inbox" for job in sorted(queued - inbox)]
         wrong += [f"{job} is in the inbox and not queued" for job in sorted(inbox - queued)
                   if self.deadlines.get(job, 0) > found.now]  # fmt: skip
@@ -242,23 +261,23 @@ class _State:
                   for job in sorted(found.scores("answers").keys() & (queued | self.live))]  # fmt: skip
         return wrong
 
-    def steps(self) -> list[str]:
-        """Each step of a running job is in exactly one place; `left` counts those that are not finished."""
+    def check_steps(self) -> list[str]:
+        """Each step of a running job is in exactly one place; `unfinished` counts the steps that have not
+        ended.
+        """
         entries = [*self.waiting, *self.open, *sorted(self.isolated)]
         wrong = [
-            f"{entry} of a job that is no more"
-            for entry in entries
-            if entry.split(":", 1)[0] not in self.live
+            f"{entry} of a job that is gone" for entry in entries if entry.split(":", 1)[0] not in self.live
         ]
         wrong += [f"{job} has no deadline" for job in sorted(self.live - self.deadlines.keys())]
         chained = set(self.found.members("chained"))
         for job in sorted(self.live):
             fields = self.found.table("job", job)
-            wrong += self._job(job, fields) + self._chains(job, fields, chained)
+            wrong += self._check_job(job, fields) + self._check_chains(job, fields, chained)
         return wrong
 
-    def _chains(self, job: str, fields: dict[str, str], chained: set[str]) -> list[str]:
-        """A step with fall-backs stands at the one of its queues that it says, and is looked at again."""
+    def _check_chains(self, job: str, fields: dict[str, str], chained: set[str]) -> list[str]:
+        """A ready step with fall-backs is in the queue that its chain names, and is in `chained`."""
         wrong = []
         for name, text in fields.items():
             if name.startswith("chain:"):
@@ -266,17 +285,17 @@ class _State:
                 at, links = parse_chain(text)
                 stands = fields.get(f"pending:{n}", "").partition(" ")[0]
                 if stands and stands != links[at]:
-                    wrong.append(f"step {n} of {job} stands in {stands}, by its chain in {links[at]}")
+                    wrong.append(f"step {n} of {job} is in {stands}, by its chain in {links[at]}")
                 if bool(stands) != (f"{job}:{n}" in chained):
                     wrong.append(
-                        f"step {n} of {job}: at {stands or 'none'}, and its chain is looked at or not"
+                        f"step {n} of {job}: in {stands or 'no queue'}, which does not match `chained`"
                     )
         return wrong
 
-    def _job(self, job: str, fields: dict[str, str]) -> list[str]:
+    def _check_job(self, job: str, fields: dict[str, str]) -> list[str]:
         wrong = []
         unfinished = 0
-        delayed = self._delayed(job, fields)
+        delayed = self._find_delayed(job, fields)
         for number in range(int(fields["steps"])):
             n = str(number)
             cur = fields.get(f"lease:{n}")
@@ -290,29 +309,31 @@ class _State:
                 "quarantined": f"{job}:{n}" in self.isolated,
             }
             found = [place for place, is_there in places.items() if is_there]
-            if len(found) != 1 and (found or not self._overdue(job, n, fields)):
+            if len(found) != 1 and (found or not self._is_overdue(job, n, fields)):
                 wrong.append(f"step {n} of {job} is {' and '.join(found) or 'nowhere'}")
             if places["pending"] != (f"pending:{n}" in fields) or self.waiting[f"{job}:{n}"] > 1:
                 wrong.append(
                     f"step {n} of {job}: at {fields.get(f'pending:{n}')}, in {self.waiting[f'{job}:{n}']}"
                 )
             if places["quarantined"] != (f"quarantine:{n}" in fields):
-                wrong.append(f"step {n} of {job}: in quarantine by one word of two")
+                wrong.append(f"step {n} of {job}: in quarantine by one record of two")
             unfinished += not (places["done"] or places["skipped"])
         if unfinished != int(fields["unfinished"]):
-            wrong.append(f"{job}: left {fields['unfinished']}, unfinished {unfinished}")
+            wrong.append(f"{job}: unfinished is {fields['unfinished']}, and {unfinished} steps are")
         return wrong
 
-    def _overdue(self, job: str, step: str, fields: dict[str, str]) -> bool:
-        """Whether the next sweep ends the job for its deadline or for this step's queue timeout. A claim that
-        comes upon such a step first takes it out of its pending set, and leaves the rest to the sweep.
+    def _is_overdue(self, job: str, step: str, fields: dict[str, str]) -> bool:
+        """Return whether the next sweep ends the job for its deadline or this step's queue timeout.
+
+        A claim that finds such a step removes it from its pending set, and leaves the rest to the sweep.
         """
-        waited = f"queue_timeout:{job}:{step}:{fields.get(f'epoch:{step}', '0')}.{fields.get(f'attempts:{step}', '0')}"
+        epoch, claims = fields.get(f"epoch:{step}", "0"), fields.get(f"attempts:{step}", "0")
+        waited = f"queue_timeout:{job}:{step}:{epoch}.{claims}"
         due = min(self.deadlines.get(job, math.inf), self.delays.get(waited, math.inf))
         return due <= self.found.now
 
-    def _delayed(self, job: str, fields: dict[str, str]) -> set[str]:
-        """The steps that a Retry's delay holds back."""
+    def _find_delayed(self, job: str, fields: dict[str, str]) -> set[str]:
+        """Return the steps that wait for the delay of a Retry."""
         found = set()
         for member in self.delays:
             kind, name, number, what = member.split(":", 3)
@@ -321,8 +342,8 @@ class _State:
                 found |= {pair.split("=")[0] for pair in steps.split() if pair.endswith("=0")}
         return {n for n in found if f"skipped:{n}" not in fields}
 
-    def left(self) -> list[str]:
-        """What a grid at rest has none of."""
+    def check_idle(self) -> list[str]:
+        """Nothing is left of jobs."""
         found = self.found
         left = [f"the lease {lease}" for lease in sorted(self.open)]
         left += [f"the stage {entry} is pending" for entry in sorted(self.waiting)]
@@ -331,7 +352,7 @@ class _State:
         left += [f"the deadline of {job}" for job in sorted(self.deadlines)]
         left += [f"the delay {member}" for member in sorted(self.delays)]
         left += [f"the answer of {job} is due" for job in sorted(found.scores("answers"))]
-        left += [f"{job} holds {what}" for job, what in sorted(found.table("reservations").items())]
+        left += [f"{job} has reserved {what}" for job, what in sorted(found.table("reservations").items())]
         left += [f"{agent} is parked" for agent in sorted(found.table("parked_agents"))]
         left += [f"{entry} is in quarantine" for entry in sorted(found.members("quarantine"))]
         return left

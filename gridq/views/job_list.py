@@ -1,4 +1,4 @@
-"""The list of jobs: which there are, page by page, the latest first."""
+"""The list of jobs, page by page, the latest first."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from redis import Redis
 from gridq.errors import RequestError
 from gridq.protocol.states import JobState
 from gridq.store.keys import Keys
-from gridq.views.jobs import HEAD, JobSummary, summary_of
+from gridq.views.jobs import HEADER_FIELDS, JobSummary, build_summary
 
-PAGE = 200
-"""Jobs looked at in one round trip."""
+PAGE_SIZE = 200
+"""Jobs that one round trip reads."""
 
-LOOKED_AT = 10_000
-"""Jobs looked at for one page at most: where few of them are asked for, the rest is left to the next page."""
+MAX_SCANNED = 10_000
+"""Jobs that one call reads at most. If few of them match, the next page continues there."""
 
 _CURSOR = re.compile(r"(\d{1,16}):([A-Za-z0-9_.-]{1,128})")
 
 
 class JobPage(NamedTuple):
-    """Jobs, and the cursor of those after them; None: there are no more."""
+    """A page of jobs, and the cursor of the next page; None: there is none."""
 
     jobs: list[JobSummary]
     after: str | None
 
 
-class _Place(NamedTuple):
-    """Where a job stands in the list: when it was submitted, ms, and its id."""
+class _Position(NamedTuple):
+    """A job's position in the list: when it was submitted, in ms, and its id."""
 
     ms: int
     job: str
 
 
-def jobs(
+def list_jobs(
     client: Redis,
     keys: Keys,
     limit: int = 20,
@@ -44,67 +44,75 @@ def jobs(
     agent: str | None = None,
     before: str | None = None,
 ) -> JobPage:
-    """The jobs that are known, the latest first: up to `limit`, of those in `state` and of `agent` where that
-    is given. `before` is the `after` of the page before. RequestError: it is none.
+    """Return up to `limit` jobs, the latest first, optionally only those in `state` and of `agent`.
 
-    A page may hold fewer, even none, and still have one after it: LOOKED_AT bounds what one call reads.
+    `before` is the `after` of the previous page. A page may have fewer jobs, even none, and still be followed
+    by another one, because MAX_SCANNED bounds what one call reads. Raises RequestError if `before` is not a
+    cursor.
     """
-    place = _cursor(before)
+    position = _parse_cursor(before)
     found: list[JobSummary] = []
-    looked = 0
-    while looked < LOOKED_AT:
-        page = _older(client, keys, place)
-        for summary, at in zip(_summaries(client, keys, page), page, strict=True):
-            place = at
-            looked += 1
+    scanned = 0
+    while scanned < MAX_SCANNED:
+        page = _read_older(client, keys, position)
+        for summary, at in zip(_read_summaries(client, keys, page), page, strict=True):
+            position = at
+            scanned += 1
             if summary is None or state not in (None, summary.state) or agent not in (None, summary.agent):
                 continue
             found.append(summary)
             if len(found) == limit:
-                return JobPage(found, f"{place.ms}:{place.job}")
-        if len(page) < PAGE:
+                return JobPage(found, f"{position.ms}:{position.job}")
+        if len(page) < PAGE_SIZE:
             return JobPage(found, None)
-    return JobPage(found, None if place is None else f"{place.ms}:{place.job}")
+    return JobPage(found, None if position is None else f"{position.ms}:{position.job}")
 
 
-def _cursor(before: str | None) -> _Place | None:
+def _parse_cursor(before: str | None) -> _Position | None:
     if before is None:
         return None
     match = _CURSOR.fullmatch(before)
     if match is None:
         raise RequestError(
-            "The cursor is none",
-            {"path": "before", "expected": "what `next` of the page before says", "fix": "leave it out"},
+            "Invalid cursor",
+            {"path": "before", "expected": "the `next` of the previous page", "fix": "leave it out"},
         )
-    return _Place(int(match[1]), match[2])
+    return _Position(int(match[1]), match[2])
 
 
-def _older(client: Redis, keys: Keys, place: _Place | None) -> list[_Place]:
-    """The next PAGE jobs after `place`, which need not be there any more; jobs of one millisecond are in the
-    order of their ids.
+def _read_older(client: Redis, keys: Keys, position: _Position | None) -> list[_Position]:
+    """Return the next PAGE_SIZE jobs after a position, whose job may be gone. Jobs of one millisecond are
+    ordered by id.
     """
-    found: list[_Place] = []
+    found: list[_Position] = []
     skip = 0
-    highest: str | int = "+inf" if place is None else place.ms
-    while len(found) < PAGE:
+    highest: str | int = "+inf" if position is None else position.ms
+    while len(found) < PAGE_SIZE:
         some: Any = client.zrange(
-            keys("jobs"), highest, "-inf", desc=True, byscore=True, withscores=True, offset=skip, num=PAGE
+            keys("jobs"),
+            highest,
+            "-inf",
+            desc=True,
+            byscore=True,
+            withscores=True,
+            offset=skip,
+            num=PAGE_SIZE,
         )
-        places = [_Place(int(ms), member.decode()) for member, ms in some]
-        found += [each for each in places if place is None or each < place]
-        skip += len(places)
-        if len(places) < PAGE:
+        positions = [_Position(int(ms), member.decode()) for member, ms in some]
+        found += [each for each in positions if position is None or each < position]
+        skip += len(positions)
+        if len(positions) < PAGE_SIZE:
             break
-    return found[:PAGE]
+    return found[:PAGE_SIZE]
 
 
-def _summaries(client: Redis, keys: Keys, page: list[_Place]) -> list[JobSummary | None]:
-    look = client.pipeline(transaction=False)
+def _read_summaries(client: Redis, keys: Keys, page: list[_Position]) -> list[JobSummary | None]:
+    pipe = client.pipeline(transaction=False)
     for _, job in page:
-        look.hmget(keys("job", job), HEAD)
-        look.hmget(keys("summary", job), [*HEAD, "state", "ended_at"])
-        look.hmget(keys("submitted", job), ["name", "agent", "options"])
-    replies = look.execute() if page else []
+        pipe.hmget(keys("job", job), HEADER_FIELDS)
+        pipe.hmget(keys("summary", job), [*HEADER_FIELDS, "state", "ended_at"])
+        pipe.hmget(keys("submitted", job), ["name", "agent", "options"])
+    replies = pipe.execute() if page else []
     return [
-        summary_of(job, ms, *replies[3 * number : 3 * number + 3]) for number, (ms, job) in enumerate(page)
+        build_summary(job, ms, *replies[3 * number : 3 * number + 3]) for number, (ms, job) in enumerate(page)
     ]

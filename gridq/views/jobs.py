@@ -1,7 +1,6 @@
-"""Jobs as they can be seen from outside: which there are, where each of their stages stands, how it went.
+"""Read jobs, their stages and their history.
 
-All of it is read from the jobs' own keys, in a few round trips; nothing is written. Times are in seconds
-since 1970 by the server's clock.
+This takes a few round trips and writes nothing. Times are in seconds since 1970 by the server's clock.
 """
 
 from __future__ import annotations
@@ -23,22 +22,24 @@ from gridq.protocol.states import JobState, StageState
 from gridq.store.keys import Keys
 
 MAX_STEPS = 1000
-"""Of a larger plan only the counts are read, and of its rows the last so many."""
+"""Of a larger plan only the counts are read; of the history at most this many of the latest records."""
 
 
 @dataclass(slots=True)
 class StageView:
-    """One stage of a job: where it stands in the graph, and how it fares.
+    """One stage of a job and its state.
 
-    `step` numbers what is claimed as one: pure stages that stand side by side share it; None where the plan
-    is gone with its job. `seat` is who runs or ran it, as `cpu@machine`; `queue` is where it waits or waited.
-    `wait_ms` is the time from ready to claimed; None where it is not known. `attempts` counts the claims;
-    `failures` those that failed by their seats' fault, `losses` those that were lost with their worker,
-    `deaths` those that killed the process that ran them: since it, or a Retry around it, started last. Of a
-    stage in quarantine `until` is when that ends. `excluded`: seats that are left out, for now after a
-    failure, or for good as they lack something. `cost` is what its claim will reserve, in micro-dollars,
-    `expects` what it is estimated to use, both known while it waits. `links`: of a stage with fall-backs all
-    of its queues, the best first, known while its job runs; `queue` is the one of them where it is or was.
+    `step`: the number of what is claimed as one; adjacent pure stages share it. None once the job and its
+    plan are gone. `seat`: who runs or ran it, as `cpu@machine`; `queue`: where it waits or waited. `wait_ms`:
+    from ready to claimed; None if not known.
+
+    `attempts` counts the claims; of these `failures` failed by the seat's fault, `losses` were lost with
+    their worker, and `deaths` killed the process that ran them, since the stage, or a Retry around it,
+    started last. `until`: when the quarantine ends. `excluded`: seats that may not take it, for now after a
+    failure, or for good.
+
+    While it waits, `cost` is what its claim will reserve in micro-dollars, and `expects` what it is estimated
+    to use. `links`: of a stage with fall-backs all of its queues, the best first, while the job runs.
     """
 
     path: str
@@ -66,7 +67,7 @@ class StageView:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """One line of the list of jobs. `steps` counts what is claimed as one; `left` how many have not ended."""
+    """One line of the list of jobs. `left` counts the `steps` that have not ended."""
 
     job: str
     state: JobState
@@ -79,17 +80,18 @@ class JobSummary:
     left: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """The fields as a JSON object."""
+        """Return the fields as a JSON object."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class JobView:
-    """A job at one instant; `state` None: there is no such job (any more).
+    """A job at one instant; `state` None: there is no such job.
 
-    `done` and `of` count stages, without those of a Branch's other arm; of a plan that is too large to be
-    read, and of a job that did not end well, steps. `stages` in the order of the graph while the job runs, in
-    the order of their records afterwards. `error` is the record of what ended it; `now` when this was read.
+    `done` and `of` count stages, without those of the Branch arm that is not taken; steps if the plan is too
+    large to be read, or the job did not succeed. `stages` are in the order of the graph while the job runs,
+    then in the order of their records. `error`: the record of the error that ended it. `now`: when this was
+    read.
     """
 
     job: str
@@ -107,12 +109,12 @@ class JobView:
     rows: list[HistoryRow] = field(default_factory=list)
     error: dict[str, Json] | None = None
 
-    def having(self, state: StageState) -> list[StageView]:
-        """The stages in `state`."""
+    def find_stages(self, state: StageState) -> list[StageView]:
+        """Return the stages in `state`."""
         return [stage for stage in self.stages if stage.state is state]
 
     def to_json(self) -> dict[str, Json]:
-        """The fields as a JSON object; `rows`, one for each recorded attempt of a stage, among them."""
+        """Return the fields as a JSON object, with `rows`, one for each recorded attempt of a stage."""
         record = {name: getattr(self, name) for name in self.__slots__}
         record["stages"] = [asdict(stage) for stage in self.stages]
         record["rows"] = [row.model_dump() for row in self.rows]
@@ -120,12 +122,12 @@ class JobView:
 
 
 def group_by_step(stages: Iterable[StageView]) -> list[list[StageView]]:
-    """`stages` with those that are claimed as one together."""
+    """Group stages that are claimed as one."""
     return [list(group) for _, group in groupby(stages, key=lambda s: s.path if s.step is None else s.step)]
 
 
 class JobReader:
-    """Reads one job again and again; its plan is read once."""
+    """A reader of one job, which reads its plan only once."""
 
     def __init__(self, client: Redis, keys: Keys, job: str) -> None:
         self._client = client
@@ -135,26 +137,28 @@ class JobReader:
         self._count = 0
 
     def read(self, *, rows: bool = True) -> JobView:
-        """The job now. Without `rows` what was recorded (times, tokens, ended jobs' stages) is left out."""
+        """Read the job. Without `rows` the history is left out: times, tokens, and the stages of an ended
+        job.
+        """
         client, keys, job = self._client, self._keys, self.job
-        # At one instant: between two looks a job may move from one place to the next.
-        look = client.pipeline(transaction=True)
-        look.hmget(keys("job", job), HEAD)
-        look.hmget(keys("submitted", job), ["name", "agent", "submitted_at", "deadline", "options"])
-        look.hmget(keys("summary", job), [*HEAD, "state", "ended_at"])
-        look.lindex(keys("result", job), 0)
-        look.time()
+        # In one transaction: a job may change its state between two reads.
+        pipe = client.pipeline(transaction=True)
+        pipe.hmget(keys("job", job), HEADER_FIELDS)
+        pipe.hmget(keys("submitted", job), ["name", "agent", "submitted_at", "deadline", "options"])
+        pipe.hmget(keys("summary", job), [*HEADER_FIELDS, "state", "ended_at"])
+        pipe.lindex(keys("result", job), 0)
+        pipe.time()
         if rows:
-            look.lrange(keys("rows", job), -MAX_STEPS, -1)
-        head, inbox, about, end, clock, *texts = look.execute()
+            pipe.lrange(keys("rows", job), -MAX_STEPS, -1)
+        head, inbox, about, end, clock, *texts = pipe.execute()
         view = JobView(job, None, now=clock[0] + clock[1] / 1e6)
-        view.rows = read_rows(texts[0]) if texts else []
+        view.rows = parse_rows(texts[0]) if texts else []
         if end is not None:
-            self._ended(view, end, about)
+            self._fill_ended(view, end, about)
         elif head[2] is not None:
             _fill(view, head)
             view.state = JobState.RUNNING
-            self._running(view, head, rows)
+            self._fill_running(view, head, rows)
         elif inbox[1] is not None:
             view.state = JobState.QUEUED
             options = json.loads(inbox[4] or b"{}")
@@ -164,21 +168,21 @@ class JobReader:
             view.submitted, view.deadline = _seconds(inbox[2]) or 0.0, _seconds(inbox[3])
         return view
 
-    def _ended(self, view: JobView, end: bytes, about: list[bytes | None]) -> None:
+    def _fill_ended(self, view: JobView, end: bytes, about: list[bytes | None]) -> None:
         found = End.parse(end)
         view.state = found.state
         _fill(view, about)
         view.ended = _seconds(about[8])
         if found.state is not JobState.DONE:
             view.error = found.record()
-        view.stages = list(_recorded(view.rows))
+        view.stages = list(_list_recorded(view.rows))
         if view.error is not None:
-            _counted(view.stages, view.error.get("details") or {})
+            _fill_counts(view.stages, view.error.get("details") or {})
         finished = sum(stage.state is StageState.DONE for stage in view.stages)
         count, left = int(about[2] or 0), int(about[3] or 0)
         view.done, view.of = (finished, finished) if found.state is JobState.DONE else (count - left, count)
 
-    def _running(self, view: JobView, head: list[bytes | None], rows: bool) -> None:
+    def _fill_running(self, view: JobView, head: list[bytes | None], rows: bool) -> None:
         count = int(head[2] or 0)
         if not self._count:
             self._read_plan(count)
@@ -186,30 +190,30 @@ class JobReader:
             view.done, view.of = count - int(head[3] or 0), count
             return
         names = [f"{name}:{index}" for name in _FIELDS for index in range(count)]
-        # The rows once more, of the same instant as the fields: a stage that is done has its row.
-        look = self._client.pipeline(transaction=True)
-        look.hmget(self._keys("job", self.job), ["steps", *names])
+        # The rows again, at the instant of the fields, so that a stage that is done has its row.
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hmget(self._keys("job", self.job), ["steps", *names])
         if rows:
-            look.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
-        found, *texts = look.execute()
+            pipe.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
+        found, *texts = pipe.execute()
         if texts:
-            view.rows = read_rows(texts[0])
-        if found[0] is None:  # it ended in between
+            view.rows = parse_rows(texts[0])
+        if found[0] is None:  # it has ended meanwhile
             again = self.read(rows=rows)
             for name in view.__slots__:
                 setattr(view, name, getattr(again, name))
             return
         columns = (found[1 + at : 1 + at + count] for at in range(0, len(_FIELDS) * count, count))
         fields = dict(zip(_FIELDS, columns, strict=True))
-        holds = self._holds(fields["lease"])
-        recorded = {stage.path: stage for stage in _recorded(view.rows)}
+        workers = self._read_workers(fields["lease"])
+        recorded = {stage.path: stage for stage in _list_recorded(view.rows)}
         for index, step in enumerate(self._steps):
             one = {name: column[index] for name, column in fields.items()}
-            state, hold = _state(one, holds.get(index)), holds.get(index)
+            state, worker = _state(one, workers.get(index)), workers.get(index)
             for op in step.ops:
                 stage = StageView(op.path, op.name, step.queue, state, step=index)
-                _then(stage, recorded.get(op.path))
-                _now(stage, one, hold, view.now)
+                _fill_recorded(stage, recorded.get(op.path))
+                _fill_current(stage, one, worker, view.now)
                 view.stages.append(stage)
         counted = [stage for stage in view.stages if stage.state is not StageState.SKIPPED]
         view.done = sum(stage.state is StageState.DONE for stage in counted)
@@ -219,21 +223,21 @@ class JobReader:
         if 0 < count <= MAX_STEPS:
             fields = [f"spec:{index}" for index in range(count)]
             texts: list[Any] = self._client.hmget(self._keys("job", self.job), fields)
-            if None in texts:  # it ended in between
+            if None in texts:  # it has ended meanwhile
                 return
             self._steps = [load_step(text) for text in texts]
         self._count = count
 
-    def _holds(self, running: list[bytes | None]) -> dict[int, str]:
-        """Who holds each step that is claimed, as `cpu@machine`."""
+    def _read_workers(self, running: list[bytes | None]) -> dict[int, str]:
+        """Return who runs each claimed step, as `cpu@machine`."""
         leases = {i: f"{self.job}:{i}:{rest.decode()}" for i, rest in enumerate(running) if rest is not None}
         if not leases:
             return {}
         found: list[Any] = self._client.hmget(self._keys("lease_info"), list(leases.values()))
-        return {i: worker_of(text) for i, text in zip(leases, found, strict=True) if text is not None}
+        return {i: parse_worker(text) for i, text in zip(leases, found, strict=True) if text is not None}
 
 
-HEAD = ["name", "agent", "steps", "unfinished", "submitted_at", "priority", "deadline"]
+HEADER_FIELDS = ["name", "agent", "steps", "unfinished", "submitted_at", "priority", "deadline"]
 _FIELDS = (
     "done", "skipped", "lease", "pending", "ready_at", "started_at", "attempts", "excluded", "quarantine",
     "failures", "losses", "deaths", "chain", "tokens",
@@ -247,27 +251,27 @@ def _fill(view: JobView, head: list[bytes | None]) -> None:
     view.submitted, view.deadline = _seconds(at) or 0.0, _seconds(deadline)
 
 
-def _state(one: dict[str, bytes | None], hold: str | None) -> StageState:
+def _state(one: dict[str, bytes | None], worker: str | None) -> StageState:
     if one["skipped"] is not None:
         return StageState.SKIPPED
     if one["done"] is not None:
         return StageState.DONE
     if one["quarantine"] is not None:
         return StageState.QUARANTINED
-    if hold is not None:
+    if worker is not None:
         return StageState.RUNNING
     return StageState.WAITING if one["pending"] is None else StageState.READY
 
 
-def _then(stage: StageView, recorded: StageView | None) -> None:
-    """What the records say of it."""
+def _fill_recorded(stage: StageView, recorded: StageView | None) -> None:
+    """Fill in what was recorded of a stage."""
     if recorded is not None:
         for name in ("seat", "started", "wait_ms", "run_ms", "tokens_in", "tokens_out", "micro_dollars"):
             setattr(stage, name, getattr(recorded, name))
 
 
-def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: float) -> None:
-    """What the job's own fields say of it."""
+def _fill_current(stage: StageView, one: dict[str, bytes | None], worker: str | None, now: float) -> None:
+    """Fill in what the fields of a running job say of a stage."""
     for name in _COUNTS:
         setattr(stage, name, int(one[name] or 0))
     if one["chain"] is not None:
@@ -275,12 +279,12 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
         stage.queue, stage.links = links[at], tuple(links)
     ready, started = _seconds(one["ready_at"]), _seconds(one["started_at"])
     if stage.state is StageState.RUNNING:
-        stage.seat, stage.started = hold or "", started
+        stage.seat, stage.started = worker or "", started
         stage.run_ms = None if started is None else max(now - started, 0) * 1000
         if ready is not None and started is not None:
             stage.wait_ms = max(started - ready, 0) * 1000
     elif one["quarantine"] is not None:
-        _quarantined(stage, one["quarantine"])
+        _fill_quarantine(stage, one["quarantine"])
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
@@ -292,28 +296,28 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["pending"])))
 
 
-def _quarantined(stage: StageView, told: bytes) -> None:
-    """Where it was last, and until when an operator may act."""
-    until, _, error = told.partition(b" ")
+def _fill_quarantine(stage: StageView, stored: bytes) -> None:
+    """Fill in where a stage in quarantine ran last, and until when an operator may act."""
+    until, _, error = stored.partition(b" ")
     details = json.loads(error)["details"]
     stage.seat, stage.until = str(details.get("worker") or stage.seat), _seconds(until)
     stage.started = stage.run_ms = stage.wait_ms = None
 
 
-def _counted(stages: list[StageView], details: dict[str, Json]) -> None:
-    """What the error of a job says of the stage that failed, which counts its last attempt too."""
+def _fill_counts(stages: list[StageView], details: dict[str, Json]) -> None:
+    """Fill in the counts of the stage that failed, from the job's error, which includes its last attempt."""
     for stage in stages:
         if stage.path == details.get("path"):
             for name in _COUNTS:
-                told = details.get(name)  # a stage's own error may say anything
-                setattr(stage, name, max(getattr(stage, name), told if isinstance(told, int) else 0))
+                stored = details.get(name)  # a stage's own error may say anything
+                setattr(stage, name, max(getattr(stage, name), stored if isinstance(stored, int) else 0))
 
 
-def _recorded(rows: Iterable[HistoryRow]) -> Iterator[StageView]:
-    """One view for each stage of which something was recorded, as it was recorded last."""
+def _list_recorded(rows: Iterable[HistoryRow]) -> Iterator[StageView]:
+    """Yield a view of each recorded stage, by its last record."""
     last: dict[str, HistoryRow] = {}
     for row in rows:
-        last.pop(row.path, None)  # in the order of the last records
+        last.pop(row.path, None)  # keep the order of the last records
         last[row.path] = row
     for row in last.values():
         yield StageView(
@@ -335,8 +339,10 @@ def _recorded(rows: Iterable[HistoryRow]) -> Iterator[StageView]:
         )
 
 
-def summary_of(job: str, at: float, head: list[Any], about: list[Any], inbox: list[Any]) -> JobSummary | None:
-    """A line of the list from what the job's three places hold; None where nothing of it is left."""
+def build_summary(
+    job: str, at: float, head: list[Any], about: list[Any], inbox: list[Any]
+) -> JobSummary | None:
+    """Return a job's line of the list, from its three records; None if all are gone."""
     if about[7] is not None:
         state, ended = JobState(about[7].decode()), _seconds(about[8])
     elif head[2] is not None:
@@ -353,20 +359,20 @@ def summary_of(job: str, at: float, head: list[Any], about: list[Any], inbox: li
     return JobSummary(job, state, _text(name), _text(agent), _priority(prio), at / 1000, ended, count, left)
 
 
-def worker_of(hold: bytes) -> str:
-    """`cpu@machine` of a lease's record, which begins with the seat's id `machine.cpu`."""
-    machine, _, name = hold.split(b" ")[0].decode().partition(".")
+def parse_worker(worker: bytes) -> str:
+    """Return `cpu@machine` from a lease's record, which begins with the seat's id `machine.cpu`."""
+    machine, _, name = worker.split(b" ")[0].decode().partition(".")
     return f"{name}@{machine}"
 
 
-def rows(client: Redis, keys: Keys, job: str) -> list[HistoryRow]:
-    """One line for each stage recorded so far, in the order of their records."""
+def read_history(client: Redis, keys: Keys, job: str) -> list[HistoryRow]:
+    """Read a row for each recorded attempt, in the order of the records."""
     texts: Any = client.lrange(keys("rows", job), 0, -1)
-    return read_rows(texts)
+    return parse_rows(texts)
 
 
-def read_rows(texts: list[bytes]) -> list[HistoryRow]:
-    """The lines of a job's history as they are stored, several in each text."""
+def parse_rows(texts: list[bytes]) -> list[HistoryRow]:
+    """Parse the rows of a job's history; each stored text has several."""
     return [HistoryRow.model_validate(row) for text in texts for row in json.loads(text)]
 
 
@@ -379,5 +385,5 @@ def _priority(value: bytes | None) -> str:
 
 
 def _seconds(value: bytes | None) -> float | None:
-    """A time that the server keeps in ms."""
+    """Return a stored time, which is in ms, in seconds."""
     return float(value) / 1000 if value else None

@@ -1,8 +1,7 @@
-"""What each seat was worth in a month, from the ledger, and what that comes to in a year: of S seats, each of
-which costs C a month, a part u is used, and of what lies idle a part r can be had.
+"""A month of each seat, from the ledger, and a model of the money that idle seats cost in a year.
 
-Money is micro-dollars. A number that nobody has told and that the ledger does not hold stays None: nothing is
-guessed.
+The model: S seats cost C a month each, a part u of that is used, and a part r of the rest could be used.
+Money is in micro-dollars. A number that is neither given nor in the ledger is None; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CALENDAR_MS = {"week": 7 * 86_400_000, "day": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number, and where it comes from; `value` None: nobody knows it, and `source` says what would."""
+    """A number and its source. If `value` is None, `source` says what would provide it."""
 
     value: float | None
     source: str
@@ -37,11 +36,11 @@ class Figure:
 class SeatReport:
     """One seat's month.
 
-    `recorded` counts the attempts that came to something, `wasted_attempts` those that did not, `unpriced`
-    those of either that used something without a price, as a subscription's do; `recorded_for_others` those
-    recorded for others than the seat's `owner`. `used`, `lent` and `wasted` are the same in money, as far as
-    there are prices: see `known`. `cost` is paid for the seat a month, `capacity` what its budget allows in
-    the month; `reclaimed` the part of its cost that others had of it: cost · lent / capacity.
+    Attempts: `recorded` succeeded, `wasted_attempts` did not, `recorded_for_others` were for other agents
+    than the seat's `owner`, and `unpriced` used something without a price, as those of a subscription do.
+    Money: `used`, `wasted` and `lent` are the cost of the first three, as far as there are prices; `cost` is
+    what the seat costs a month, `capacity` what its budget allows in the month, and `reclaimed` the part of
+    its cost that others used: cost · lent / capacity.
     """
 
     seat: str
@@ -65,7 +64,7 @@ class SeatReport:
         return self.cost * self.lent // self.capacity
 
     def add(self, entry: Entry) -> None:
-        """Take one attempt more, or what is heard of one afterwards."""
+        """Add an attempt, or what became known of one later."""
         micro = entry.micro_dollars or 0
         self.tokens_in += entry.tokens_in
         self.tokens_out += entry.tokens_out
@@ -80,20 +79,22 @@ class SeatReport:
             self.recorded_for_others = (self.recorded_for_others or 0) + 1
             self.lent = (self.lent or 0) + micro
 
-    def known(self, micro: int | None) -> int | None:
-        """One of its sums of money; None where that is nothing, and something was used without a price."""
+    def if_priced(self, micro: int | None) -> int | None:
+        """Return a sum of money; None if it is 0 only because what was used has no price."""
         return None if self.unpriced and not micro else micro
 
     def to_json(self) -> dict[str, Json]:
-        """The fields for programs, `reclaimed` among them."""
-        sums = {name: self.known(getattr(self, name)) for name in ("used", "wasted", "lent")}
+        """Return the fields as a JSON object, with `reclaimed`."""
+        sums = {name: self.if_priced(getattr(self, name)) for name in ("used", "wasted", "lent")}
         return asdict(self) | sums | {"reclaimed": self.reclaimed}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A month, `start` to `end` in ms: its seats, and the model's figures. The ledger holds it from `since`
-    to `until`; both None: nothing of it. `idle` and `reclaimable` are micro-dollars a year.
+    """A month from `start` to `end` in ms, with its seats and the figures of the model.
+
+    The ledger covers `since` to `until`; both None: nothing of the month. `idle` and `reclaimable` are
+    micro-dollars a year.
     """
 
     start: int
@@ -105,7 +106,7 @@ class Report:
 
     @property
     def idle(self) -> int | None:
-        """S · C · 12 · (1 - u), nothing where more was used than was paid for."""
+        """S · C · 12 · (1 - u), at least 0; None if a figure is missing."""
         count, cost, use = (self.model[name].value for name in "SCu")
         if count is None or cost is None or use is None:
             return None
@@ -113,15 +114,17 @@ class Report:
 
     @property
     def reclaimable(self) -> int | None:
-        """The part r of what lies idle."""
+        """The part r of `idle`; None if a figure is missing."""
         part = self.model["r"].value
         return None if part is None or self.idle is None else round(self.idle * part)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the company says of itself. `limits`: the seats' part of its quotas file, from `file`. Each other
-    number stands for what the ledger or the file would say; `seat_cost` for seats of which the file has none.
+class ReportInputs:
+    """What the caller provides. `limits`: the seats of the quotas file `file`.
+
+    Each other number replaces what the ledger or the file says; `seat_cost` is for seats without a cost in
+    the file.
     """
 
     limits: Mapping[str, SeatLimit] = field(default_factory=dict)
@@ -132,34 +135,34 @@ class Told:
     routable: float | None = None
 
 
-def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: Told) -> Report:
-    """The report of the month that begins and ends at `month`, in ms; `now` by the server's clock."""
+def build_report(client: Redis, keys: Keys, month: tuple[int, int], now: int, inputs: ReportInputs) -> Report:
+    """Build the report of the month between the two instants `month`, in ms. `now`: the server's clock."""
     start, end = month
     ads = {ad.seat: ad for ad in registry.read_advertisements(client, keys)}
     found: dict[str, SeatReport] = {}
 
-    def of(seat: str) -> SeatReport:
+    def get(seat: str) -> SeatReport:
         if seat not in found:
             own = parse_budget(client.hget(keys("seat", seat), OWN), OWN, now)
-            limit = told.limits.get(seat, SeatLimit())
-            found[seat] = _seat(seat, limit, own, ads.get(seat), end - start)
-            found[seat].cost = told.seat_cost if limit.cost is None else limit.cost
+            limit = inputs.limits.get(seat, SeatLimit())
+            found[seat] = _build_seat(seat, limit, own, ads.get(seat), end - start)
+            found[seat].cost = inputs.seat_cost if limit.cost is None else limit.cost
         return found[seat]
 
-    for seat in {*_serving(client, keys), *told.limits}:
-        of(seat)
+    for seat in {*_read_serving_seats(client, keys), *inputs.limits}:
+        get(seat)
     for entry in ledger.read_entries(client, keys, since=start, until=end - 1):
         if entry.charged is not None:
-            of(entry.seat).add(entry)
+            get(entry.seat).add(entry)
     first = next(ledger.read_entries(client, keys), None)
     since = None if first is None or first.at >= end else max(first.at, start)
     until = None if since is None else min(now, end)
     seats = tuple(found[name] for name in sorted(found))
-    return Report(start, end, since, until, seats, _model(seats, (since, until) == month, told))
+    return Report(start, end, since, until, seats, _build_model(seats, (since, until) == month, inputs))
 
 
-def _bounds(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> list[int]:
-    """What each budget of money comes to in a month of so many ms, where `whole` of it is lent."""
+def _find_monthly_limits(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> list[int]:
+    """Return what each money budget comes to in a month of `month` ms, of which the part `whole` is lent."""
     return [
         int(most / Fraction(str(whole)))
         * month
@@ -170,12 +173,15 @@ def _bounds(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> 
     ]
 
 
-def _seat(name: str, limit: SeatLimit, own: list[Meter], ad: Advertisement | None, month: int) -> SeatReport:
-    """What is known of a seat beside the ledger: by the quotas file, its own sheet, and what its worker
-    tells; `month` is the month's length in ms.
+def _build_seat(
+    name: str, limit: SeatLimit, own: list[Meter], ad: Advertisement | None, month: int
+) -> SeatReport:
+    """Return a seat's report without usage, by the quotas file, its own budget and its advertisement.
+
+    `month`: the month's length in ms.
     """
-    bounds = _bounds(own, month, 1.0 if ad is None or ad.share is None else ad.share)
-    bounds += _bounds(limit.budgets, month)
+    bounds = _find_monthly_limits(own, month, 1.0 if ad is None or ad.share is None else ad.share)
+    bounds += _find_monthly_limits(limit.budgets, month)
     owner = limit.owner or (ad.owner if ad is not None else "") or None
     nothing = None if owner is None else 0
     return SeatReport(
@@ -183,58 +189,60 @@ def _seat(name: str, limit: SeatLimit, own: list[Meter], ad: Advertisement | Non
     )
 
 
-def _model(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> dict[str, Figure]:
-    if told.seats is None:
+def _build_model(seats: tuple[SeatReport, ...], whole: bool, inputs: ReportInputs) -> dict[str, Figure]:
+    if inputs.seats is None:
         count = Figure(len(seats), "seats that are live, in the ledger or in the quotas file")
     else:
-        count = Figure(told.seats, "--seats")
+        count = Figure(inputs.seats, "--seats")
     costs = [seat.cost for seat in seats if seat.cost is not None]
     if not seats or len(costs) < len(seats):
         without = len(seats) - len(costs)
-        unknown = f"of {_seats(without)} unknown" if seats else "unknown"
+        unknown = f"unknown for {_count_seats(without)}" if seats else "unknown"
         cost = Figure(None, f"{unknown}: set cost_dollars in the quotas file, or --seat-cost")
-        if not seats and told.seat_cost is not None:
-            cost = Figure(told.seat_cost, "--seat-cost")
+        if not seats and inputs.seat_cost is not None:
+            cost = Figure(inputs.seat_cost, "--seat-cost")
     else:
-        in_file = sum(limit.cost is not None for limit in told.limits.values())
-        places = [told.file] * bool(in_file) + ["--seat-cost"] * (in_file < len(seats))
+        in_file = sum(limit.cost is not None for limit in inputs.limits.values())
+        places = [inputs.file] * bool(in_file) + ["--seat-cost"] * (in_file < len(seats))
         cost = Figure(sum(costs) / len(seats), "mean of " + " and ".join(places))
-    if told.routable is None:
-        part = Figure(None, "unknown: --routable says how much of what lies idle can be had")
+    if inputs.routable is None:
+        part = Figure(None, "unknown: set --routable, the part of the idle capacity that could be used")
     else:
-        part = Figure(told.routable, "--routable")
-    return {"S": count, "C": cost, "u": _utilisation(seats, whole, told), "r": part}
+        part = Figure(inputs.routable, "--routable")
+    return {"S": count, "C": cost, "u": _find_utilisation(seats, whole, inputs), "r": part}
 
 
-def _utilisation(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> Figure:
-    if told.utilisation is not None:
-        return Figure(told.utilisation, "--utilisation")
+def _find_utilisation(seats: tuple[SeatReport, ...], whole: bool, inputs: ReportInputs) -> Figure:
+    if inputs.utilisation is not None:
+        return Figure(inputs.utilisation, "--utilisation")
     without = sum(not seat.capacity or bool(seat.unpriced) for seat in seats)
     if without or not seats or not whole:
         have = "has" if without == 1 else "have"
         why = (
-            f"{_seats(without)} {have} no budget or no price" if without else "the ledger has no whole month"
+            f"{_count_seats(without)} {have} no budget or no price"
+            if without
+            else "the ledger does not cover the month"
         )
-        return Figure(None, f"unknown, as {why}: --utilisation says it")
+        return Figure(None, f"unknown, because {why}: set --utilisation")
     parts = [(seat.used + seat.wasted) / (seat.capacity or 1) for seat in seats]
     return Figure(
         sum(parts) / len(parts),
-        "mean of what went through the grid, of the budgets; what owners use beside the grid is not in it",
+        "mean use of the budgets through the grid, without what owners use outside of it",
     )
 
 
-def _seats(count: int) -> str:
+def _count_seats(count: int) -> str:
     return "1 seat" if count == 1 else f"{count} seats"
 
 
-def _serving(client: Redis, keys: Keys) -> list[str]:
-    """The live seats that serve more than the grid's own queues."""
+def _read_serving_seats(client: Redis, keys: Keys) -> list[str]:
+    """Return the live seats that serve more than the grid's own queues."""
     live: Any = client.zrange(keys("seats"), 0, -1)
     names = [name.decode() for name in live]
-    look = client.pipeline(transaction=False)
+    pipe = client.pipeline(transaction=False)
     for name in names:
-        look.hget(keys("seat", name), "queues")
-    found: list[Any] = look.execute() if names else []
+        pipe.hget(keys("seat", name), "queues")
+    found: list[Any] = pipe.execute() if names else []
     return [
         name
         for name, queues in zip(names, found, strict=True)

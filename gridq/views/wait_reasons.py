@@ -34,15 +34,15 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
         return ""
     if not view.stages:  # the plan is too large to be read
         return f"{view.of - view.done} of its {view.of} steps"
-    quarantined = view.having(StageState.QUARANTINED)
+    quarantined = view.find_stages(StageState.QUARANTINED)
     if quarantined:  # whatever else runs, the job cannot end without an operator
         return _explain_quarantine(quarantined[0])
-    running = group_by_step(view.having(StageState.RUNNING))
+    running = group_by_step(view.find_stages(StageState.RUNNING))
     if running:
         more = len(running) - 1
         others = f" (and {more} other{'' if more == 1 else 's'})" if more else ""
         return f"{running[0][0].stage}, which runs on {running[0][0].seat}{others}"
-    ready = view.having(StageState.READY)
+    ready = view.find_stages(StageState.READY)
     if not ready:
         return "the delay of a Retry, or the next stage to become ready"
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)

@@ -110,9 +110,9 @@ def test_what_a_killed_worker_ran_is_back_within_its_lease(grid: WholeGrid) -> N
     """celery 3541: kill -9 of a worker lost the task. Nobody starts it anew: the lease alone tells."""
     client = grid.client
     job = run(stage("bench_sleep", ms=3000), 1)
-    wait_for(lambda: client.view(job.id).having(StageState.RUNNING))
+    wait_for(lambda: client.view(job.id).find_stages(StageState.RUNNING))
     grid.home.children["bench"].kill()
-    wait_for(lambda: client.view(job.id).having(StageState.READY), 10 * LEASE)
+    wait_for(lambda: client.view(job.id).find_stages(StageState.READY), 10 * LEASE)
     again(grid, "bench")
     job.get(timeout=30)
     assert [row.attempt for row in client.rows(job.id)] == [2]

@@ -63,7 +63,7 @@ def stopped_in_the_midst(grid: WholeGrid, file: Path, **options: Any) -> Iterato
         job = client.submit(graph("stubborn"), str(file), wait_for_seat=True, **options)
         wait_for(lambda: held(grid, "local") == 1 or client.status(job) is not JobState.RUNNING)  # noqa: B023
         with stopped(grid, "local"):
-            if client.view(job).having(StageState.RUNNING):
+            if client.view(job).find_stages(StageState.RUNNING):
                 yield job
                 return
     raise AssertionError("no stage was seen to run")

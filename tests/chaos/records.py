@@ -38,7 +38,7 @@ from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.store.keys import Keys
 from gridq.submission.planning import compile_text, load_local_catalogue
-from gridq.views.jobs import read_rows
+from gridq.views.jobs import parse_rows
 
 BATCH = 200
 
@@ -94,7 +94,7 @@ def read_records(client: Redis, keys: Keys, jobs: Iterable[str]) -> GridRecords:
         for number, job in enumerate(some):
             ends, rows, count = replies[number * 3 : number * 3 + 3]
             records[job].admitted = int(count or 0) > 0
-            records[job].rows = read_rows(rows)
+            records[job].rows = parse_rows(rows)
             _end(client, keys, records[job], ends)
     _lost(client, keys, records)
     for entry in ledger.read_entries(client, keys):

@@ -288,7 +288,7 @@ def _quiet(grid: ChaosGrid) -> list[Check]:
         try:
             with grid.direct() as client:
                 # Without a limit: no other client uses this server.
-                checks = run_audit(client, grid.keys, idle=True, most=sys.maxsize)
+                checks = run_audit(client, grid.keys, idle=True, max_items=sys.maxsize)
         except (GridError, redis.RedisError) as exc:
             checks = [Check("the grid can be audited", (str(exc),))]
         everything_back = all(part.running or part.gone for part in grid.parts.values())

@@ -87,7 +87,7 @@ def test_it_kills_two_and_no_more_and_its_job_goes_on(grid: LocalGrid, runner: D
     assert "ended with 3" in found.reason
     view = wait_for(lambda: grid.client.view(job), true=lambda view: view.done == 1)
     assert view.state is JobState.RUNNING
-    [aside] = view.having(StageState.QUARANTINED)
+    [aside] = view.find_stages(StageState.QUARANTINED)
     assert (aside.path, aside.attempts, aside.deaths, aside.losses) == ("root.branches.bad", 2, 2, 0)
     assert aside.until == pytest.approx(found.until)
     words = explain_wait(grid.client.redis, grid.client.keys, view)
@@ -126,7 +126,7 @@ def test_an_operator_drops_it(grid: LocalGrid, runner: Deadly) -> None:
     assert (details["path"], details["dropped_by"]) == ("root.stage.branches.bad", "ann@desk")
     assert details["worker"] == found.worker
     assert len(runner.died) == 2
-    [failed] = grid.client.view(job).having(StageState.FAILED)
+    [failed] = grid.client.view(job).find_stages(StageState.FAILED)
     assert (failed.attempts, failed.deaths) == (2, 2)
     assert not grid.client.drop(job, found.step)
     assert not grid.client.drop(job, found.path)

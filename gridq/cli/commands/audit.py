@@ -40,7 +40,7 @@ def audit(
     from gridq.views import audit as audit_view
 
     with open_broker_client(settings()) as client, translated(client.url):
-        checks = audit_view.audit(client.redis, client.keys, idle=idle)
+        checks = audit_view.run_audit(client.redis, client.keys, idle=idle)
     if json:
         print_json({"checks": to_json(checks)})
     else:

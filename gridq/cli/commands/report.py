@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gridq.config.settings import Settings
-    from gridq.views.report import Figure, Report, Told
+    from gridq.views.report import Figure, Report, ReportInputs
 
 app = typer.Typer()
 
@@ -98,7 +98,7 @@ def report(
         zone = read_zone(client.redis, client.keys, config.timezone)
         now = now_ms(client.redis)
         bounds = _parse_month(month, zone, now)
-        found = report_view.report(client.redis, client.keys, bounds, now, assumptions)
+        found = report_view.build_report(client.redis, client.keys, bounds, now, assumptions)
     if json:
         print_json(to_json(found, zone))
     elif csv:
@@ -143,9 +143,9 @@ def make_seats_table(found: Report) -> Table:
         table.add_row(
             seat.seat,
             str(seat.recorded),
-            format_money(seat.known(seat.used)),
-            format_money(seat.known(seat.lent)),
-            format_money(seat.known(seat.wasted)),
+            format_money(seat.if_priced(seat.used)),
+            format_money(seat.if_priced(seat.lent)),
+            format_money(seat.if_priced(seat.wasted)),
             format_money(seat.cost),
             format_money(seat.reclaimed),
         )
@@ -182,11 +182,11 @@ def _format_figure(name: str, figure: Figure) -> str:
 
 def _read_assumptions(
     config: Settings, file: str | None, seats: int | None, seat_cost: float | None, *shares: float | None
-) -> Told:
+) -> ReportInputs:
     """Return what the options and the quotas file say. Raises ConfigError for a number out of range."""
     from gridq.limits.quotas_file import load
     from gridq.protocol.budget_syntax import MAX_DOLLARS
-    from gridq.views.report import Told
+    from gridq.views.report import ReportInputs
 
     path = config.quotas if file is None else Path(file)
     limits = {} if path is None else load(path).seats
@@ -202,7 +202,7 @@ def _read_assumptions(
                 {"path": option, "expected": f"from 0 to {maximum}"},
             )
     cost = None if seat_cost is None else round(seat_cost * 1_000_000)
-    return Told(limits, "" if path is None else str(path), seats, cost, *shares)
+    return ReportInputs(limits, "" if path is None else str(path), seats, cost, *shares)
 
 
 def _parse_month(text: str | None, zone: str, now: int) -> tuple[int, int]:

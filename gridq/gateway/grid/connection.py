@@ -32,7 +32,7 @@ from gridq.store import values
 from gridq.store.connection import CONNECT_TIMEOUT, connect_async, hurry, translated
 from gridq.submission.admission import Admission
 from gridq.submission.request import JobRequest
-from gridq.views.jobs import read_rows
+from gridq.views.jobs import parse_rows
 
 MAX_CONNECTIONS = 32
 """Maximum number of Redis connections of the event loop, the stream reader's included. Jobs that end at
@@ -208,7 +208,7 @@ class GridConnection:
                 end, rows = await both.execute()
         if end is None:
             raise build_not_found_error(job)
-        return EndedJob(End.parse(end), read_rows(rows))
+        return EndedJob(End.parse(end), parse_rows(rows))
 
     async def read_answer(self, job: str, end: End) -> bytes:
         """Return the JSON text of the answer. Raises the error that ended the job, or ValueGone."""

@@ -50,7 +50,7 @@ def test_the_options_are_the_jobs(client: Client) -> None:
 
 def test_a_job_is_seen_as_it_goes(client: Client) -> None:
     job = client.submit({"root": seq(stage("bench_echo"), stage("bench_sleep", ms=60_000))}, {"ms": 60_000})
-    view = wait_for(lambda: client.view(job), true=lambda view: view.done and view.having(StageState.RUNNING))
+    view = wait_for(lambda: client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING))
     assert [(each.stage, each.state) for each in view.stages] == [
         ("bench_echo", StageState.DONE),
         ("bench_sleep", StageState.RUNNING),
@@ -135,7 +135,7 @@ def test_a_reader_that_goes_away_ends_nothing(client: Client) -> None:
 
 def test_a_time_out_says_what_the_job_waits_for_and_ends_nothing(client: Client) -> None:
     job = client.submit(SLEEP)
-    wait_for(lambda: client.view(job), true=lambda view: view.having(StageState.RUNNING))
+    wait_for(lambda: client.view(job), true=lambda view: view.find_stages(StageState.RUNNING))
     with pytest.raises(errors.WaitTimeout, match=r"did not end within 0\.2 s") as caught:
         client.result(job, timeout=0.2)
     assert isinstance(caught.value, TimeoutError)

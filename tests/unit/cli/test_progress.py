@@ -53,7 +53,7 @@ def test_waiting_returns_the_result_and_refreshes(grid: LocalGrid) -> None:
 
 def test_a_timeout_names_the_given_time(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
-    wait_for(lambda: grid.client.view(job), true=lambda view: view.having(StageState.RUNNING))
+    wait_for(lambda: grid.client.view(job), true=lambda view: view.find_stages(StageState.RUNNING))
     with pytest.raises(WaitTimeout, match=r"did not end within 0\.1 s") as caught:
         wait_with_progress(grid.client, job, 0.1, lambda: None)
     assert caught.value.reason == "it waits for bench_sleep, which runs on bench@m"

@@ -34,7 +34,7 @@ def grid(grid_env: GridEnv) -> Grid:
 
 
 def told(grid: Grid, *, idle: bool = False) -> list[str]:
-    return [line for each in audit.audit(grid.client, grid.keys, idle=idle) for line in each.breaches]
+    return [line for each in audit.run_audit(grid.client, grid.keys, idle=idle) for line in each.breaches]
 
 
 def test_a_grid_at_work_is_in_order(grid: Grid) -> None:
@@ -90,13 +90,13 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
     ),
     "is held by": lambda grid: grid.client.hset(grid.keys("lease_info"), lease(grid), "m.b 0 0"),
     "counts 5, 1 wait": lambda grid: grid.client.hset(grid.keys("classes", "bench:any"), "0/0|", 5),
-    "has a turn": lambda grid: grid.client.zadd(grid.keys("ready", "bench:any", "0/0|"), {"nobody": 1}),
-    "and no turn": lambda grid: grid.client.delete(grid.keys("ready", "bench:any", "0/0|")),
-    "no sweep looks": lambda grid: grid.client.delete(grid.keys("queues")),
+    "and has no stage": lambda grid: grid.client.zadd(grid.keys("ready", "bench:any", "0/0|"), {"nobody": 1}),
+    "is not in ready": lambda grid: grid.client.delete(grid.keys("ready", "bench:any", "0/0|")),
+    "the sweep does not know it": lambda grid: grid.client.delete(grid.keys("queues")),
     "is nowhere": lambda grid: grid.client.hdel(grid.keys("job", "runs"), "dependencies:2"),
     "done and": lambda grid: grid.client.hset(grid.keys("job", "runs"), "output:1", "1"),
-    "left 7": lambda grid: grid.client.hset(grid.keys("job", "runs"), "unfinished", 7),
-    "of a job that is no more": lambda grid: grid.client.unlink(grid.keys("job", "runs")),
+    "unfinished is 7": lambda grid: grid.client.hset(grid.keys("job", "runs"), "unfinished", 7),
+    "of a job that is gone": lambda grid: grid.client.unlink(grid.keys("job", "runs")),
     "runs has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "runs"),
     "queued has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "queued"),
     "not in the inbox": lambda grid: grid.client.zrem(grid.keys("inbox"), "queued"),
@@ -105,8 +105,8 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
     "2 ends": lambda grid: grid.client.rpush(grid.keys("result", "ended"), "failed\n{}"),
     "has no state": lambda grid: grid.client.unlink(grid.keys("result", "ended")),
     "it has not ended": lambda grid: grid.client.zadd(grid.keys("answers"), {"runs": 1}),
-    "is promised 5": lambda grid: grid.client.hset(grid.keys("reserved"), "a:ann", 5),
-    "is no more and holds": lambda grid: grid.client.hset(grid.keys("reservations"), "gone", "ann - 5"),
+    "has 5 reserved": lambda grid: grid.client.hset(grid.keys("reserved"), "a:ann", 5),
+    "is gone and has reserved": lambda grid: grid.client.hset(grid.keys("reservations"), "gone", "ann - 5"),
     "summary:ended": lambda grid: grid.client.persist(grid.keys("summary", "ended")),
     "strange": lambda grid: grid.client.set(grid.keys("strange"), 1),
 }
@@ -128,9 +128,9 @@ def test_keys_of_other_grids_and_programs_are_not_ours(grid: Grid) -> None:
     begun = grid.keys.prefix[:-3]
     grid.client.set(f"{begun}.strange", 1, ex=60)
     assert grid.client.hexists(f"{grid.keys.own}lease_info", lease(grid))  # it has no TTL
-    assert audit.keys_without_ttl(grid.client, begun) == []
+    assert audit.find_keys_without_ttl(grid.client, begun) == []
     grid.client.persist(f"{begun}.strange")
-    assert audit.keys_without_ttl(grid.client, begun) == [".strange"]
+    assert audit.find_keys_without_ttl(grid.client, begun) == [".strange"]
     grid.client.unlink(f"{begun}.strange")
 
 
@@ -138,8 +138,8 @@ def test_more_than_can_be_read_at_one_instant_is_refused(grid: Grid) -> None:
     """Nobody is served while it reads: what has ended counts as what runs, and so do other programs' keys."""
     for most in (1, grid.client.dbsize() + 20):
         with pytest.raises(GridBusy):
-            audit.audit(grid.client, grid.keys, most=most)
-    assert audit.audit(grid.client, grid.keys, most=20 * grid.client.dbsize())
+            audit.run_audit(grid.client, grid.keys, max_items=most)
+    assert audit.run_audit(grid.client, grid.keys, max_items=20 * grid.client.dbsize())
 
 
 def test_the_command_says_each_rule_and_exits_by_it(grid: Grid) -> None:

@@ -10,7 +10,7 @@ from gridq.client import Client
 from gridq.errors import AmbiguousJob, JobNotFound, RequestError
 from gridq.protocol.states import JobState
 from gridq.views import job_list
-from gridq.views.job_ids import find
+from gridq.views.job_ids import find_job
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -33,7 +33,7 @@ def submit(client: Client, job: str, agent: str = "ann") -> str:
 def pages(client: Client, limit: int, **filters: str) -> list[list[str]]:
     found, before = [], None
     while True:
-        page = job_list.jobs(client.redis, client.keys, limit, before=before, **filters)
+        page = job_list.list_jobs(client.redis, client.keys, limit, before=before, **filters)
         found.append([one.job for one in page.jobs])
         if page.after is None:
             return found
@@ -45,18 +45,18 @@ def test_pages_meet_without_a_gap_whatever_comes_and_goes(client: Client) -> Non
         submit(client, f"j{number}")
     # Jobs of one millisecond are told apart by their ids.
     client.redis.zadd(client.keys("jobs"), {f"j{number}": 1000 for number in range(5)})
-    first = job_list.jobs(client.redis, client.keys, 2)
+    first = job_list.list_jobs(client.redis, client.keys, 2)
     assert [one.job for one in first.jobs] == ["j4", "j3"]
     submit(client, "new")
     client.redis.zrem(client.keys("jobs"), "j3")
-    second = job_list.jobs(client.redis, client.keys, 2, before=first.after)
+    second = job_list.list_jobs(client.redis, client.keys, 2, before=first.after)
     assert [one.job for one in second.jobs] == ["j2", "j1"]
     assert pages(client, 2) == [["new", "j4"], ["j2", "j1"], ["j0"]]
 
 
 def test_a_page_is_bounded_in_what_it_reads(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_list, "PAGE", 2)
-    monkeypatch.setattr(job_list, "LOOKED_AT", 4)
+    monkeypatch.setattr(job_list, "PAGE_SIZE", 2)
+    monkeypatch.setattr(job_list, "MAX_SCANNED", 4)
     for number in range(6):
         submit(client, f"j{number}", "bob" if number else "ann")
         client.redis.zadd(client.keys("jobs"), {f"j{number}": number})
@@ -67,7 +67,7 @@ def test_a_page_is_bounded_in_what_it_reads(client: Client, monkeypatch: pytest.
 def test_more_jobs_of_one_millisecond_than_one_look_takes(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_list, "PAGE", 2)
+    monkeypatch.setattr(job_list, "PAGE_SIZE", 2)
     for number in range(7):
         submit(client, f"j{number}")
     client.redis.zadd(client.keys("jobs"), {f"j{number}": 1000 for number in range(7)})
@@ -78,26 +78,26 @@ def test_only_those_in_a_state(client: Client) -> None:
     submit(client, "j1")
     submit(client, "j2")
     client.cancel("j1")
-    page = job_list.jobs(client.redis, client.keys, 5, JobState.CANCELLED)
+    page = job_list.list_jobs(client.redis, client.keys, 5, JobState.CANCELLED)
     assert [(one.job, one.state) for one in page.jobs] == [("j1", JobState.CANCELLED)]
 
 
 @pytest.mark.parametrize("before", ["", "x", "1:", ":a", "-1:a", "1:a b", "99999999999999999:a", "1.5:a"])
 def test_a_cursor_that_is_none(client: Client, before: str) -> None:
     with pytest.raises(RequestError, match="cursor"):
-        job_list.jobs(client.redis, client.keys, before=before)
+        job_list.list_jobs(client.redis, client.keys, before=before)
 
 
 def test_an_agent_finds_its_own_jobs_alone_by_their_beginning(client: Client) -> None:
     for job, agent in (("abcd-1", "ann"), ("abcd-2", "bob"), ("abcd-3", "bob")):
         submit(client, job, agent)
-    assert find(client.redis, client.keys, "abcd", agent="ann") == "abcd-1"
+    assert find_job(client.redis, client.keys, "abcd", agent="ann") == "abcd-1"
     with pytest.raises(AmbiguousJob) as caught:
-        find(client.redis, client.keys, "abcd", agent="bob")
+        find_job(client.redis, client.keys, "abcd", agent="bob")
     assert "abcd-1" not in str(caught.value)
     for given in ("abcd-2", "abcd-3", "abc", "abcd-9"):
         with pytest.raises(JobNotFound):
-            find(client.redis, client.keys, given, agent="ann")
-    assert find(client.redis, client.keys, "abcd-2", agent="bob") == "abcd-2"
+            find_job(client.redis, client.keys, given, agent="ann")
+    assert find_job(client.redis, client.keys, "abcd-2", agent="bob") == "abcd-2"
     client.cancel("abcd-1")  # its record alone is left
-    assert find(client.redis, client.keys, "abcd-1", agent="ann") == "abcd-1"
+    assert find_job(client.redis, client.keys, "abcd-1", agent="ann") == "abcd-1"

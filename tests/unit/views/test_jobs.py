@@ -31,7 +31,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
 
 
 def one(view: JobView, state: StageState) -> StageView:
-    [found] = view.having(state)
+    [found] = view.find_stages(state)
     return found
 
 
@@ -39,7 +39,7 @@ def test_a_running_job_shows_who_runs_what_and_what_waits(grid: LocalGrid) -> No
     root = seq(stage("format_json"), stage("bench_sleep", ms=LONG), stage("bench_echo", slug="rare"))
     job = grid.client.submit({"root": root}, {"a": 1}, wait_for_seat=True)
     view = wait_for(
-        lambda: grid.client.view(job), true=lambda view: view.done and view.having(StageState.RUNNING)
+        lambda: grid.client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING)
     )
     assert (view.state, view.done, view.of, view.agent) == (JobState.RUNNING, 1, 3, "default")
     assert view.submitted <= view.now < (view.deadline or 0)
@@ -68,10 +68,10 @@ def test_the_arm_that_is_not_taken_does_not_count(grid: LocalGrid) -> None:
     )
     job = grid.client.submit({"root": root}, 1)
     view = wait_for(
-        lambda: grid.client.view(job), true=lambda view: view.done and view.having(StageState.RUNNING)
+        lambda: grid.client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING)
     )
     assert (view.done, view.of) == (1, 2)
-    assert len(view.having(StageState.SKIPPED)) == 2
+    assert len(view.find_stages(StageState.SKIPPED)) == 2
     grid.client.cancel(job)
 
 
@@ -135,7 +135,7 @@ def test_of_a_large_plan_only_the_counts_are_read(grid: LocalGrid, monkeypatch: 
 def test_jobs_are_listed_the_latest_first_and_by_state(
     grid: LocalGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_list, "PAGE", 2)
+    monkeypatch.setattr(job_list, "PAGE_SIZE", 2)
     first, second = (grid.client.submit({"root": stage("bench_echo")}, n, name=f"n{n}") for n in (1, 2))
     for job in (first, second):
         grid.client.result(job, 20)
