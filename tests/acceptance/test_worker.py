@@ -73,7 +73,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
 
     again = machine("worker")
     assert again.returncode == 2
-    assert f"gridq worker runs already in {machine.path}, as process {worker.pid}" in again.stderr
+    assert f"gridq worker already runs in {machine.path}, as process {worker.pid}" in again.stderr
 
     kept, changed = machine.part("local", "worker")["pid"], machine.part("two", "worker")["pid"]
     (machine.path / "seats.toml").write_text(
@@ -127,7 +127,7 @@ def test_a_token_is_spent_once_and_says_why_it_is_refused(grid: HomeFolder, mach
 
     assert "join.token: This is not a join token" in join("gqjoin_e30")
     assert "broker.unreachable" in join(token, "redis://127.0.0.1:1/0")
-    assert "This is not the URL of a server (at URL)" in join(token, "127.0.0.1")
+    assert "The server's URL is invalid (at URL)" in join(token, "127.0.0.1")
     done = machine("join", url_of(grid), "--token", "-", "--no-start", stdin=token)
     assert done.returncode == 0, done.stderr
     before = (machine.path / "config.toml").read_text()
@@ -145,7 +145,7 @@ def test_a_copied_home_is_told_from_the_machine_itself(grid: HomeFolder, machine
     token = token_of(grid)
     done = machine("join", url_of(grid), "--token", token, "--no-start")
     assert done.returncode == 2
-    assert "is live from another home folder of this host" in done.stderr
+    assert "is in use from another home folder of this host" in done.stderr
     assert f"delete {machine.path / 'machine'}" in done.stderr
     (machine.path / "machine").unlink()
     assert machine("join", url_of(grid), "--token", token, "--no-start").returncode == 0, "it was not spent"

@@ -115,7 +115,7 @@ def test_a_seat_lends_no_more_than_its_terms_say() -> None:
     ]
     assert [model["name"] for model in one.config["models"]] == ["big-2"]
     assert one.config["url"] == "x"
-    with pytest.raises(ValueError, match="none of the models in lend.models: huge"):
+    with pytest.raises(ValueError, match=r"none of the models in lend\.models: huge"):
         terms(models=["huge"]).apply_to(offer())
 
 

@@ -33,23 +33,24 @@ def test_a_pause_ends_by_itself(tmp_path: Path) -> None:
 
 
 def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_after(tmp_path: Path) -> None:
-    def kept(*seats: str) -> list[bool]:
-        return [switch.read_pause(tmp_path, seat, time.time()) is not None for seat in seats]
+    def paused(*seats: str, later: float = 0.0) -> list[bool]:
+        now = time.time() + later
+        return [switch.read_pause(tmp_path, seat, now) is not None for seat in seats]
 
     switch.pause(tmp_path, "a", until=time.time() + 60)
     switch.pause(tmp_path, None)
-    assert [switch.read_pause(tmp_path, "a", time.time() + 90) is not None, *kept("a", "b")] == [
+    assert [switch.read_pause(tmp_path, "a", time.time() + 90) is not None, *paused("a", "b")] == [
         True,
         True,
         True,
     ]
     switch.resume(tmp_path, "a")
-    assert kept("a", "b") == [False, True]
+    assert paused("a", "b") == [False, True]
     switch.pause(tmp_path, None)
-    assert kept("a", "b") == [True, True]
+    assert paused("a", "b") == [True, True]
     switch.pause(tmp_path, "a")
     switch.resume(tmp_path, None)
-    assert kept("a", "b") == [False, False]
+    assert paused("a", "b") == [False, False]
 
 
 @pytest.mark.parametrize(

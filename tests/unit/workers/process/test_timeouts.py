@@ -36,5 +36,5 @@ def test_one_that_is_not_what_was_set_is_told(
     assert found["lease"] > 50
     assert found["message"] == 0
     assert "the effective lease is " in caplog.text
-    assert "GRIDQ_LEASE_MS says 3000" in caplog.text
+    assert "GRIDQ_LEASE_MS is 3000" in caplog.text
     assert "there is no effective message timeout" in caplog.text
