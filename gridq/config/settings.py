@@ -105,7 +105,7 @@ class Settings(BaseSettings):
         None,
         description=(
             "a gateway (`http://host:port` or `https://host`) that clients use instead of the server; "
-            "separate several with commas, each stands in for the others"
+            "separate several with commas, they replace each other if one is down"
         ),
     )
     prefix: str = Field(

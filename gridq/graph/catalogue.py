@@ -127,17 +127,17 @@ def make_stage_spec(
     **fields: Any,
 ) -> StageSpec:
     """Return a StageSpec with computed ids; without effects it has Unknown."""
-    kept = effect_rules.remove_duplicates(effects) or (effect_rules.UNKNOWN,)
+    distinct = effect_rules.remove_duplicates(effects) or (effect_rules.UNKNOWN,)
     draft = StageSpec(
-        id="", signature_id="", name=name, implementation=implementation, effects=kept, **fields,
-        has_parameters=effect_rules.have_parameters(kept),
+        id="", signature_id="", name=name, implementation=implementation, effects=distinct, **fields,
+        has_parameters=effect_rules.have_parameters(distinct),
     )  # fmt: skip
     signature: dict[str, Json] = {
         "name": name,
         "input": draft.input.to_json(),
         "output": draft.output.to_json(),
         "effects": sorted(
-            (effect_rules.to_json(effect) for effect in kept), key=lambda e: json.dumps(e, sort_keys=True)
+            (effect_rules.to_json(effect) for effect in distinct), key=lambda e: json.dumps(e, sort_keys=True)
         ),
     }
     full = signature | {"implementation_hash": hash_implementation(implementation, source)}

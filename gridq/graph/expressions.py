@@ -58,13 +58,13 @@ def make_const(value: Json) -> Term:
 
 def combine(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
     """Return the term for `expr`, which contains `parts` and `extra` nodes of its own."""
-    kept = list(parts)
+    children = list(parts)
     return Term(
         expr,
-        extra + sum(part.weight for part in kept),
-        1 + max((part.depth for part in kept), default=0),
-        _union_refs(kept),
-        any(part.reads_input for part in kept),
+        extra + sum(part.weight for part in children),
+        1 + max((part.depth for part in children), default=0),
+        _union_refs(children),
+        any(part.reads_input for part in children),
     )
 
 

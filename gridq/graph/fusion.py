@@ -143,10 +143,10 @@ def _list_enclosing(scope: int | None, scopes: list[DraftScope]) -> list[int]:
 
 
 def _collect_scopes(
-    steps: tuple[Step, ...], kept: list[DraftScope], renamed: dict[int, int]
+    steps: tuple[Step, ...], used: list[DraftScope], renamed: dict[int, int]
 ) -> tuple[Scope, ...]:
     scopes = [
-        replace(scope, parent=None if scope.parent is None else renamed[scope.parent]) for scope in kept
+        replace(scope, parent=None if scope.parent is None else renamed[scope.parent]) for scope in used
     ]
     lists: list[list[tuple[int, int]]] = [[] for _ in scopes]
     for number, step in enumerate(steps):

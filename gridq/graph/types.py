@@ -86,16 +86,20 @@ def _nesting_of(parts: Iterable[Type]) -> int:
 
 def make_record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
     """Return a Record; with `open`, one that may have more fields that are not known."""
-    kept = {name: part if part.depth < MAX_NESTING // 2 else ANY for name, part in fields.items()}
+    limited = {name: part if part.depth < MAX_NESTING // 2 else ANY for name, part in fields.items()}
     return Type(
-        "RecordWith" if open else "Record", kept, (), "rest" if open else None, _nesting_of(kept.values())
+        "RecordWith" if open else "Record",
+        limited,
+        (),
+        "rest" if open else None,
+        _nesting_of(limited.values()),
     )
 
 
 def make_list(item: Type) -> Type:
     """Return a List of `item`."""
-    kept = item if item.depth < MAX_NESTING // 2 else ANY
-    return Type("List", {}, (kept,), None, kept.depth + 1)
+    limited = item if item.depth < MAX_NESTING // 2 else ANY
+    return Type("List", {}, (limited,), None, limited.depth + 1)
 
 
 def make_union(parts: Iterable[Type]) -> Type:

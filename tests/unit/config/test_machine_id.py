@@ -1,4 +1,4 @@
-"""The machine's identity in its file."""
+"""The machine's id in its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of plans: what becomes a step, what only an expression, what waits for what."""
+"""The shapes of plans: steps, expressions and the order between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans stay small: linear in the graph, bounded in depth; and what is asked of whoever places the stages."""
+"""Plans stay small: linear in the graph and of bounded depth. `place` is called once per stage."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ def test_place_gets_the_effects_of_the_node_and_is_asked_once_for_each() -> None
     chat = make_stage_spec(
         "chat", "llm:chat", effects=[Effect(effect="Llm", model={"$config": "model", "default": "any"})]
     )
-    asked: list[tuple[str, list[dict[str, Any]], str]] = []
+    calls: list[tuple[str, list[dict[str, Any]], str]] = []
 
     def record(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
-        asked.append((spec.name, [effect.model_dump() for effect in effects], path))
+        calls.append((spec.name, [effect.model_dump() for effect in effects], path))
         return Placement(f"llm:{effects[0].fields['model']}", 5)
 
     root = seq(stage("chat"), stage("chat", model="claude"), stage("chat"), stage("chat", temperature=0))
     plan = compile_plan(parse({"root": root}), Catalogue([chat]), record)
     assert [step.queue for step in plan.steps] == ["llm:any", "llm:claude", "llm:any", "llm:any"]
-    assert [path for _, _, path in asked] == ["root.stages[0]", "root.stages[1]"]
+    assert [path for _, _, path in calls] == ["root.stages[0]", "root.stages[1]"]
     assert plan.effects == ({"effect": "Llm", "model": "any"}, {"effect": "Llm", "model": "claude"})
     assert plan.steps[1].ops[0].effects == ({"effect": "Llm", "model": "claude"},)
 

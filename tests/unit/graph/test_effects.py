@@ -1,4 +1,4 @@
-"""Effects: their two spellings, what config fills in, and the union over a graph."""
+"""Effects: their two forms, parameters from config, and the effects of a whole graph."""
 
 from __future__ import annotations
 

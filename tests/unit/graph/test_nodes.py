@@ -1,4 +1,4 @@
-"""Reading a graph file: what is kept, and each deviation as an error that names its place."""
+"""Parsing graph files: round trips, and an error with its place for each fault."""
 
 from __future__ import annotations
 

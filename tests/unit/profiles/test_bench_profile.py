@@ -39,11 +39,11 @@ def test_fail_is_the_stages_fault():
 def test_seat_fail_counts_by_key():
     profile = BenchProfile()
     for key in ("one", "two"):
-        told = {"times": 2, "key": f"test_seat_fail-{key}"}
+        request = {"times": 2, "key": f"test_seat_fail-{key}"}
         for _ in range(2):
             with pytest.raises(SeatUnavailable):
-                profile.run(call("seat_fail"), told, StageContext())
-        assert BenchProfile().run(call("seat_fail"), told, StageContext()) == told
+                profile.run(call("seat_fail"), request, StageContext())
+        assert BenchProfile().run(call("seat_fail"), request, StageContext()) == request
 
 
 def test_tokens_are_emitted_and_joined():

@@ -1,4 +1,4 @@
-"""`load()` finds a profile by its installed name or by its class."""
+"""`load_profiles` finds a profile by its installed name or by its class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When windows turn: by the clock of one time zone, summer time and all."""
+"""The starts of calendar windows in a time zone, also around daylight saving time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums in which a cost is not known."""
+"""Sums of costs when some are not known."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_what_is_not_known_is_not_nothing_and_takes_nothing_from_the_rest(
 
 
 def row(micro: int | None, **fields: Any) -> HistoryRow:
-    told = {"path": "root", "stage": "llm_chat", "queue": "llm:any", "worker": "a@m", **fields}
-    return HistoryRow(**told, tokens_in=3, micro_dollars=micro)
+    details = {"path": "root", "stage": "llm_chat", "queue": "llm:any", "worker": "a@m", **fields}
+    return HistoryRow(**details, tokens_in=3, micro_dollars=micro)
 
 
 def test_a_job_of_a_subscription_shows_its_tokens_and_no_cost() -> None:

@@ -1,4 +1,4 @@
-"""How long stages hold a slot, as a seat remembers it."""
+"""The run times that a seat remembers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gridq.protocol.running_times import MAX_QUEUES, MEMORY_STAGES, RunTimes, summarize
 
 
-def told(*seconds: float, queue: str = "bench:any") -> RunTimes:
+def record(*seconds: float, queue: str = "bench:any") -> RunTimes:
     durations = RunTimes()
     for one in seconds:
         durations.record(queue, one)
@@ -18,7 +18,7 @@ def told(*seconds: float, queue: str = "bench:any") -> RunTimes:
 
 
 def test_of_one_stage_all_is_known_at_once() -> None:
-    found = told(2.5).get_service_times()["bench:any"]
+    found = record(2.5).get_service_times()["bench:any"]
     assert (found.n, found.mean, found.p50, found.p90) == (1, 2.5, 2.5, 2.5)
 
 
@@ -27,7 +27,7 @@ def test_nothing_is_told_of_what_was_never_measured() -> None:
 
 
 def test_a_constant_has_no_spread() -> None:
-    found = told(*[0.2] * 500).get_service_times()["bench:any"]
+    found = record(*[0.2] * 500).get_service_times()["bench:any"]
     assert found.mean == found.p50 == found.p90 == pytest.approx(0.2)
 
 
@@ -42,16 +42,16 @@ def test_the_middle_and_the_ninth_of_ten_are_those_of_the_samples() -> None:
 
 
 def test_the_latest_count_most() -> None:
-    found = told(*[1.0] * 1000, *[3.0] * (3 * MEMORY_STAGES)).get_service_times()["bench:any"]
+    found = record(*[1.0] * 1000, *[3.0] * (3 * MEMORY_STAGES)).get_service_times()["bench:any"]
     assert found.n == 1000 + 3 * MEMORY_STAGES
     assert 2.8 < found.mean < 3.0
 
 
 def test_few_are_taken_to_vary_more_than_they_did() -> None:
-    one, many = (told(*[1.0] * count).estimate_ms(["bench:any"])["bench:any"] for count in (1, 500))
+    one, many = (record(*[1.0] * count).estimate_ms(["bench:any"])["bench:any"] for count in (1, 500))
     assert 1_900 < one < 2_200
     assert 1_100 < many < 1_300
-    wild = told(*[0.1, 4.0] * 100)
+    wild = record(*[0.1, 4.0] * 100)
     assert wild.estimate_ms(["bench:any"])["bench:any"] == pytest.approx(
         1000 * wild.get_service_times()["bench:any"].p90, abs=1
     )
@@ -59,13 +59,13 @@ def test_few_are_taken_to_vary_more_than_they_did() -> None:
 
 
 def test_stages_that_take_no_time_do_no_harm() -> None:
-    found = told(0.0, 0.0).get_service_times()["bench:any"]
+    found = record(0.0, 0.0).get_service_times()["bench:any"]
     assert found.p90 == 0.0
     assert not math.isnan(found.mean)
 
 
 def test_queues_are_apart_and_the_least_recently_served_is_forgotten() -> None:
-    durations = told(1.0, queue="old:one")
+    durations = record(1.0, queue="old:one")
     durations.record("kept:one", 1.0)
     for number in range(MAX_QUEUES - 1):
         durations.record(f"new:{number}", 2.0)

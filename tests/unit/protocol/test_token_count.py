@@ -1,4 +1,4 @@
-"""How many tokens a request is thought to have."""
+"""The estimated tokens of a request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gridq.errors import StageError
 from gridq.protocol.token_count import MAX_IMAGE_TOKENS, TOKENS_PER_PAGE, count_tokens
 
 
-def told(content: Any, **more: Any) -> int:
+def count(content: Any, **more: Any) -> int:
     return count_tokens({"messages": [{"role": "user", "content": content}], **more})
 
 
 def image(raw: bytes) -> int:
     data = base64.b64encode(raw).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
-    return told([{"type": "image", "source": source}]) - told([])
+    return count([{"type": "image", "source": source}]) - count([])
 
 
 def png(width: int, height: int) -> bytes:
@@ -28,20 +28,20 @@ def png(width: int, height: int) -> bytes:
 
 def test_text_counts_at_its_length_wherever_it_stands():
     text = "x" * 350
-    assert told(text) == 104
-    assert told([{"type": "text", "text": text}]) == 104
-    assert told("", system=text) == told("", system=[{"type": "text", "text": text}]) == 104
+    assert count(text) == 104
+    assert count([{"type": "text", "text": text}]) == 104
+    assert count("", system=text) == count("", system=[{"type": "text", "text": text}]) == 104
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": text}]}
-    assert told([result]) == 104
-    assert told("", tools=[{"name": "weather", "input_schema": {"type": "object"}}]) > 14
+    assert count([result]) == 104
+    assert count("", tools=[{"name": "weather", "input_schema": {"type": "object"}}]) > 14
 
 
 def test_other_scripts_have_more_tokens_a_character():
-    assert told("東京都庁" * 10) > told("word" * 10) * 2
+    assert count("東京都庁" * 10) > count("word" * 10) * 2
 
 
 def test_thinking_of_earlier_turns_is_left_out():
-    assert told([{"type": "thinking", "thinking": "x" * 999, "signature": "s"}]) == told([])
+    assert count([{"type": "thinking", "thinking": "x" * 999, "signature": "s"}]) == count([])
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_a_large_image_is_scaled_down_and_one_that_cannot_be_read_counts_the_mos
     assert image(png(8000, 800)) == 328
     assert image(b"\xff\xd8\xff") == image(b"?") == image(png(5000, 5000)) == MAX_IMAGE_TOKENS
     url = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
-    assert told([url]) - told([]) == MAX_IMAGE_TOKENS
+    assert count([url]) - count([]) == MAX_IMAGE_TOKENS
 
 
 def test_a_document_counts_its_text_or_its_pages():
     text = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x" * 350}}
-    assert told([text]) - told([]) == 100
+    assert count([text]) - count([]) == 100
     pages = base64.b64encode(b"%PDF /Type /Pages /Type /Page /Type /Page").decode()
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": pages}}
-    assert told([pdf]) - told([]) == 2 * TOKENS_PER_PAGE
+    assert count([pdf]) - count([]) == 2 * TOKENS_PER_PAGE
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"messages": "hello"}])
@@ -87,4 +87,4 @@ def test_what_has_no_messages_is_refused(body: Any):
     "content", [None, 3, [None, 3], [{"type": "image"}], [{"type": "document", "source": 3}], [{}]]
 )
 def test_odd_content_breaks_nothing(content: Any):
-    assert told(content) >= 1
+    assert count(content) >= 1

@@ -27,14 +27,14 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
 
 
 class Server(ThreadingHTTPServer):
-    """A real HTTP server whose paths are functions; it records what it was asked."""
+    """A real HTTP server whose paths are functions; it records the requests."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.routes: dict[str, Callable[[Handler], None]] = {}
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.arrived = threading.Event()
         self.released = threading.Event()
 
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         headers = {name.lower(): text for name, text in self.headers.items()}
-        self.server.asked.append((self.command, self.path, headers, body))
+        self.server.requests.append((self.command, self.path, headers, body))
         self.server.arrived.set()
         try:
             self.server.routes[self.path.partition("?")[0]](self)

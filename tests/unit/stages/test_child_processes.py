@@ -1,4 +1,4 @@
-"""What a stage's own code starts ends with it where it is cancelled."""
+"""The child processes of a stage are killed when the stage is cancelled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAMILY = [
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, though perhaps nobody has asked for its status yet."""
+    """Return whether a process has ended, even if nobody has read its exit status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -40,33 +40,33 @@ def run(
 ) -> tuple[StageContext, list[Any], threading.Thread]:
     """`work` within it on a thread of its own; what it tells."""
     context = StageContext()
-    told: list[Any] = []
+    messages: list[Any] = []
 
     def slot() -> None:
         with kill_children_on_cancel(context):
-            work(context, told.append)
+            work(context, messages.append)
 
     thread = threading.Thread(target=slot)
     thread.start()
-    return context, told, thread
+    return context, messages, thread
 
 
 @pytest.mark.parametrize("session", [False, True], ids=["in our group", "in one of its own"])
 def test_children_and_grandchildren_die(session: bool) -> None:
-    def work(context: StageContext, tell: Callable[[Any], None]) -> None:
+    def work(context: StageContext, send: Callable[[Any], None]) -> None:
         child = subprocess.Popen(FAMILY, stdout=subprocess.PIPE, start_new_session=session)
         assert child.stdout is not None
-        tell((child.pid, int(child.stdout.readline())))
+        send((child.pid, int(child.stdout.readline())))
         child.stdout.close()
-        tell(child.wait())
+        send(child.wait())
 
-    context, told, thread = run(work)
-    wait_for(lambda: bool(told))
+    context, messages, thread = run(work)
+    wait_for(lambda: bool(messages))
     context.cancel()
     thread.join(10)
     assert not thread.is_alive()
-    assert told[1] == -9
-    wait_for(lambda: all(gone(pid) for pid in told[0]))
+    assert messages[1] == -9
+    wait_for(lambda: all(gone(pid) for pid in messages[0]))
 
 
 def test_others_children_are_left_alone() -> None:
@@ -93,19 +93,19 @@ def test_others_children_are_left_alone() -> None:
 
 
 def test_what_is_started_after_the_cancel_dies_at_the_end() -> None:
-    def work(context: StageContext, tell: Callable[[Any], None]) -> None:
+    def work(context: StageContext, send: Callable[[Any], None]) -> None:
         context.cancelled.wait(10)
-        tell(subprocess.Popen(SLEEP))
+        send(subprocess.Popen(SLEEP))
 
-    context, told, thread = run(work)
+    context, messages, thread = run(work)
     context.cancel()
     thread.join(10)
-    assert told[0].wait(10) == -9
+    assert messages[0].wait(10) == -9
 
 
 def test_without_a_cancel_nothing_is_killed() -> None:
-    _, told, thread = run(lambda context, tell: tell(subprocess.Popen(SLEEP)))
+    _, messages, thread = run(lambda context, send: send(subprocess.Popen(SLEEP)))
     thread.join(10)
-    assert told[0].poll() is None
-    told[0].kill()
-    told[0].wait()
+    assert messages[0].poll() is None
+    messages[0].kill()
+    messages[0].wait()

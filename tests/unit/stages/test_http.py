@@ -53,8 +53,8 @@ def test_get_answers_status_headers_and_body(allowed: Configure, web: Server) ->
     assert output["status"] == 200
     assert output["body"] == "grüße"
     assert output["headers"]["x-a"] == "1"
-    assert web.asked[0][:2] == ("GET", "/a?q=1")
-    assert web.asked[0][2]["x-key"] == "k"
+    assert web.requests[0][:2] == ("GET", "/a?q=1")
+    assert web.requests[0][2]["x-key"] == "k"
 
 
 def test_get_takes_a_bare_url_and_http_body_its_body(allowed: Configure, web: Server) -> None:
@@ -67,7 +67,7 @@ def test_no_host_is_allowed_unless_listed(configure: Configure, web: Server) -> 
         run("http_get", web.url("/a"))
     assert "GRIDQ_HTTP_ALLOW" in str(caught.value.fix)
     assert caught.value.path == "root"
-    assert web.asked == []
+    assert web.requests == []
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_redirect_is_followed_to_an_allowed_host(allowed: Configure, web: Serv
     web.routes["/a"] = lambda h: h.answer(status=302, Location="/b?x=1")
     web.routes["/b"] = lambda h: h.answer(b"there")
     assert run("http_get", {"url": web.url("/a"), "headers": {"x-key": "k"}})["body"] == "there"
-    assert web.asked[1][1] == "/b?x=1"
-    assert web.asked[1][2]["x-key"] == "k"
+    assert web.requests[1][1] == "/b?x=1"
+    assert web.requests[1][2]["x-key"] == "k"
 
 
 def test_a_redirect_to_a_host_that_is_not_allowed_is_not_followed(allowed: Configure, web: Server) -> None:
@@ -125,7 +125,7 @@ def test_a_redirect_to_a_host_that_is_not_allowed_is_not_followed(allowed: Confi
     web.routes["/b"] = lambda h: h.answer(b"secret")
     with pytest.raises(HostNotAllowed, match="localhost"):
         run("http_get", web.url("/a"))
-    assert [path for _, path, _, _ in web.asked] == ["/a"]
+    assert [path for _, path, _, _ in web.requests] == ["/a"]
 
 
 def test_a_callers_header_is_not_sent_on_to_another_host(allowed: Configure, web: Server) -> None:
@@ -135,16 +135,16 @@ def test_a_callers_header_is_not_sent_on_to_another_host(allowed: Configure, web
     )
     web.routes["/b"] = lambda h: h.answer(b"ok")
     run("http_get", {"url": web.url("/a"), "headers": {"Authorization": "Bearer k"}})
-    assert web.asked[0][2]["authorization"] == "Bearer k"
-    assert "authorization" not in web.asked[1][2]
-    assert "cookie" not in web.asked[1][2]
+    assert web.requests[0][2]["authorization"] == "Bearer k"
+    assert "authorization" not in web.requests[1][2]
+    assert "cookie" not in web.requests[1][2]
 
 
 def test_redirects_end(allowed: Configure, web: Server) -> None:
     web.routes["/a"] = lambda h: h.answer(status=302, Location="/a")
     with pytest.raises(StageError, match="more than 10 times"):
         run("http_get", web.url("/a"))
-    assert len(web.asked) == 11
+    assert len(web.requests) == 11
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://[", "ftp://127.0.0.1/"])
@@ -281,7 +281,7 @@ def test_a_cancelled_stage_asks_nobody(allowed: Configure, web: Server) -> None:
     context.cancel()
     with pytest.raises(JobCancelled):
         run("http_get", web.url("/a"), context)
-    assert web.asked == []
+    assert web.requests == []
 
 
 def test_cancelling_after_the_answer_does_nothing(allowed: Configure, web: Server) -> None:
@@ -299,7 +299,7 @@ def test_a_header_that_cannot_be_sent_is_refused(
 ) -> None:
     with pytest.raises(StageError, match="header"):
         run("http_get", {"url": web.url("/a"), "headers": headers})
-    assert web.asked == []
+    assert web.requests == []
 
 
 def reply(answer: Any, status: int = 200) -> Route:
@@ -311,7 +311,7 @@ def reply(answer: Any, status: int = 200) -> Route:
 def test_a_remote_stage_posts_its_input_and_takes_data_output(allowed: Configure, web: Server) -> None:
     web.routes["/s"] = reply({"ok": True, "data": {"output": [1]}})
     assert run("remote_stage", {"url": web.url("/s"), "input": {"a": "ü"}}) == [1]
-    command, _, headers, body = web.asked[0]
+    command, _, headers, body = web.requests[0]
     assert command == "POST"
     assert headers["content-type"] == "application/json"
     assert json.loads(body) == {"input": {"a": "ü"}}
@@ -323,7 +323,7 @@ def test_a_remote_stage_posts_its_input_and_takes_data_output(allowed: Configure
 def test_what_a_remote_stage_sends(allowed: Configure, web: Server, value: dict[str, Any], sent: Any) -> None:
     web.routes["/s"] = reply({"data": {"output": None}})
     assert run("remote_stage", {**value, "url": web.url("/s")}) is None
-    assert json.loads(web.asked[0][3]) == {"input": sent}
+    assert json.loads(web.requests[0][3]) == {"input": sent}
 
 
 @pytest.mark.parametrize(
@@ -352,8 +352,8 @@ def test_a_post_is_repeated_where_a_redirect_says_so(allowed: Configure, web: Se
     web.routes["/s"] = lambda h: h.answer(status=308, Location="/t")
     web.routes["/t"] = reply({"data": {"output": 1}})
     assert run("remote_stage", {"url": web.url("/s"), "input": 5}) == 1
-    assert web.asked[1][0] == "POST"
-    assert json.loads(web.asked[1][3]) == {"input": 5}
+    assert web.requests[1][0] == "POST"
+    assert json.loads(web.requests[1][3]) == {"input": 5}
 
 
 def test_a_connection_that_breaks_is_tried_again(allowed: Configure, web: Server) -> None:

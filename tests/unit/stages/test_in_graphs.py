@@ -143,7 +143,7 @@ def test_a_remote_stage_node_posts_what_flows_into_it(web: Server, configure: Co
     any_type = {"kind": "Any"}
     root = {"op": "RemoteStage", "url": web.url("/s"), "input": any_type, "output": any_type}
     assert run(root, {"input": 1}) == 3
-    assert json.loads(web.asked[0][3]) == {"input": {"input": 1}}
+    assert json.loads(web.requests[0][3]) == {"input": {"input": 1}}
 
 
 @pytest.mark.parametrize(

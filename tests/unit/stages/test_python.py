@@ -1,4 +1,4 @@
-"""Stages written in Python, in real modules that are imported as an operator's are."""
+"""Stages written in Python, in real modules that are imported as an operator's would be."""
 
 from __future__ import annotations
 

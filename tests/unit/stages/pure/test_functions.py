@@ -1,4 +1,4 @@
-"""The built-ins without effects: what each takes, gives and refuses."""
+"""The built-in stages without effects: their inputs, outputs and errors."""
 
 from __future__ import annotations
 
