@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -16,15 +17,19 @@ import pytest
 import typer.main
 
 from gridq import cli
+from gridq.cli.commands import quota
 from gridq.cli.commands.validate import validate_graph
 from gridq.config.settings import Settings
-from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
+from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, QueueFull, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.options import PREFIX, GatewayOptions
 from gridq.graph.nodes import parse
 from gridq.jobs.record import JobOptions
+from gridq.limits.accounts import Account, AccountsReport, Window
+from gridq.limits.ledger import ATTEMPTS, Entry
 from gridq.limits.quotas_file import parse as parse_quotas
 from gridq.stages import load_builtin_specs
+from gridq.submission.refusal_details import explain_refusal
 from gridq.telemetry.narration import EVENTS
 from workers.machine.seats import LocalTable
 from workers.model_apis.model_catalogue import Model
@@ -111,6 +116,33 @@ def test_every_error_code_says_when_and_what_to_do() -> None:
         assert GENERATE.when(cls), cls
         assert cls.remedy, cls
         assert re.search(rf"`{re.escape(cls.code)}` \| .+ \| .+ \| [1-5]\d\d \|$", text, re.M), cls.code
+
+
+def find_fields(page: str, section: str = "") -> set[str]:
+    """The names in the first column of the tables of a page's section."""
+    text = (DOCS / page).read_text("utf-8")
+    if section:
+        text = text.partition(section)[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]+`) \|", text, re.M)
+    return {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+def test_every_field_and_kind_of_a_ledger_entry_is_documented() -> None:
+    names = {field.name for field in fields(Entry)} | {"charged"}
+    assert find_fields("reference/ledger.md") == names | {*ATTEMPTS, "job", "refill", "begin", "carried"}
+
+
+def test_every_field_of_gridq_quota_is_documented() -> None:
+    window = Window("week", "calendar", 1_000, 2_000)
+    account = Account("agent", "ann", "jobs a week", 5, 1, resource="jobs", window=window)
+    (shown,) = quota.to_json(AccountsReport("UTC", None, False, (account,)))["accounts"]
+    named = find_fields("reference/quotas-file.md", "\n## `gridq quota --json`\n")
+    assert named == shown.keys() | {f"window.{name}" for name in shown["window"]}
+
+
+def test_every_field_of_a_refusal_is_documented() -> None:
+    section = "\n### Refusals\n"
+    assert find_fields("reference/http.md", section) >= explain_refusal(QueueFull("full", {})).keys()
 
 
 def test_every_key_of_the_seats_file_is_documented() -> None:
