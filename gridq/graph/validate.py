@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gridq.errors import TypeMismatch
-from gridq.graph import effects as effect_rules
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import (
     Branch,
@@ -21,12 +20,11 @@ from gridq.graph.nodes import (
     Sequential,
     Stage,
     child_path,
-    walk_nodes,
 )
 from gridq.graph.plan import WRAP_KEYS
 from gridq.graph.types import ANY, Type, fits, infer_type, make_list, make_record, make_union
 from gridq.graph.walk import Walk, run
-from gridq.protocol.models import Effect, Json
+from gridq.protocol.models import Json
 
 _RECORDS = ("Record", "RecordWith")
 _OPEN = ("Any", "Var", "Union", "Map", "Refined")
@@ -40,26 +38,6 @@ def validate(graph: Graph, catalogue: Catalogue, given: Type = ANY) -> Type:
     both types and the path, if a stage cannot take the output or config that it gets.
     """
     return run(_Checker(catalogue).check_node(graph.root, "root", given))
-
-
-def infer_effects(graph: Graph, catalogue: Catalogue) -> list[Effect]:
-    """Return the effects of all nodes of `graph`, both arms of each Branch included, without duplicates.
-
-    Raises UnknownStage or AmbiguousStage if `catalogue` cannot resolve a stage.
-    """
-    found: list[Effect] = []
-    seen: set[str] = set()
-    for path, node in walk_nodes(graph.root):
-        if isinstance(node, RemoteStage):
-            found.extend(effect_rules.REMOTE)
-        elif isinstance(node, Stage):
-            spec = catalogue.resolve(node.id, node.pinning, path)
-            if spec.has_parameters:
-                found.extend(spec.resolve_effects(node.config))
-            elif spec.id not in seen:
-                seen.add(spec.id)
-                found.extend(spec.effects)
-    return list(effect_rules.remove_duplicates(found))
 
 
 class _Checker:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gridq.errors import InvalidField, UnknownStage
-from gridq.graph.catalogue import Catalogue, make_stage_spec
+from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
+from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.effects import (
     UNKNOWN,
     fill_parameters,
@@ -17,7 +18,7 @@ from gridq.graph.effects import (
     to_json,
 )
 from gridq.graph.nodes import parse
-from gridq.graph.validate import infer_effects
+from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
 
 MODEL = Effect(effect="Llm", model={"$config": "model", "default": "any"})
@@ -94,11 +95,16 @@ def stage(name: str, **config: Any) -> dict[str, Any]:
     return {"op": "Stage", "id": name, "config": config or None}
 
 
-def inferred(root: dict[str, Any]) -> list[dict[str, Any]]:
-    return [to_json(effect) for effect in infer_effects(parse({"root": root}), CATALOGUE)]
+def place(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
+    return Placement(queue_names.PURE)
 
 
-def test_the_union_holds_both_arms_and_all_operators() -> None:
+def effects_of(root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the effects of a graph's plan."""
+    return [dict(effect) for effect in compile_plan(parse({"root": root}), CATALOGUE, place).effects]
+
+
+def test_the_effects_of_a_plan_include_both_arms_and_all_operators() -> None:
     const = {"op": "Const", "value": 1}
     root = {
         "op": "Branch",
@@ -110,7 +116,7 @@ def test_the_union_holds_both_arms_and_all_operators() -> None:
             "target": {"op": "Retry", "stage": stage("pure"), "max_attempts": 2},
         },
     }
-    assert inferred(root) == [
+    assert effects_of(root) == [
         {"effect": "Unknown"},
         {"effect": "Llm", "model": "a"},
         {"effect": "Llm", "model": "any"},
@@ -120,14 +126,14 @@ def test_the_union_holds_both_arms_and_all_operators() -> None:
     ]
 
 
-def test_a_remote_stage_is_network_and_fallible_a_constant_nothing() -> None:
+def test_a_remote_stage_has_network_and_fallible_and_a_constant_nothing() -> None:
     any_type = {"kind": "Any"}
     remote = {"op": "RemoteStage", "url": "https://h", "input": any_type, "output": any_type}
-    assert inferred(remote) == [{"effect": "Network"}, {"effect": "Fallible"}]
-    assert inferred({"op": "Const", "value": 1}) == []
+    assert effects_of(remote) == [{"effect": "Network"}, {"effect": "Fallible"}]
+    assert effects_of({"op": "Const", "value": 1}) == []
 
 
 def test_an_unknown_stage_is_named() -> None:
     with pytest.raises(UnknownStage) as caught:
-        inferred({"op": "Parallel", "branches": {"x": stage("chatt")}})
+        effects_of({"op": "Parallel", "branches": {"x": stage("chatt")}})
     assert caught.value.path == "root.branches.x"
