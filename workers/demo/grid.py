@@ -47,7 +47,7 @@ def check_model() -> None:
 
 
 @contextmanager
-def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
+def open_demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
     """Run a grid for the time of the block; yield its settings and its folder.
 
     All processes are stopped however the block ends, also by Ctrl-C or SIGTERM. The folder is deleted, unless

@@ -17,7 +17,7 @@ from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.protocol.models import HistoryRow, Json
 from gridq.telemetry.narration import enclosing_name
-from workers.demo.grid import PROFILES, SEATS, check_model, demo_grid, select_engine
+from workers.demo.grid import PROFILES, SEATS, check_model, open_demo_grid, select_engine
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +43,7 @@ def run_demo(graph: str, value: Json, *, engine: str | None, needs_model: bool, 
     out.print(f"Starting a server, a router and workers for {' and '.join(SEATS)} ...")
     folder: Path | None = None
     try:
-        with demo_grid(name, keep=keep) as (config, folder):
+        with open_demo_grid(name, keep=keep) as (config, folder):
             out.print(f"Ready    after {time.monotonic() - began:.1f} s")
             _run(config, graph, value)
             out.print("Stopping ...")

@@ -105,7 +105,7 @@ def _apply_terms(seat: Seat, terms: Terms) -> Seat:
 def _explain_never_lent(seats: Sequence[Seat]) -> list[str]:
     """Explain which seats will never be lent: they set `only_when_idle` on a machine without idle time."""
     idle_only = [seat for seat in seats if seat.terms.lend.only_when_idle is not None]
-    idle = select_source().idle_time() if idle_only else None
+    idle = select_source().read_idle_time() if idle_only else None
     if idle is None or idle.seconds is not None:
         return []
     reason = f"is never lent: only_when_idle needs the machine's idle time, and {idle.reason}"

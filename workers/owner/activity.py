@@ -51,10 +51,10 @@ class Process:
 class ActivitySource(Protocol):
     """A system's report of how its machine is used."""
 
-    def idle_time(self) -> IdleTime:
+    def read_idle_time(self) -> IdleTime:
         """Return the time since the last use of keyboard or mouse. It may take two seconds."""
 
-    def processes(self) -> list[Process] | None:
+    def list_processes(self) -> list[Process] | None:
         """Return the running processes; None where the system does not list them."""
 
 

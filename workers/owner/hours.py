@@ -37,7 +37,7 @@ class Hours:
     spans: tuple[Span, ...]
     zone: tzinfo | None = None
 
-    def is_lent(self, now: float) -> tuple[bool, float | None]:
+    def evaluate(self, now: float) -> tuple[bool, float | None]:
         """Return whether the seat is lent at `now`, and until when that holds; None: for ever."""
         periods = self._list_periods(now)
         lent = any(begin <= now < end for begin, end in periods)

@@ -48,7 +48,7 @@ class LinuxActivity:
         self._displays = displays
         self._run = run
 
-    def idle_time(self) -> IdleTime:
+    def read_idle_time(self) -> IdleTime:
         now = time.time()
         sessions = self._read_sessions()
         screens = [session for session in sessions or () if session.get("Type") in GRAPHICAL]
@@ -70,7 +70,7 @@ class LinuxActivity:
             return IdleTime(time.clock_gettime(time.CLOCK_BOOTTIME))
         return IdleTime(None, "there is no terminal, no graphical session and no logind")
 
-    def processes(self) -> list[Process] | None:
+    def list_processes(self) -> list[Process] | None:
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:

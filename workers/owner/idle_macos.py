@@ -17,13 +17,13 @@ class MacOSActivity:
     def __init__(self, run: RunProgram = run_program) -> None:
         self._run = run
 
-    def idle_time(self) -> IdleTime:
+    def read_idle_time(self) -> IdleTime:
         times = re.findall(r'"HIDIdleTime"\s*=\s*(\d+)', self._run(IOREG) or "")
         if not times:
             return IdleTime(None, "ioreg reports no HIDIdleTime")
         return IdleTime(min(map(int, times)) / 1e9)
 
-    def processes(self) -> list[Process] | None:
+    def list_processes(self) -> list[Process] | None:
         text = self._run(PS)
         if text is None:
             return None

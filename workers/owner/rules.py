@@ -56,7 +56,7 @@ class InHours(Rule):
 
     def __call__(self, now: float) -> Unavailable | None:
         if not self._from <= now < self._to:
-            lent, until = self._hours.is_lent(now)
+            lent, until = self._hours.evaluate(now)
             self._from, self._to = now, until if until is not None else now + 3600
             if lent:
                 self._pause = None
@@ -108,7 +108,7 @@ class WhenIdle(Rule):
 
     def _find_use(self) -> str:
         """Return why the seat is paused; empty: it is lent."""
-        idle = self._source.idle_time()
+        idle = self._source.read_idle_time()
         after = f"lent after {_format_span(self._seconds)} without use"
         if idle.seconds is None:
             return f"only_when_idle needs the machine's idle time, and {idle.reason}"
@@ -116,7 +116,7 @@ class WhenIdle(Rule):
             return f"the machine is in use: {after}"
         if not self._program:
             return ""
-        running = self._source.processes()
+        running = self._source.list_processes()
         if running is None:
             return (
                 f"only_when_idle needs the list of processes, to see {self._program}; it cannot be read here"

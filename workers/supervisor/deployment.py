@@ -74,7 +74,7 @@ class Deployment:
         self.signals.__enter__()
         self.write_record()
         try:
-            self._control = ControlServer(self.config.home, self.name, self.status)
+            self._control = ControlServer(self.config.home, self.name, self.read_status)
         except OSError as exc:  # a file system without sockets
             self.report(f"gridq status will be slow, as the control socket cannot be opened: {exc}")
         return self
@@ -91,7 +91,7 @@ class Deployment:
             if killed:
                 self.report(f"Killed, because they did not stop in time: {', '.join(killed)}")
 
-    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def make_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment of a part: this home's settings and `more`."""
         # Once the server has ended with this process, a part can hand nothing back.
         own = "server" in self.supervisor.children
@@ -117,7 +117,7 @@ class Deployment:
         self.descriptions[part.name] = "  ".join(seat.queues)
         self.supervisor.replace(part)
 
-    def seats(self) -> dict[str, Seat]:
+    def list_seats(self) -> dict[str, Seat]:
         """Return the seats that are served, or will be again, by the names of their parts."""
         children = self.supervisor.children
         return {
@@ -134,7 +134,7 @@ class Deployment:
     def make_seat_program(self, seat: Seat) -> Program:
         """Return the worker of one seat as a part."""
         within = self.config.drain + DRAIN_MARGIN_SECONDS
-        return programs.make_seat_worker(self.config, seat.name, self.logs, self.environment(), within)
+        return programs.make_seat_worker(self.config, seat.name, self.logs, self.make_environment(), within)
 
     def wait_until_live(self) -> list[int]:
         """Supervise the parts until all are live or given up. Return the signals that ended this early."""
@@ -192,7 +192,7 @@ class Deployment:
                     late.append(name)
         return late
 
-    def status(self) -> dict[str, Any]:
+    def read_status(self) -> dict[str, Any]:
         """Return the record of what runs here, and the state of the grid, as JSON without secrets."""
         state = {name: value for name, value in self._state.items() if name != "broker_url"}
         url = self.config.broker_url.get_secret_value()
@@ -204,14 +204,18 @@ class Deployment:
         parts = []
         for name, child in self.supervisor.children.items():
             pid = child.process.pid if child.process else None
-            born = read_process_start(pid) if pid else None
-            more = {"born": born, "about": self.descriptions.get(name, ""), "log": str(child.part.log)}
+            process_start = read_process_start(pid) if pid else None
+            more = {
+                "process_start": process_start,
+                "about": self.descriptions.get(name, ""),
+                "log": str(child.part.log),
+            }
             parts.append({**child.to_json(), **more})
         url = self.config.broker_url.get_secret_value()
         self._state = {
             "program": self.name,
             "pid": os.getpid(),
-            "born": read_process_start(os.getpid()),
+            "process_start": read_process_start(os.getpid()),
             "started_at": self.started_at,
             "ready": self.ready,
             "home": str(self.config.home),

@@ -35,7 +35,7 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
     _signal(state, signal.SIGTERM)
     hurry_at = began if now else began + state["drain"] + DRAIN_MARGIN_SECONDS + STOP_MARGIN_SECONDS
     hurried = False
-    while read_process_start(pid) == state["born"]:
+    while read_process_start(pid) == state["process_start"]:
         parts = (read_running_record(home, GRID) or {}).get("parts", parts)
         if time.monotonic() > hurry_at and not hurried:
             _signal(state, signal.SIGTERM)
@@ -59,12 +59,19 @@ def _read_stale_record(home: Path) -> dict[str, Any]:
 
 def _is_part(part: Any) -> bool:
     """Return whether a record's part has the shape that `gridq up` writes."""
-    return isinstance(part, dict) and "name" in part and "born" in part and isinstance(part.get("pid"), int)
+    return (
+        isinstance(part, dict)
+        and "name" in part
+        and "process_start" in part
+        and isinstance(part.get("pid"), int)
+    )
 
 
 def _list_alive(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        part for part in state["parts"] if part["pid"] and read_process_start(part["pid"]) == part["born"]
+        part
+        for part in state["parts"]
+        if part["pid"] and read_process_start(part["pid"]) == part["process_start"]
     ]
 
 
@@ -79,6 +86,6 @@ def _wait_or_kill(parts: list[dict[str, Any]], within: float) -> list[str]:
 
 
 def _signal(process: dict[str, Any], number: signal.Signals) -> None:
-    if read_process_start(process["pid"]) == process["born"]:
+    if read_process_start(process["pid"]) == process["process_start"]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process["pid"], number)

@@ -96,7 +96,7 @@ def run(
         if grid.is_stopping():  # while the server read its data
             return
         for number in range(options.routers):
-            part = programs.make_router(grid.config, f"router{number}", grid.logs, grid.environment())
+            part = programs.make_router(grid.config, f"router{number}", grid.logs, grid.make_environment())
             grid.add(part, "admits jobs, runs pure stages")
         found = probe_machine(grid.config, profile.load_profiles(grid.config.profiles))
         for seat in found.select(options.seats):
@@ -108,7 +108,7 @@ def run(
             _start_flower(grid)
         received = grid.wait_until_live()
         if not received:
-            on_ready(grid.status())
+            on_ready(grid.read_status())
         while not received:
             received = grid.run_once()
         report("Stopping: workers finish their stages. Repeat the signal to stop at once")
@@ -155,7 +155,7 @@ def _start_gateway(grid: Deployment) -> None:
     url = f"{scheme}://{host}:{port}"
     grid.details["gateway"] = {"url": url, "host": host.strip("[]"), "port": port}
     within = grid.config.drain + DRAIN_MARGIN_SECONDS
-    grid.add(programs.make_gateway(port, grid.logs, grid.environment(), within), url)
+    grid.add(programs.make_gateway(port, grid.logs, grid.make_environment(), within), url)
 
 
 def _has_api_keys(grid: Deployment) -> bool:
@@ -172,7 +172,7 @@ def _start_flower(grid: Deployment) -> None:
     url = f"http://127.0.0.1:{port}"
     password = str(flower_login.get_password_file(grid.config))
     grid.details["flower"] = {"url": url, "port": port, "user": flower_login.USER, "password_file": password}
-    grid.add(programs.make_flower(port, grid.logs, grid.environment()), url)
+    grid.add(programs.make_flower(port, grid.logs, grid.make_environment()), url)
 
 
 def start_detached(config: Settings, options: UpOptions) -> dict[str, Any]:

@@ -36,23 +36,23 @@ def run(
         raise make_already_running_error(config.home, GRID)
     with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as client:
         await_server(client, report)
-    with Deployment(config, WORKER, report) as machine:
+    with Deployment(config, WORKER, report) as deployment:
         seats = probe_machine(config, profile.load_profiles(config.profiles))
         on_found(seats)
-        machine.missing = seats.missing
+        deployment.missing = seats.missing
         for seat in seats.select(names):
-            machine.add_seat(seat)
-        received = machine.wait_until_live()
+            deployment.add_seat(seat)
+        received = deployment.wait_until_live()
         if not received:
-            on_ready(machine.status())
+            on_ready(deployment.read_status())
         while not any(number in STOP_SIGNALS for number in received):
             if signal.SIGHUP in received:
-                reload_seats(machine, names)
-            received = machine.run_once()
+                reload_seats(deployment, names)
+            received = deployment.run_once()
         report("Stopping: workers finish their stages. Repeat the signal to stop at once")
 
 
-def reload_seats(machine: Deployment, names: Sequence[str]) -> None:
+def reload_seats(deployment: Deployment, names: Sequence[str]) -> None:
     """Reload the settings and the seats file: start, stop and restart the workers that this concerns.
 
     If they are invalid, report it and change nothing.
@@ -63,30 +63,30 @@ def reload_seats(machine: Deployment, names: Sequence[str]) -> None:
         found = probe_machine(config, profile.load_profiles(config.profiles))
         wanted = {seat.name: seat for seat in found.select(names)}
     except GridError as exc:
-        machine.report(f"Not reloaded, nothing has changed: {exc}")
+        deployment.report(f"Not reloaded, nothing has changed: {exc}")
         return
-    restart_all = config.model_dump() != machine.config.model_dump()
-    machine.configure(config)
-    machine.missing = found.missing
+    restart_all = config.model_dump() != deployment.config.model_dump()
+    deployment.configure(config)
+    deployment.missing = found.missing
     done: dict[str, list[str]] = {"started": [], "stopped": [], "restarted": []}
-    for part, seat in machine.seats().items():
+    for part, seat in deployment.list_seats().items():
         if seat.name not in wanted:
-            machine.supervisor.remove(part)
+            deployment.supervisor.remove(part)
             done["stopped"].append(seat.name)
         elif (
             restart_all
             or _differ(seat, wanted[seat.name])
-            or machine.supervisor.children[part].gave_up_reason
+            or deployment.supervisor.children[part].gave_up_reason
         ):
-            machine.replace_seat(wanted[seat.name])
+            deployment.replace_seat(wanted[seat.name])
             done["restarted"].append(seat.name)
-    served = {seat.name for seat in machine.seats().values()}
+    served = {seat.name for seat in deployment.list_seats().values()}
     for name in wanted.keys() - served:
-        machine.replace_seat(wanted[name])  # it may still be stopping
+        deployment.replace_seat(wanted[name])  # it may still be stopping
         done["started"].append(name)
-    machine.write_record()
+    deployment.write_record()
     changes = [f"{what} {', '.join(sorted(which))}" for what, which in done.items() if which]
-    machine.report(f"Reloaded: {'; '.join(changes) or 'nothing has changed'}")
+    deployment.report(f"Reloaded: {'; '.join(changes) or 'nothing has changed'}")
 
 
 def _differ(one: Seat, other: Seat) -> bool:

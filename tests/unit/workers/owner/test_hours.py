@@ -31,32 +31,32 @@ def at(text: str, zone: ZoneInfo = BERLIN) -> float:
 def test_what_goes_over_midnight_belongs_to_the_day_on_which_it_begins(
     now: str, lent: bool, until: str
 ) -> None:
-    assert parse(EVENINGS, BERLIN).is_lent(at(now)) == (lent, at(until))
+    assert parse(EVENINGS, BERLIN).evaluate(at(now)) == (lent, at(until))
 
 
 def test_alone_a_time_is_every_day_and_a_day_is_whole() -> None:
-    assert parse("22:00-24:00", BERLIN).is_lent(at("2026-11-29 23:00")) == (True, at("2026-11-30 00:00"))
-    assert parse("Sun", BERLIN).is_lent(at("2026-11-29 00:00")) == (True, at("2026-11-30 00:00"))
-    assert parse("Fri-Mon", BERLIN).is_lent(at("2026-12-01 01:00")) == (False, at("2026-12-04 00:00"))
-    assert parse("saturday sun", BERLIN).is_lent(at("2026-11-28 01:00")) == (True, at("2026-11-30 00:00"))
-    assert parse("Mon-Sun", BERLIN).is_lent(at("2026-11-28 01:00")) == (True, None)
+    assert parse("22:00-24:00", BERLIN).evaluate(at("2026-11-29 23:00")) == (True, at("2026-11-30 00:00"))
+    assert parse("Sun", BERLIN).evaluate(at("2026-11-29 00:00")) == (True, at("2026-11-30 00:00"))
+    assert parse("Fri-Mon", BERLIN).evaluate(at("2026-12-01 01:00")) == (False, at("2026-12-04 00:00"))
+    assert parse("saturday sun", BERLIN).evaluate(at("2026-11-28 01:00")) == (True, at("2026-11-30 00:00"))
+    assert parse("Mon-Sun", BERLIN).evaluate(at("2026-11-28 01:00")) == (True, None)
 
 
 def test_an_hour_that_the_clock_skips_or_repeats() -> None:
     spring = parse("01:30-02:30", BERLIN)  # on 2026-03-29 there is no 02:30
-    lent, until = spring.is_lent(at("2026-03-29 01:45"))
+    lent, until = spring.evaluate(at("2026-03-29 01:45"))
     assert lent
     assert until == at("2026-03-29 02:30")
-    assert spring.is_lent(at("2026-03-29 04:00")) == (False, at("2026-03-30 01:30"))
+    assert spring.evaluate(at("2026-03-29 04:00")) == (False, at("2026-03-30 01:30"))
     autumn = parse("22:00-06:00", BERLIN)
     begin, end = at("2026-10-24 22:00"), at("2026-10-25 06:00")
     assert end - begin == 9 * 3600
-    assert all(autumn.is_lent(begin + half * 1800) == (True, end) for half in range(18))
+    assert all(autumn.evaluate(begin + half * 1800) == (True, end) for half in range(18))
 
 
 def test_the_machines_own_zone_is_the_one_it_has() -> None:
     now = datetime(2026, 11, 27, 20, 0).timestamp()
-    assert parse(EVENINGS).is_lent(now) == (True, datetime(2026, 11, 30).timestamp())
+    assert parse(EVENINGS).evaluate(now) == (True, datetime(2026, 11, 30).timestamp())
 
 
 @pytest.mark.parametrize(

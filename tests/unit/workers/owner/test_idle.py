@@ -39,12 +39,12 @@ def test_typing_into_a_terminal_is_use(tmp_path: Path) -> None:
         name = os.ttyname(slave)
         machine = linux(tmp_path, terminals=[name])
         os.utime(name, (time.time() - 3600, time.time() - 3600))
-        idle = machine.idle_time().seconds
+        idle = machine.read_idle_time().seconds
         assert idle is not None
         assert idle == pytest.approx(3600, abs=5)
         os.write(master, b"ls\n")
         assert os.read(slave, 10) == b"ls\n"
-        typed = machine.idle_time().seconds
+        typed = machine.read_idle_time().seconds
         assert typed is not None
         assert typed < 30  # the kernel keeps it to 8 s
     finally:
@@ -54,19 +54,22 @@ def test_typing_into_a_terminal_is_use(tmp_path: Path) -> None:
 
 @LINUX
 def test_this_machine_reports_a_time_or_a_reason() -> None:
-    found = LinuxActivity().idle_time()
+    found = LinuxActivity().read_idle_time()
     assert found.seconds is None or found.seconds >= 0
     assert (found.seconds is None) == bool(found.reason)
 
 
 def test_a_machine_without_idle_time_reports_why(tmp_path: Path) -> None:
-    assert linux(tmp_path).idle_time() == IdleTime(
+    assert linux(tmp_path).read_idle_time() == IdleTime(
         None, "there is no terminal, no graphical session and no logind"
     )
     blind = linux(tmp_path, environ={"WAYLAND_DISPLAY": "wayland-0"}, terminals=[__file__])
-    assert blind.idle_time().seconds is None
+    assert blind.read_idle_time().seconds is None
     (tmp_path / "X0").touch()  # of a display server that this process has no part in
-    assert linux(tmp_path, displays=[str(tmp_path / "X*")], terminals=[__file__]).idle_time().seconds is None
+    assert (
+        linux(tmp_path, displays=[str(tmp_path / "X*")], terminals=[__file__]).read_idle_time().seconds
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,30 +92,30 @@ def test_the_idle_time_of_a_graphical_session_from_logind(
     blocks.append("Type=wayland\nClass=greeter\nIdleHint=no\nIdleSinceHint=0")
     (tmp_path / "3").touch()
     (tmp_path / "3.ref").touch()
-    found = linux(tmp_path, {"loginctl": "\n\n".join(blocks) + "\n"}, sessions=tmp_path).idle_time()
+    found = linux(tmp_path, {"loginctl": "\n\n".join(blocks) + "\n"}, sessions=tmp_path).read_idle_time()
     assert found.seconds == pytest.approx(idle, abs=5)
 
 
 def test_nobody_is_logged_in_where_logind_has_no_session(tmp_path: Path) -> None:
-    found = linux(tmp_path, {"loginctl": ""}, sessions=tmp_path).idle_time()
+    found = linux(tmp_path, {"loginctl": ""}, sessions=tmp_path).read_idle_time()
     assert found.seconds is not None
     assert found.seconds > 0
-    assert linux(tmp_path, sessions=tmp_path).idle_time().seconds is None
+    assert linux(tmp_path, sessions=tmp_path).read_idle_time().seconds is None
 
 
 def test_gnome_and_x11_report_milliseconds(tmp_path: Path) -> None:
     assert MUTTER[0] == "gdbus"
     wayland = linux(tmp_path, {"gdbus": "(uint64 421500,)\n"}, environ={"WAYLAND_DISPLAY": "wayland-0"})
-    assert wayland.idle_time() == IdleTime(421.5)
+    assert wayland.read_idle_time() == IdleTime(421.5)
     x11 = linux(tmp_path, {Path(sys.executable).name: "61000\n"}, environ={"DISPLAY": ":0"})
-    assert x11.idle_time() == IdleTime(61.0)
+    assert x11.read_idle_time() == IdleTime(61.0)
 
 
 @LINUX
 def test_a_missing_display_reports_no_idle_time() -> None:
     assert (
         LinuxActivity(environ={"DISPLAY": ":4711"}, sessions=Path("/nowhere"), run=run_program)
-        .idle_time()
+        .read_idle_time()
         .seconds
         is None
     )
@@ -137,10 +140,10 @@ IOREG = """
 
 
 def test_macos_reports_hididletime() -> None:
-    assert MacOSActivity(run=lambda command: IOREG).idle_time().seconds == pytest.approx(93.151482667)
-    assert MacOSActivity(run=print_nothing).idle_time() == IdleTime(None, "ioreg reports no HIDIdleTime")
+    assert MacOSActivity(run=lambda command: IOREG).read_idle_time().seconds == pytest.approx(93.151482667)
+    assert MacOSActivity(run=print_nothing).read_idle_time() == IdleTime(None, "ioreg reports no HIDIdleTime")
     ps = "    1     0     0 /sbin/launchd\n  812     1   501 node /opt/homebrew/bin/claude --resume\n"
-    [first, second] = MacOSActivity(run=lambda command: ps).processes() or []
+    [first, second] = MacOSActivity(run=lambda command: ps).list_processes() or []
     assert (first.pid, first.parent, first.words) == (1, 0, ("/sbin/launchd",))
     assert (second.pid, second.parent, second.is_program("claude")) == (812, 1, True)
 
@@ -167,7 +170,7 @@ def test_the_owners_processes_differ_from_those_of_a_seat(tmp_path: Path) -> Non
     shutil.copy(shutil.which("sleep") or "/bin/sleep", tmp_path / name)
     running = subprocess.Popen([str(tmp_path / name), "60"])
     try:
-        found = LinuxActivity().processes() or []
+        found = LinuxActivity().list_processes() or []
         assert find_owner_process(name, found, grid_pids=()) is None  # this process has started it
         theirs = [
             each if each.pid != running.pid else Process(each.pid, 1, each.mine, each.words) for each in found

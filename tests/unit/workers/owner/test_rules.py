@@ -23,10 +23,10 @@ class Desk:
         self.idle = IdleTime(3600.0)
         self.running: list[Process] | None = []
 
-    def idle_time(self) -> IdleTime:
+    def read_idle_time(self) -> IdleTime:
         return self.idle
 
-    def processes(self) -> list[Process] | None:
+    def list_processes(self) -> list[Process] | None:
         return self.running
 
 
