@@ -1,0 +1,8 @@
+"""Limit what agents, teams, seats and queues may use: quotas file, API keys, accounts and the ledger.
+
+In: a quotas file, API keys, and the counters that the scripts keep in Redis.
+Out: limits in force, verified keys, accounts, ledger entries, refusals.
+Imported by: submission, views, router, gateway, cli, workers.
+"""
+
+__all__ = ["accounts", "api_keys", "enforcement", "ledger", "quotas_file", "verification"]

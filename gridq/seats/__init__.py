@@ -1,0 +1,8 @@
+"""Read which seats are live, what they offer and to whom they are lent.
+
+In: the advertisements of workers, and the seat records that the scripts keep in Redis.
+Out: live seats, their capabilities, and the reasons why no seat takes a stage.
+Imported by: submission, views, client, gateway, cli, workers.
+"""
+
+__all__ = ["access", "registry"]

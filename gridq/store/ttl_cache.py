@@ -43,6 +43,8 @@ class TtlCache(Generic[T]):
         if is_reader:
             self._reader = asyncio.ensure_future(read())  # the loop holds only a weak reference
             self._reader.add_done_callback(lambda done: self._copy(done, future))
+        elif future.done():
+            return future.result()
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def is_fresh(self) -> bool:

@@ -1,0 +1,20 @@
+"""Turn a submitted graph into a plan in Redis, or into one error with nothing written.
+
+In: a graph, an input, job options.
+Out: an admitted job, a job in the inbox, or a refusal that says what would help.
+Imported by: tasks, messaging, router, client, gateway, cli.
+"""
+
+__all__ = [
+    "admission",
+    "allowance",
+    "estimates",
+    "inbox",
+    "live_forecast",
+    "planning",
+    "queue_snapshot",
+    "refusal_details",
+    "request",
+    "seat_filters",
+    "start_forecast",
+]

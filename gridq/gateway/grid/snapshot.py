@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
@@ -20,6 +18,7 @@ from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
+from gridq.store.ttl_cache import TtlCache
 from gridq.views import queues
 from gridq.views.jobs import JobReader, JobView
 from gridq.views.queues import QueueView
@@ -38,25 +37,15 @@ class Cached(Generic[T]):
 
     def __init__(self, read: Callable[[], Awaitable[T]], seconds: float = CACHE_SECONDS) -> None:
         self._read = read
-        self._seconds = seconds
-        self._until = 0.0
-        self._reading: asyncio.Future[T] | None = None
+        self._cache = TtlCache[T](seconds)
 
     async def get(self) -> T:
         """Return the value. If the read fails, all callers that waited for it get its error."""
-        if self._reading is None or (self._reading.done() and time.monotonic() >= self._until):
-            self._until = time.monotonic() + self._seconds
-            self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(self._done)
-        return await asyncio.shield(self._reading)
+        return await self._cache.get_async(self._read)
 
     def invalidate(self) -> None:
         """Read again at the next `get`."""
-        self._until = 0.0
-
-    def _done(self, reading: asyncio.Future[T]) -> None:
-        if reading.cancelled() or reading.exception() is not None:  # the next caller tries again
-            self._until = 0.0
+        self._cache.forget()
 
 
 class GridSnapshot:

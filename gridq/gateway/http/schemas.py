@@ -79,7 +79,7 @@ class ErrorBody(BaseModel):
         },
     )
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="The error.")
 
 
 STATUS_DESCRIPTIONS = {
@@ -179,15 +179,15 @@ class JobStatus(BaseModel):
 class JobSummary(BaseModel):
     """A job in a list."""
 
-    job_id: str
-    job: str
-    state: JobState
-    status: str
-    name: str
-    agent: str
-    priority: str
-    submitted: float
-    ended: float | None
+    job_id: str = Field(description="The job's ID.")
+    job: str = Field(description="The same as `job_id`.")
+    state: JobState = Field(description="The job's state.")
+    status: str = Field(description="The state for noether-grid's clients.")
+    name: str = Field(description="The name that the submitter gave the job.")
+    agent: str = Field(description="The agent that submitted the job.")
+    priority: str = Field(description="`interactive` or `batch`.")
+    submitted: float = Field(description="When it was submitted, in seconds since 1970.")
+    ended: float | None = Field(description="When it ended; null while it runs.")
     steps: int = Field(description="How many steps its plan has.")
     left: int = Field(description="How many steps are left.")
 
@@ -195,15 +195,15 @@ class JobSummary(BaseModel):
 class JobList(BaseModel):
     """One page of jobs, the latest first."""
 
-    jobs: list[JobSummary]
+    jobs: list[JobSummary] = Field(description="The jobs of this page.")
     next: str | None = Field(description="Pass it as `before` to get the next page; null on the last page.")
 
 
 class CancelResult(BaseModel):
     """The result of a cancellation."""
 
-    job_id: str
-    job: str
+    job_id: str = Field(description="The job's ID.")
+    job: str = Field(description="The same as `job_id`.")
     state: JobState = Field(description="The job's state now.")
     cancelled: bool = Field(description="True if this request cancelled it; false if it had ended before.")
 
@@ -211,9 +211,9 @@ class CancelResult(BaseModel):
 class LlmCapability(BaseModel):
     """A model that a seat serves, as noether-grid's clients read it."""
 
-    provider: str
-    model: str
-    auth_via: str
+    provider: str = Field(description="Who runs the model.")
+    model: str = Field(description="The model's name.")
+    auth_via: str = Field(description="How the worker authenticates with the provider.")
     budget_monthly_cents: int | None = Field(description="The seat's budget; null if it has none.")
     budget_remaining_cents: int | None = Field(description="What is left of the budget.")
     rate_limit_rpm: int | None = Field(description="Requests a minute; null if there is no limit.")
@@ -227,7 +227,9 @@ class Worker(LiveSeat):
     url: str = Field(description="The URL of a worker over HTTP; of any other seat `seat:` and its name.")
     capabilities: list[LlmCapability] = Field(description="The models that it serves.")
     in_flight_jobs: int = Field(description="The same as `busy`.")
-    last_seen: datetime = Field(description="When the seat's lease was renewed at the latest.")
+    last_seen: datetime = Field(
+        description="The earliest time at which its lease may have been renewed last."
+    )
     healthy: bool = Field(description="True if it takes work.")
 
 
@@ -245,10 +247,10 @@ class Queue(BaseModel):
 
     queue: str = Field(description="The capability, such as `llm:any`.")
     pending: dict[str, int] = Field(description="Ready stages, by priority.")
-    running: int
-    wake_ups: int
-    concurrency: int
-    seats: list[str]
+    running: int = Field(description="Running stages that were taken from it.")
+    wake_ups: int = Field(description="Wake-up messages that wait for a worker.")
+    concurrency: int = Field(description="Slots of the live seats that serve it.")
+    seats: list[str] = Field(description="The live seats that serve it.")
     oldest_ms: float | None = Field(
         description="How long the oldest stage has waited, in milliseconds; null if none waits."
     )
@@ -275,32 +277,32 @@ class QuarantineRequest(BaseModel):
         json_schema_extra={"examples": [{"job": "7f1c0a52", "stage": "root.stages[1]"}]},
     )
 
-    job: str = Field(min_length=1, max_length=128)
+    job: str = Field(min_length=1, max_length=128, description="The job's ID, or its first characters.")
     stage: str | int = Field(description="The stage's path, such as `root.stages[1]`, or its step's number.")
 
 
 class QuarantineResult(BaseModel):
     """The result of a decision about a quarantined stage."""
 
-    job: str
-    stage: str
-    outcome: Literal["released", "dropped"]
+    job: str = Field(description="The job's ID.")
+    stage: str = Field(description="The stage, as the request named it.")
+    outcome: Literal["released", "dropped"] = Field(description="What was decided.")
     before: bool = Field(description="True if the same decision was made before.")
 
 
 class Health(BaseModel):
     """The gateway process is alive."""
 
-    ok: bool
-    status: str
-    version: str
+    ok: bool = Field(description="Always true.")
+    status: str = Field(description="Always `ok`.")
+    version: str = Field(description="The gateway's version of gridq.")
     uptime: float = Field(description="Seconds since the process started.")
 
 
 class Readiness(BaseModel):
     """The readiness of the gateway, and the reason if it is not ready."""
 
-    ready: bool
+    ready: bool = Field(description="True if the gateway can take work.")
     reason: str = Field(description="Why it is not ready; empty if it is.")
     fix: str = Field(description="What would help; empty if it is ready.")
     routers: int | None = Field(description="Live routers; null if the Redis server does not answer.")

@@ -16,14 +16,14 @@ from gridq.protocol.token_count import count_tokens
 router = APIRouter(tags=["anthropic"])
 
 
-@router.post("/v1/messages", response_class=Response)
-async def messages(request: Request) -> Response:
+@router.post("/v1/messages", summary="Create a message", response_class=Response)
+async def create_message(request: Request) -> Response:
     """Create a message, whole or as a stream of events."""
     return await forward(request, ANTHROPIC, "messages")
 
 
-@router.post("/v1/messages/count_tokens", response_class=Response)
-async def count(request: Request) -> Response:
+@router.post("/v1/messages/count_tokens", summary="Count the tokens of a message", response_class=Response)
+async def count_message_tokens(request: Request) -> Response:
     """Return an estimate of the tokens of a request's messages, system prompt and tools. No model is
     called.
     """

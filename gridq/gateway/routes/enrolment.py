@@ -35,7 +35,7 @@ Secret = [Depends(require_worker_secret)]
     responses=error_responses(400, 401, 403, 413, 429, 503),
     dependencies=Secret,
 )
-async def enrolled(request: Request, body: WorkerAdvertisement) -> EnrolmentResult:
+async def enrol_worker(request: Request, body: WorkerAdvertisement) -> EnrolmentResult:
     """Enrol a worker, or replace what it advertised before. The grid gets a seat that serves its models,
     and posts stages for them to its `/execute`. Enrol again after a restart. Send the worker secret in
     `X-Grid-Secret`.
@@ -54,7 +54,7 @@ async def enrolled(request: Request, body: WorkerAdvertisement) -> EnrolmentResu
     responses=error_responses(400, 401, 403, 404, 413, 429, 503),
     dependencies=Secret,
 )
-async def heartbeat(request: Request, id: WorkerId, body: Heartbeat) -> Response:
+async def send_heartbeat(request: Request, id: WorkerId, body: Heartbeat) -> Response:
     """Keep a worker enrolled for three more heartbeat intervals. After a 404 the worker must enrol again."""
     grid: GridConnection = request.app.state.grid
     if not await grid.call(record_heartbeat, grid.client.redis, grid.keys, id, body):
@@ -72,7 +72,7 @@ async def heartbeat(request: Request, id: WorkerId, body: Heartbeat) -> Response
     responses=error_responses(400, 401, 403, 404, 429, 503),
     dependencies=Secret,
 )
-async def left(request: Request, id: WorkerId) -> Response:
+async def remove_worker(request: Request, id: WorkerId) -> Response:
     """Remove a worker. It gets no more stages; running ones may finish within GRIDQ_DRAIN seconds."""
     grid: GridConnection = request.app.state.grid
     if not await grid.call(remove, grid.client.redis, grid.keys, id):

@@ -72,7 +72,7 @@ STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms"
         **error_responses(400, 401, 403, 404, 429, 503),
     },
 )
-async def events(
+async def follow_job(
     request: Request,
     id: JobId,
     caller: Reader,

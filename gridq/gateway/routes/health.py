@@ -40,7 +40,7 @@ def package_version() -> str:
 
 
 @router.get("/health", summary="Check liveness", response_model=Health)
-async def health() -> Any:
+async def check_health() -> Any:
     """Return 200 at once, without asking the Redis server. It shows that the process is alive."""
     return {
         "ok": True,
@@ -56,7 +56,7 @@ async def health() -> Any:
     response_model=Readiness,
     responses={503: {"model": NotReady, "description": "The gateway cannot take work; `reason` says why."}},
 )
-async def ready(request: Request) -> Response:
+async def check_readiness(request: Request) -> Response:
     """Return 200 if the gateway can take work: the Redis server answers, has memory left and holds data of
     this version, a router is live, and the gateway is not shutting down. Otherwise return 503 with the
     reason.

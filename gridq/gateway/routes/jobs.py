@@ -77,7 +77,7 @@ async def find_job(grid: GridConnection, caller: Caller, given: str) -> str:
         }
     },
 )
-async def submit(
+async def submit_job(
     request: Request,
     caller: Annotated[Caller, Depends(require_scope("submit"))],
     idempotency_key: Annotated[
@@ -131,7 +131,7 @@ async def submit(
     response_model=JobStatus,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
-async def read(
+async def read_job(
     request: Request,
     id: JobId,
     caller: Reader,
@@ -181,7 +181,7 @@ def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]
     response_model=CancelResult,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
-async def cancel(
+async def cancel_job(
     request: Request, id: JobId, caller: Annotated[Caller, Depends(require_scope("submit", "operate"))]
 ) -> CancelResult:
     """Cancel a job in any state. A job that has ended is not changed, so you may repeat the request."""
@@ -200,7 +200,7 @@ async def cancel(
     response_model=JobList,
     responses=error_responses(400, 401, 403, 429, 503),
 )
-async def jobs(
+async def list_jobs(
     request: Request,
     caller: Reader,
     *,

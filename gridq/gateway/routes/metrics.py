@@ -34,7 +34,7 @@ async def require_reader(request: Request) -> None:
     },
     dependencies=[Depends(require_reader)],
 )
-async def metrics(request: Request) -> Response:
+async def read_metrics(request: Request) -> Response:
     """Return the metrics of the grid and of this gateway, at most a second old. Requests from this machine
     need no key.
     """

@@ -6,7 +6,9 @@ model's endpoint, and back.
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
 
 from gridq.errors import RouteNotFound
@@ -18,26 +20,26 @@ from gridq.gateway.routes.model_api import OPENAI, forward
 router = APIRouter(tags=["openai"])
 
 
-@router.post("/v1/chat/completions", response_class=Response)
-async def chat_completions(request: Request) -> Response:
+@router.post("/v1/chat/completions", summary="Create a chat completion", response_class=Response)
+async def create_chat_completion(request: Request) -> Response:
     """Create a chat completion, whole or as a stream of chunks."""
     return await forward(request, OPENAI, "chat/completions")
 
 
-@router.post("/v1/completions", response_class=Response)
-async def completions(request: Request) -> Response:
+@router.post("/v1/completions", summary="Create a completion", response_class=Response)
+async def create_completion(request: Request) -> Response:
     """Create a text completion, whole or as a stream."""
     return await forward(request, OPENAI, "completions")
 
 
-@router.post("/v1/embeddings", response_class=Response)
-async def embeddings(request: Request) -> Response:
+@router.post("/v1/embeddings", summary="Create embeddings", response_class=Response)
+async def create_embeddings(request: Request) -> Response:
     """Create an embedding of each input."""
     return await forward(request, OPENAI, "embeddings")
 
 
-@router.get("/v1/models", response_class=Response)
-async def models(request: Request) -> Response:
+@router.get("/v1/models", summary="List models", response_class=Response)
+async def list_models(request: Request) -> Response:
     """List the models of the live seats, their families, and `any`."""
     await identify(request, "read")
     data = list((await snapshot_of(request.app).models.get()).values())
@@ -45,8 +47,10 @@ async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
 
-@router.get("/v1/models/{name:path}", response_class=Response)
-async def model(request: Request, name: str) -> Response:
+@router.get("/v1/models/{name:path}", summary="Read a model", response_class=Response)
+async def read_model(
+    request: Request, name: Annotated[str, Path(description="The name of a model or family, or `any`.")]
+) -> Response:
     """Read one model. Its name may contain slashes."""
     await identify(request, "read")
     offered = await snapshot_of(request.app).models.get()

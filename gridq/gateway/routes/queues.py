@@ -31,7 +31,7 @@ router = APIRouter(tags=["queues"])
     responses=error_responses(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
 )
-async def queues(
+async def list_queues(
     request: Request,
     *,
     queue: Annotated[str | None, Query(description="Only this queue, such as `llm:any`.")] = None,
@@ -50,7 +50,7 @@ async def queues(
     responses=error_responses(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
 )
-async def models(request: Request) -> Any:
+async def list_capabilities(request: Request) -> Any:
     """List the capabilities of the live seats, who serves each, and where its model is loaded. For the
     models of the model APIs, see `/v1/models`.
     """
@@ -64,7 +64,7 @@ async def models(request: Request) -> Any:
     response_model=list[quarantine.Quarantined],
     responses=error_responses(400, 401, 403, 429, 503),
 )
-async def quarantined(request: Request, caller: Reader) -> Any:
+async def list_quarantined(request: Request, caller: Reader) -> Any:
     """List the stages that killed the process that ran them twice: those of your own jobs, or with the
     scope `read-all` of all jobs.
     """
@@ -79,7 +79,9 @@ async def quarantined(request: Request, caller: Reader) -> Any:
     response_model=QuarantineResult,
     responses=error_responses(400, 401, 403, 404, 409, 429, 503),
 )
-async def release(request: Request, body: QuarantineRequest, caller: Operator) -> QuarantineResult:
+async def release_quarantined(
+    request: Request, body: QuarantineRequest, caller: Operator
+) -> QuarantineResult:
     """Run a quarantined stage again, with its count of deaths reset. Do so once the cause is repaired."""
     return await _act(request, "release", body, caller)
 
@@ -90,7 +92,7 @@ async def release(request: Request, body: QuarantineRequest, caller: Operator) -
     response_model=QuarantineResult,
     responses=error_responses(400, 401, 403, 404, 409, 429, 503),
 )
-async def drop(request: Request, body: QuarantineRequest, caller: Operator) -> QuarantineResult:
+async def drop_quarantined(request: Request, body: QuarantineRequest, caller: Operator) -> QuarantineResult:
     """Give up a quarantined stage. Its job fails at once, even if a Retry encloses the stage."""
     return await _act(request, "drop", body, caller)
 

@@ -57,7 +57,7 @@ SeatName = Annotated[
     responses=error_responses(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
 )
-async def workers(
+async def list_workers(
     request: Request,
     *,
     queue: Annotated[
@@ -89,7 +89,7 @@ async def workers(
     responses=error_responses(400, 401, 403, 404, 429, 503),
     dependencies=[Depends(any_key)],
 )
-async def worker(request: Request, seat: SeatName) -> Any:
+async def read_worker(request: Request, seat: SeatName) -> Any:
     """Read one live seat. It may be a router's."""
     grid: GridConnection = request.app.state.grid
     return worker_record(find_seat(await snapshot_of(request.app).seats.get(), seat), grid.config.lease_ms)
@@ -101,7 +101,9 @@ async def worker(request: Request, seat: SeatName) -> Any:
     response_model=DrainResult,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
-async def drain(request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0) -> DrainResult:
+async def drain_worker(
+    request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0
+) -> DrainResult:
     """Stop a seat from taking new work. Running stages go on; waiting ones go to other seats. The drain
     lasts until it is undone, even if the worker restarts.
     """
@@ -117,7 +119,9 @@ async def drain(request: Request, seat: SeatName, caller: Operator, wait: WaitSe
     response_model=DrainResult,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
-async def undrain(request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0) -> DrainResult:
+async def undrain_worker(
+    request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0
+) -> DrainResult:
     """Let a drained seat take work again. To undrain a seat that is not live, pass its full name."""
     grid: GridConnection = request.app.state.grid
     seat_name = seat
