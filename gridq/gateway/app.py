@@ -63,6 +63,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         description="One address for a grid of language models and machines. Call it with the OpenAI or "
         "Anthropic client, or submit graphs of stages as jobs.",
         lifespan=lifespan,
+        generate_unique_id_function=lambda route: route.name,  # operation IDs for generated clients
         redirect_slashes=False,
         docs_url=None,  # these pages load scripts from other hosts, which the security headers forbid
         redoc_url=None,

@@ -68,17 +68,17 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        named = {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
+        request_headers = {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
         state = scope.setdefault("state", {})
-        request_id = errors.new_request_id(named.get(b"x-request-id", b"").decode("latin-1"))
+        request_id = errors.new_request_id(request_headers.get(b"x-request-id", b"").decode("latin-1"))
         state["request_id"] = request_id
         state["body"] = body = BoundedBody(receive, self.max_body)
-        origin = named[b"origin"].decode("latin-1") if b"origin" in named else None
+        origin = request_headers[b"origin"].decode("latin-1") if b"origin" in request_headers else None
         started = False
         head = scope["method"] == "HEAD"  # handled as GET, sent without a body
-        inner = {**scope, "method": "GET"} if head else scope
+        inner_scope = {**scope, "method": "GET"} if head else scope
 
-        async def answer(message: Message) -> None:
+        async def send_response(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -92,21 +92,23 @@ class Guard:
                 await send({"type": "http.response.body"})
 
         try:
-            self._check(scope, named)
+            self._check(scope, request_headers)
             if (
                 origin is not None
                 and scope["method"] == "OPTIONS"
-                and b"access-control-request-method" in named
+                and b"access-control-request-method" in request_headers
             ):
-                await self._preflight(scope, origin, named.get(b"access-control-request-headers", b""), send)
+                await self._preflight(
+                    scope, origin, request_headers.get(b"access-control-request-headers", b""), send
+                )
                 return
-            await self.app(inner, body, answer)
+            await self.app(inner_scope, body, send_response)
         except ClientDisconnect:
             return
         except asyncio.CancelledError:  # uvicorn shuts down and the request did not end within GRIDQ_DRAIN
             if not started:
                 response = errors.error_response(Request(scope, receive), errors.gateway_stopping())
-                await response(scope, receive, answer)
+                await response(scope, receive, send_response)
         except Exception as exc:
             if started:
                 # uvicorn closes the connection, so that a partial response does not look complete.
@@ -121,17 +123,17 @@ class Guard:
                 response = errors.error_response(request, exc)
             else:
                 response = await errors.handle_unexpected(request, exc)
-            await response(scope, receive, answer)
+            await response(scope, receive, send_response)
         finally:
-            if "route" in inner:
-                scope["route"] = inner["route"]  # for the request metrics
+            if "route" in inner_scope:
+                scope["route"] = inner_scope["route"]  # for the request metrics
             release_slot = state.get("release_slot")
             if release_slot is not None:
                 release_slot()
 
-    def _check(self, scope: Scope, named: dict[bytes, bytes]) -> None:
+    def _check(self, scope: Scope, request_headers: dict[bytes, bytes]) -> None:
         """Refuse a request that is too large or ambiguously framed, before anything else reads it."""
-        length = named.get(b"content-length", b"0")
+        length = request_headers.get(b"content-length", b"0")
         if not length.isdigit():
             raise RequestError(
                 "Content-Length is not a number", {"path": "Content-Length", "expected": "a number of bytes"}
@@ -193,14 +195,14 @@ _READ_HEADERS = frozenset(
 def _complete_headers(headers: object, path: str, request_id: str) -> list[Header]:
     """Return the headers of a response with those that every response has."""
     found: list[Header] = list(headers)  # type: ignore[call-overload]
-    named = dict(found)
-    if b"x-request-id" not in named:
+    present = dict(found)
+    if b"x-request-id" not in present:
         found.append((b"x-request-id", request_id.encode()))
     if path.startswith("/v1/messages"):
         found.append((b"request-id", request_id.encode()))  # Anthropic's name of the same ID
     found.append(NOSNIFF)
-    if b"cache-control" not in named:
+    if b"cache-control" not in present:
         found.append(NO_STORE)
-    if named.get(b"content-type", b"").startswith(b"text/html"):
-        found += [header for header in PAGE_HEADERS if header[0] not in named]
+    if present.get(b"content-type", b"").startswith(b"text/html"):
+        found += [header for header in PAGE_HEADERS if header[0] not in present]
     return found

@@ -61,12 +61,20 @@ class OfferedModel(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     kind: Literal["llm"] = "llm"
-    provider: str = Field(max_length=64)
-    model: str = Field(min_length=1, max_length=128)
-    auth_via: str = Field("api_key", max_length=32)
-    budget_monthly_cents: int = Field(0, ge=0, le=10**11)
-    budget_remaining_cents: int = Field(0, ge=0, le=10**11)
-    rate_limit_rpm: int | None = Field(None, ge=0, le=100_000)
+    provider: str = Field(max_length=64, description="Who runs the model, such as `anthropic`.")
+    model: str = Field(min_length=1, max_length=128, description="The model's name.")
+    auth_via: str = Field(
+        "api_key", max_length=32, description="How the worker authenticates with the provider."
+    )
+    budget_monthly_cents: int = Field(
+        0, ge=0, le=10**11, description="What the grid may spend in a month; 0 for no budget."
+    )
+    budget_remaining_cents: int = Field(
+        0, ge=0, le=10**11, description="Ignored: the grid keeps the account itself."
+    )
+    rate_limit_rpm: int | None = Field(
+        None, ge=0, le=100_000, description="Requests a minute; null if there is no limit."
+    )
 
 
 class WorkerAdvertisement(BaseModel):
@@ -74,15 +82,22 @@ class WorkerAdvertisement(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, json_schema_extra={"examples": [EXAMPLE]})
 
-    worker_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    worker_id: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="The worker's ID, which becomes part of its seat's name.",
+    )
     url: str = Field(
         pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$",
         max_length=500,
         description="The worker's URL as the gateway reaches it. Graphs are posted to `/execute` there.",
     )
-    capabilities: list[OfferedModel] = Field(default_factory=list, max_length=100)
-    noether_version: str = Field("", max_length=64)
-    heartbeat_interval_secs: int = Field(10, ge=1, le=3600)
+    capabilities: list[OfferedModel] = Field(
+        default_factory=list, max_length=100, description="The models that it offers."
+    )
+    noether_version: str = Field("", max_length=64, description="The version of its program.")
+    heartbeat_interval_secs: int = Field(
+        10, ge=1, le=3600, description="How often it sends a heartbeat, in seconds."
+    )
 
 
 class Heartbeat(BaseModel):
@@ -95,8 +110,14 @@ class Heartbeat(BaseModel):
     )
 
     worker_id: str | None = Field(None, max_length=128, description="Ignored; the ID in the path is used.")
-    capabilities: list[OfferedModel] = Field(default_factory=list, max_length=100)
-    in_flight_jobs: int = Field(0, ge=0, le=1_000_000)
+    capabilities: list[OfferedModel] = Field(
+        default_factory=list,
+        max_length=100,
+        description="The models that it offers from now on; empty if they have not changed.",
+    )
+    in_flight_jobs: int = Field(
+        0, ge=0, le=1_000_000, description="Ignored: the grid counts what it runs itself."
+    )
 
 
 class EnrolmentResult(BaseModel):

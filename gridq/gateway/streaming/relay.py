@@ -173,9 +173,9 @@ class Relay:
         """Return the streams to read, each with the followers that have room for more."""
         streams = {}
         for key, group in self._followers.items():
-            open_ones = [follower for follower in group if follower.wants_more]
-            if open_ones:
-                streams[key] = open_ones
+            with_room = [follower for follower in group if follower.wants_more]
+            if with_room:
+                streams[key] = with_room
         return streams
 
     async def _deliver(self, follower: Follower, entries: list[Any], now: float, *, alone: bool) -> None:
@@ -183,21 +183,21 @@ class Relay:
             position = parse_entry_id(follower.position)
             entries = [entry for entry in entries if parse_entry_id(entry[0]) > position]
         if follower.may_have_gap and entries:
-            if not await self._is_complete(follower):
+            if not await self._has_no_gap(follower):
                 follower.fail(_stream_trimmed(follower.job))
                 return
             follower.may_have_gap = False
         follower.feed(entries, now)
 
-    async def _is_complete(self, follower: Follower) -> bool:
+    async def _has_no_gap(self, follower: Follower) -> bool:
         """Return True if nothing after the follower's position was trimmed.
 
         It is called after the read, because what exists now also existed then.
         """
-        about = await self._client.xinfo_stream(follower.key)
-        if about["entries-added"] == about["length"]:
+        info = await self._client.xinfo_stream(follower.key)
+        if info["entries-added"] == info["length"]:
             return True
-        first = about["first-entry"]
+        first = info["first-entry"]
         return bool(first and parse_entry_id(first[0]) <= parse_entry_id(follower.position))
 
     async def _interrupt_read(self) -> None:
@@ -240,12 +240,12 @@ class Relay:
         """Check if these jobs still exist, and if one without a stream has ended."""
         if not silent:
             return
-        together = self._client.pipeline(transaction=False)
+        pipeline = self._client.pipeline(transaction=False)
         for follower in silent:
             for command in build_poll(self._keys, follower.job):
-                together.execute_command(*command)
-            together.xrevrange(follower.key, count=1)
-        replies = await together.execute()
+                pipeline.execute_command(*command)
+            pipeline.xrevrange(follower.key, count=1)
+        replies = await pipeline.execute()
         now = time.monotonic()
         for place, follower in enumerate(silent):
             end, running, queued, last = replies[4 * place : 4 * place + 4]
