@@ -19,7 +19,7 @@ ROWS = "dataset:rows"
 
 
 class Datasets(BaseModel):
-    """What a seat advertises to the grid."""
+    """The capability that a seat advertises."""
 
     names: list[str]
 

@@ -48,7 +48,7 @@ class RequestTooSlow(RequestError):
 
 
 class WorkersFull(GridError):
-    """As many workers are enrolled over HTTP as a grid takes."""
+    """The grid already has the maximum number of workers enrolled over HTTP."""
 
     code = "workers.full"
     remedy = "Remove one, or run a `gridq worker` beside the models."

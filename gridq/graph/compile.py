@@ -27,7 +27,7 @@ from gridq.graph.expressions import (
     make_operation,
     make_output,
 )
-from gridq.graph.fusion import Draft, DraftScope, build_plan
+from gridq.graph.fusion import DraftScope, DraftStep, build_plan
 from gridq.graph.nodes import (
     Branch,
     Const,
@@ -84,7 +84,7 @@ class Flow(NamedTuple):
     done: frozenset[int]
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The place of a node: its innermost Branch arm and its innermost Retry."""
 
     guard: tuple[int, bool] | None
@@ -105,7 +105,7 @@ def compile_plan(
     are more than `max_steps` steps before fusion, and whatever `place` raises.
     """
     compiler = _Compiler(catalogue, place, max_steps)
-    top = Place(None, None)
+    top = Position(None, None)
     flow = run(compiler.compile_node(graph.root, "root", Flow(INPUT, frozenset()), top))
     answer = flow.term.step
     if answer is None:
@@ -124,13 +124,13 @@ class _Compiler:
         self.catalogue = catalogue
         self.place = place
         self.max_steps = max_steps
-        self.drafts: list[Draft] = []
+        self.drafts: list[DraftStep] = []
         self.scopes: list[DraftScope] = []
         self.gates: set[int] = set()
         self.used_effects: dict[object, tuple[Effect, ...]] = {}
-        self._placed: dict[object, tuple[Placement, tuple[dict[str, Json], ...]]] = {}
+        self._placements: dict[object, tuple[Placement, tuple[dict[str, Json], ...]]] = {}
 
-    def compile_node(self, node: Node, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_node(self, node: Node, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         """Compile one node and return its output."""
         if not isinstance(node, Const):
             flow = self.limit_depth(path, flow, at)
@@ -164,7 +164,7 @@ class _Compiler:
                 flow = yield self.compile_let(node, path, flow, at)
         return flow
 
-    def compile_parallel(self, node: Parallel, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_parallel(self, node: Parallel, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         children: list[Child] = [
             (b, child_path(path, "branches", name), ("pick", name)) for name, b in node.branches.items()
         ]
@@ -172,7 +172,7 @@ class _Compiler:
         fields = dict(zip(node.branches, outputs, strict=True))
         return self.limit_depth(path, Flow(combine(["rec", get_expressions(fields)], outputs), done), at)
 
-    def compile_fanout(self, node: Fanout, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_fanout(self, node: Fanout, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         flow = yield self.compile_node(node.source, child_path(path, "source"), flow, at)
         children: list[Child] = [
             (target, child_path(path, "targets", i), None) for i, target in enumerate(node.targets)
@@ -182,7 +182,7 @@ class _Compiler:
             path, Flow(combine(["arr", [term.expr for term in outputs]], outputs), done), at
         )
 
-    def compile_merge(self, node: Merge, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_merge(self, node: Merge, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         names = [f"source_{i}" for i in range(len(node.sources))]
         children: list[Child] = [
             (source, child_path(path, "sources", i), ("src", names[i]))
@@ -194,7 +194,7 @@ class _Compiler:
         flow = yield self.compile_node(node.target, child_path(path, "target"), both, at)
         return flow
 
-    def compile_let(self, node: Let, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_let(self, node: Let, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         if node.bindings:
             flow = self.make_shareable(path, flow, at)
         children: list[Child] = [
@@ -206,7 +206,7 @@ class _Compiler:
         flow = yield self.compile_node(node.body, child_path(path, "body"), Flow(inner, done), at)
         return flow
 
-    def compile_branch(self, node: Branch, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_branch(self, node: Branch, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         flow = self.make_shareable(path, flow, at)
         test: Flow = yield self.compile_node(node.predicate, child_path(path, "predicate"), flow, at)
         gate = test.term.step
@@ -221,7 +221,7 @@ class _Compiler:
             # An arm without steps returns {gate}, so that what follows waits for the gate.
             start = Flow(flow.term, frozenset((gate,)))
             end: Flow = yield self.compile_node(
-                child, child_path(path, name), start, Place((gate, arm), at.scope)
+                child, child_path(path, name), start, Position((gate, arm), at.scope)
             )
             arms.append(end.term)
             ends |= end.done
@@ -229,17 +229,17 @@ class _Compiler:
         phi = combine(["phi", decided.expr, arms[0].expr, arms[1].expr], [decided, *arms])
         return self.limit_depth(path, Flow(phi, ends), at)
 
-    def compile_retry(self, node: Retry, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_retry(self, node: Retry, path: str, flow: Flow, at: Position) -> Walk[Flow]:
         first = len(self.drafts)
-        inner = Place(at.guard, len(self.scopes))
+        inner = Position(at.guard, len(self.scopes))
         self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
         end: Flow = yield self.compile_node(node.stage, child_path(path, "stage"), flow, inner)
         inside = [step for step in end.term.refs | end.done if step >= first]
         # What follows waits only for the last step of the Retry: nothing that it saw as finished runs again.
-        return self.settle(path, end, inner) if len(inside) > 1 else end
+        return self.materialize(path, end, inner) if len(inside) > 1 else end
 
     def compile_concurrently(
-        self, children: Sequence[Child], path: str, flow: Flow, at: Place
+        self, children: Sequence[Child], path: str, flow: Flow, at: Position
     ) -> Walk[tuple[list[Term], frozenset[int]]]:
         """Compile nodes that run concurrently on one input; return their outputs, and the steps after which
         all are finished.
@@ -260,39 +260,39 @@ class _Compiler:
         return outputs, frozenset(ends) if ends else flow.done
 
     def add_stage(
-        self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Place
+        self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Position
     ) -> Flow:
         key: object = (spec.id, repr(effects)) if spec.has_parameters else spec.id
-        known = self._placed.get(key)
+        known = self._placements.get(key)
         if known is None:
             described = tuple(effect_rules.to_json(effect) for effect in effects)
-            known = self._placed[key] = self.place(spec, list(effects), path), described
+            known = self._placements[key] = self.place(spec, list(effects), path), described
             self.used_effects[key] = effects
         placement, described = known
         op = Op(path, spec.id, spec.name, spec.implementation, flow.term.expr, described, spec.timeout)
         step = self.add_step(path, placement, [op], Flow(make_operation(0, [flow.term]), flow.done), at)
         return Flow(make_output(step), frozenset((step,)))
 
-    def make_shareable(self, path: str, flow: Flow, at: Place) -> Flow:
+    def make_shareable(self, path: str, flow: Flow, at: Position) -> Flow:
         """Return `flow` in a form that several steps can read: a small term, and few steps to wait for."""
         if flow.term.weight > MAX_SHARED_WEIGHT or len(flow.done) > MAX_SHARED_STEPS:
-            return self.settle(path, flow, at)
+            return self.materialize(path, flow, at)
         return flow
 
-    def limit_depth(self, path: str, flow: Flow, at: Place) -> Flow:
+    def limit_depth(self, path: str, flow: Flow, at: Position) -> Flow:
         """Return `flow` with a term that is not too deep to be part of a larger expression."""
-        return self.settle(path, flow, at) if flow.term.depth >= MAX_EXPRESSION_DEPTH else flow
+        return self.materialize(path, flow, at) if flow.term.depth >= MAX_EXPRESSION_DEPTH else flow
 
-    def settle(self, path: str, flow: Flow, at: Place) -> Flow:
+    def materialize(self, path: str, flow: Flow, at: Position) -> Flow:
         """Return `flow` as the output of one step."""
         step = self.add_value_step(path, flow, at)
         return Flow(make_output(step), frozenset((step,)))
 
-    def add_value_step(self, path: str, flow: Flow, at: Place) -> int:
+    def add_value_step(self, path: str, flow: Flow, at: Position) -> int:
         """Add a step that only evaluates the term of `flow`, and return its number."""
         return self.add_step(path, Placement(queue_names.PURE), [], flow, at)
 
-    def add_step(self, path: str, placement: Placement, ops: list[Op], flow: Flow, at: Place) -> int:
+    def add_step(self, path: str, placement: Placement, ops: list[Op], flow: Flow, at: Position) -> int:
         if len(self.drafts) >= self.max_steps:
             raise GraphTooLarge(
                 f"The graph needs more than {self.max_steps} steps",
@@ -303,7 +303,7 @@ class _Compiler:
                 },
             )
         term = flow.term
-        draft = Draft(
+        draft = DraftStep(
             path=path,
             queue=placement.queue,
             ops=ops,

@@ -14,7 +14,7 @@ from gridq.protocol.models import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftStep:
     """A step before fusion, with at most one op."""
 
     path: str
@@ -41,7 +41,7 @@ class DraftScope:
 
 
 def build_plan(
-    drafts: list[Draft],
+    drafts: list[DraftStep],
     scopes: list[DraftScope],
     gates: set[int],
     answer: int,
@@ -65,7 +65,7 @@ def build_plan(
     )
 
 
-def _find_runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
+def _find_runs(drafts: list[DraftStep], gates: set[int]) -> list[list[int]]:
     """Return the runs of steps to fuse, ordered by the last step of each."""
     dependents = [0] * len(drafts)
     for draft in drafts:
@@ -91,7 +91,7 @@ def _find_runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
 
 
 def _fuse_run(
-    drafts: list[Draft], members: list[int], place: dict[int, int], renamed: dict[int, int]
+    drafts: list[DraftStep], members: list[int], place: dict[int, int], renamed: dict[int, int]
 ) -> Step:
     ops: list[Op] = []
     value: Expr = []

@@ -32,12 +32,11 @@ CORE_EFFECTS = frozenset(
 
 
 class StageContext:
-    """What a running stage gets from the grid: its deadline, cancellation, and where to send pieces and
-    usage.
+    """The context of a running stage: its deadline and cancellation, and where its pieces and usage go.
 
-    `attempt` counts the starts of the stage, this one included, so that another system can recognize a
-    repeated call. `deadline` is in seconds of `time.monotonic()`. `cancelled` is set when the result is no
-    longer wanted; a runner checks it, or waits for it, at least once a second, and then calls `check`.
+    `attempt` counts the starts of the stage, this one included, so that another system can recognize a repeated
+    call. `deadline` is in seconds of `time.monotonic()`. `cancelled` is set when the result is no longer
+    wanted; a runner checks it, or waits for it, at least once a second, and then calls `check`.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class StageContext:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the caller asked for pieces of the answer."""
+        """True if the caller asked for pieces of the answer."""
         return self._emit is not None
 
     def emit(self, piece: Json) -> None:

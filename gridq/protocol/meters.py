@@ -58,7 +58,7 @@ NO_ESTIMATE = UsageEstimate()
 
 @dataclass(frozen=True, slots=True)
 class SeatRates:
-    """What a seat charges, from its record in Redis.
+    """The rates that a seat charges, from its record in Redis.
 
     `prices`: micro-dollars per million tokens, in and out. `hourly`: micro-dollars per slot and hour.
     `timeout_ms`: the time limit of stages that have none of their own. `stage_ms`: how many ms a stage is
@@ -132,7 +132,7 @@ class Meter(ProtocolModel):
 
     @property
     def title(self) -> str:
-        """The same as `name` in words, such as `money a day`."""
+        """Its name in words, such as `money a day`."""
         return f"{_unit_of(self.resource)}{describe_window(self.window)}"
 
     def format_amount(self, amount: int) -> str:

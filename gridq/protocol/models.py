@@ -32,7 +32,7 @@ class Effect(BaseModel):
 
 
 class Demand(ProtocolModel):
-    """What one stage needs of a seat."""
+    """The requirements of one stage on a seat."""
 
     queue: str = Field(description="the capability, which is also the queue's name")
     needs: dict[str, Json] = Field(
@@ -53,7 +53,7 @@ class Demand(ProtocolModel):
 
 
 class Estimate(ProtocolModel):
-    """What a stage is expected to use, before it runs."""
+    """The expected usage of a stage, before it runs."""
 
     micro_dollars: int = Field(0, ge=0)
     tokens_in: int = Field(0, ge=0)
@@ -71,7 +71,7 @@ mistaken, and the sums that scripts keep must stay exact within 53 bits.
 
 
 class Usage(ProtocolModel):
-    """What an attempt used, in integers; money is in micro-dollars."""
+    """The usage of an attempt, in integers; money is in micro-dollars."""
 
     micro_dollars: int | None = Field(
         0, ge=0, description="null if it has no price (a subscription), or the price is not known"
@@ -169,7 +169,9 @@ class SeatTerms(ProtocolModel):
 
 
 class ProbeReport(ProtocolModel):
-    """What a probe found, what is missing and why, and what could be lent but is not."""
+    """The result of a probe: seats found, seats missing with reasons, and seats that could be lent but are
+    not.
+    """
 
     found: list[SeatOffer] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
@@ -177,7 +179,7 @@ class ProbeReport(ProtocolModel):
 
 
 class ServiceTime(ProtocolModel):
-    """How long recent stages of one queue occupied a slot of a seat, in seconds."""
+    """The times that recent stages of one queue occupied a slot of a seat, in seconds."""
 
     n: int = Field(ge=1, description="how many stages were measured")
     mean: float = Field(ge=0)
@@ -186,7 +188,9 @@ class ServiceTime(ProtocolModel):
 
 
 class Advertisement(ProtocolModel):
-    """What a seat's worker publishes with each heartbeat; what is used of its budgets is not part of it."""
+    """The state of a seat that its worker publishes with each heartbeat; usage of its budgets is not part of
+    it.
+    """
 
     seat: str
     machine: str

@@ -1,4 +1,4 @@
-"""How long stages occupy a slot: a decayed mean and variance for each queue, as one seat has seen them."""
+"""Run times of stages: a decayed mean and variance for each queue, as one seat has measured them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States in which a live seat takes no work."""
+"""The states in which a live seat takes no work."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ UNHEALTHY = (
     "broken_install",
     DEGRADED,
 )
-"""The states of a seat whose circuit breaker is open. DEGRADED stands for every other cause."""
+"""The states of a seat whose circuit breaker is open; DEGRADED covers every other cause."""
 
 COOLDOWN_SECONDS = 60.0
-"""How long a circuit breaker stays open at first, where the error does not say."""
+"""The time that a circuit breaker stays open at first, if the error gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Why a seat takes no work. `state` and `reason` are published in the seat's advertisement; times are
-    seconds since 1970. `until` is None where the end is not known.
+    """The reason why a seat takes no work; `state` and `reason` are part of the seat's advertisement.
+
+    Times are in seconds since 1970. `until` is None if the end is not known.
     """
 
     state: str

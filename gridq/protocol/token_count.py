@@ -113,8 +113,7 @@ def _decode_data(source: dict[str, Json]) -> bytes:
 
 
 def _read_image_size(image: bytes) -> tuple[int, int] | None:
-    """Return width and height in pixels from the header of a PNG, GIF, WebP or JPEG; None for anything else.
-    """
+    """Return width and height in pixels from the header of a PNG, GIF, WebP or JPEG; None for other data."""
     try:
         if image.startswith(b"\x89PNG\r\n\x1a\n"):
             return struct.unpack(">II", image[16:24])
@@ -144,8 +143,7 @@ def _read_webp_size(image: bytes) -> tuple[int, int] | None:
 
 
 def _read_jpeg_size(image: bytes) -> tuple[int, int] | None:
-    """Return the size from the first start-of-frame segment (ITU-T T.81, table B.1: C0 to CF but C4, C8, CC).
-    """
+    """Return the size from the first start-of-frame segment (ITU-T T.81, table B.1: C0-CF but C4, C8, CC)."""
     at = 2
     while at < len(image):
         marker = image[at + 1]
