@@ -37,12 +37,14 @@ BENCH = "tests.fakes.bench_profile:BenchProfile"
 ANY = "any"
 
 
-def _limits(seat: Mapping[str, Json]) -> tuple[Limit, ...]:
-    """A bench seat's `budget` in dollars a month, and its `budgets`."""
+def _parse_limits(seat: Mapping[str, Json]) -> tuple[Limit, ...]:
+    """Return the limits of a bench seat: its `budget` in dollars a month, and its `budgets`."""
     tables = list(seat.get("budgets", ()))
     if "budget" in seat:
         tables.insert(0, {"dollars": seat["budget"], "per": "month"})
-    return budget_syntax.check_distinct(budget_syntax.parse_limit(table, budget_syntax.SEAT_UNITS) for table in tables)
+    return budget_syntax.check_distinct(
+        budget_syntax.parse_limit(table, budget_syntax.SEAT_UNITS) for table in tables
+    )
 
 
 class BenchCapability(BaseModel):
@@ -112,7 +114,7 @@ class BenchProfile(Profile):
                     kind=self.kind,
                     capability=BenchCapability(slugs=seat.get("slugs") or [ANY]).model_dump(),
                     concurrency=seat.get("concurrency", 2),
-                    limits=_limits(seat),
+                    limits=_parse_limits(seat),
                     requests_per_minute=seat.get("requests_per_minute"),
                     note="runs no model",
                 )
@@ -133,7 +135,7 @@ class BenchProfile(Profile):
         ]
 
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
-        """What `bench:spend` and `bench:tokens` will use."""
+        """Return what `bench:spend` and `bench:tokens` will use."""
         request = value if isinstance(value, dict) else {}
         return Estimate(
             micro_dollars=_count(request, "micro_dollars"),
