@@ -1,10 +1,9 @@
 """The queues and the seats that serve them at one instant, as plain data, and who is served first.
 
 The scripts hand stages out in this order: interactive work before batch work, where batch work that has
-waited for GRIDQ_BATCH_AGE counts as interactive; among equals the agent with the lowest virtual time. The
-order is written twice, here and in store/lua; `test_position_matches_the_order_of_the_scripts`
-(tests/unit/submission/ test_live_forecast.py) holds the two together. Whether a budget has room is
-`gridq.protocol.meters.list_needs`, whose cases tests/unit/store/test_meters.py runs through both.
+waited for GRIDQ_BATCH_AGE counts as interactive; among equals the agent with the lowest virtual time. This
+order, and the rule when a budget has room for a stage, are in store/lua too. tests/unit/submission runs the
+same cases through both (test_shared_rules.py; `test_position_matches_the_order_of_the_scripts`).
 """
 
 from __future__ import annotations
