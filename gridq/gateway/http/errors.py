@@ -315,9 +315,7 @@ def log_fields(request: Request, **more: str) -> dict[str, Any]:
 
 
 def new_request_id(given: str = "") -> str:
-    """Return `given` if it is 1 to 128 letters, digits, `_`, `.`, `:` or `-`, else `req_` and 24 hex
-    digits.
-    """
+    """Return `given` if it is 1 to 128 letters, digits, `_`, `.`, `:` or `-`, else a random ID."""
     return given if _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 

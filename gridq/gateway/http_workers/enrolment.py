@@ -169,8 +169,9 @@ def seat_of(worker_id: str) -> str:
 
 
 def enrol(client: Redis, keys: Keys, advertisement: WorkerAdvertisement) -> None:
-    """Store what a worker offers for MAX_MISSED_HEARTBEATS heartbeats, in place of an earlier offer. Raises
-    WorkersFull.
+    """Store a worker's offer for MAX_MISSED_HEARTBEATS heartbeats, in place of an earlier one.
+
+    Raises WorkersFull.
     """
 
     def once(pipe: Pipeline) -> None:
@@ -247,11 +248,11 @@ def read_workers(client: Redis, keys: Keys) -> dict[str, EnrolledWorker]:
 def describe_capability(advertisement: WorkerAdvertisement) -> dict[str, Any]:
     """Return the capability that the seat of a worker advertises."""
     host = advertisement.url.partition("://")[2].partition("/")[0]
-    model = [json.loads(each.model_dump_json()) for each in advertisement.capabilities]
+    offered = [json.loads(each.model_dump_json()) for each in advertisement.capabilities]
     return {
         "host": host,
         "models": [{"name": each.model} for each in advertisement.capabilities],
         "url": advertisement.url,
         "worker_id": advertisement.worker_id,
-        "offered": model,
+        "offered": offered,
     }

@@ -113,19 +113,20 @@ class WorkerHost:
             thread.join()
 
     def _reconcile(self) -> None:
+        """Retire seats whose worker left or changed its offer, and host workers that no gateway hosts."""
         workers = enrolment.read_workers(self.client, self.scripts.keys)
         for name, seat in list(self._seats.items()):
-            now = workers.get(name)
-            if now is None or now.text != seat.worker.text or seat.lost:
+            worker = workers.get(name)
+            if worker is None or worker.text != seat.worker.text or seat.lost:
                 del self._seats[name]
                 self._retiring[name] = seat.retire()
         for name, thread in list(self._retiring.items()):
             if not thread.is_alive():
                 del self._retiring[name]
-        for name, now in workers.items():
+        for name, worker in workers.items():
             # A worker that changed its offer is hosted again once its running stages have ended.
-            if name not in self._seats and name not in self._retiring and now.queues:
-                seat = HostedSeat(self, now)
+            if name not in self._seats and name not in self._retiring and worker.queues:
+                seat = HostedSeat(self, worker)
                 try:
                     seat.start()
                 except SeatInUse:  # another gateway hosts it
@@ -176,7 +177,7 @@ class HostedSeat:
         """Advertise the seat, at most once a heartbeat."""
         if time.monotonic() - self._advertised < self.config.heartbeat:
             return
-        about = self.worker.advertisement
+        offer = self.worker.advertisement
         advertisement = Advertisement(
             seat=self.worker.seat,
             machine=registry.HTTP_MACHINE,
@@ -185,8 +186,8 @@ class HostedSeat:
             kind="llm",
             concurrency=CONCURRENCY,
             queues=self.worker.queues,
-            capability=describe_capability(about),
-            version=about.noether_version,
+            capability=describe_capability(offer),
+            version=offer.noether_version,
             started_at=self._since,
         )
         registry.advertise(self.client, self.scripts.keys, advertisement, self.config.heartbeat)

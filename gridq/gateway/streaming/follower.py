@@ -61,7 +61,7 @@ class Follower:
         self.key = key
         self.position = after.encode()
         self.is_full = False
-        self.is_ended = False
+        self.has_ended = False
         self.may_have_gap = not fresh
         """True if entries after `position` may have been trimmed; checked with the next entries."""
         self.max_silence = 1.0
@@ -78,7 +78,7 @@ class Follower:
     @property
     def wants_more(self) -> bool:
         """True if there is room for more entries, and more may come."""
-        return not (self.is_full or self.is_ended)
+        return not (self.is_full or self.has_ended)
 
     @property
     def has_entries(self) -> bool:
@@ -95,7 +95,7 @@ class Follower:
         self.last_heard = now
         for number, fields in entries:
             if fields[0] == b"end":
-                self.is_ended = True
+                self.has_ended = True
                 entry = Entry(number.decode(), "", None, JobState(fields[1].decode()))
             else:
                 entry = Entry(number.decode(), fields[1].decode(), fields[3], None)
@@ -103,20 +103,20 @@ class Follower:
             self._entries.append(entry)
         if entries:
             self.position = entries[-1][0]
-            self.is_full = not self.is_ended and (
+            self.is_full = not self.has_ended and (
                 len(self._entries) >= self._max_entries or self._size >= MAX_BUFFER_BYTES
             )
             self._wake_reader()
 
     def finish(self, state: JobState) -> None:
         """Record the end of a job that has no stream."""
-        self.is_ended = True
+        self.has_ended = True
         self._entries.append(Entry("", "", None, state))
         self._wake_reader()
 
     def fail(self, fault: GridError) -> None:
         """Have `next` raise `fault` once the buffer is empty."""
-        self.is_ended = True
+        self.has_ended = True
         self._fault = fault
         self._wake_reader()
 
@@ -125,7 +125,7 @@ class Follower:
         while not self._entries:
             if self._fault is not None:
                 raise self._fault
-            if self.is_ended:
+            if self.has_ended:
                 return None
             loop = asyncio.get_running_loop()
             reader = self._reader = loop.create_future()
@@ -167,7 +167,7 @@ class Follower:
 
     def close(self) -> None:
         """Stop following. Closing twice is harmless."""
-        self.is_ended = True
+        self.has_ended = True
         self._close(self)
 
     def _wake_reader(self) -> None:
