@@ -7,7 +7,6 @@ the same values and raise the same errors.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -34,7 +33,7 @@ class Reader(Protocol):
         """
 
 
-class BaseClient(ABC):
+class BaseClient:
     """A client of one grid. Threads may share it.
 
     `url` and `config` are the URL and the settings that it uses.
@@ -173,7 +172,7 @@ class BaseClient(ABC):
         self.close()
 
 
-class BaseAsyncClient(ABC):
+class BaseAsyncClient:
     """A client of one grid for asyncio, with the methods of BaseClient as coroutines.
 
     Methods that wait for a job use no thread. Short calls run on one, by the client `sync`.

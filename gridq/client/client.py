@@ -6,6 +6,7 @@ Each class is imported when it is first used, because one needs no HTTP library 
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from typing import Any, cast
 
 from gridq.client.base import BaseAsyncClient, BaseClient
@@ -13,7 +14,7 @@ from gridq.config.settings import Settings, settings
 from gridq.config.urls import is_gateway
 
 
-class Client(BaseClient):
+class Client(BaseClient, metaclass=ABCMeta):
     """A client of one grid: a BrokerClient or a GatewayClient, as the URL says. Threads may share it.
 
     `url` is the URL of a gateway, `http://host:port` or `https://…`; or of several gateways of one grid,
@@ -43,7 +44,7 @@ class Client(BaseClient):
         return issubclass(other, BaseClient) if cls is Client else NotImplemented
 
 
-class AsyncClient(BaseAsyncClient):
+class AsyncClient(BaseAsyncClient, metaclass=ABCMeta):
     """A client of one grid for asyncio. It takes the arguments and has the methods of Client."""
 
     def __new__(

@@ -52,6 +52,17 @@ def test_the_url_decides_the_class(url: str | None, way: type[Client]) -> None:
     asyncio.run(other.close())
 
 
+def test_every_client_is_an_instance_of_client_and_nothing_else_is() -> None:
+    with BrokerClient("redis://127.0.0.1:1/0") as client:
+        assert isinstance(client, Client)
+        assert not isinstance(client, AsyncClient)
+    assert issubclass(GatewayClient, Client)
+    assert issubclass(AsyncGatewayClient, AsyncClient)
+    for other in (object(), 1, Client):
+        assert not isinstance(other, Client)
+        assert not isinstance(other, BaseClient)
+
+
 def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_URL", "http://127.0.0.1:1/")
     monkeypatch.setenv("GRIDQ_KEY", "gq_a_b")

@@ -99,7 +99,7 @@ def test_a_page_of_jobs() -> None:
         (responses.read_state, []),
         (responses.read_view, {"state": "done"}),
         (responses.read_view, {**_status(), "stages": 5}),
-        (responses.read_rows, {"rows": [{"path": 1}]}),
+        (responses.parse_rows, {"rows": [{"path": 1}]}),
         (responses.read_job_page, {"jobs": [{}]}),
         (responses.read_seats, [{"seat": "a"}]),
         (responses.read_queues, [1]),
