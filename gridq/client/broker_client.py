@@ -234,7 +234,7 @@ class BrokerClient(BaseClient):
             reply = retry.call(self._execute, commands)
 
     def _read_result(self, end: End) -> Json:
-        error = end.error()
+        error = end.to_error()
         if error is not None:
             raise error
         with translated(self.url):

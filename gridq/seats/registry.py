@@ -110,14 +110,14 @@ def withdraw(client: Redis, keys: Keys, seat: str) -> None:
 
 def read_advertisements(client: Redis, keys: Keys) -> list[Advertisement]:
     """Return the advertisements of the live seats, by name."""
-    names = [keys("advertisement", seat) for seat in _live(client, keys)]
+    names = [keys("advertisement", seat) for seat in _read_names(client, keys)]
     texts = client.mget(names) if names else []
-    return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
+    return sorted(filter(None, map(_parse_advertisement, texts)), key=lambda ad: ad.seat)
 
 
 def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
     """Return the live seats by name, those with a stale advertisement too; `routers`: the routers' too."""
-    names = sorted(_live(client, keys))
+    names = sorted(_read_names(client, keys))
     if not names:
         return []
     look = client.pipeline(transaction=False)
@@ -135,16 +135,16 @@ def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[
     shared: Any = {}
     if any(replies[at * 7].get(b"shared_budgets") for at in range(len(names))):
         shared = client.hgetall(keys("meters"))
-    found = [_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)]
+    found = [_build_live_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)]
     return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
 
 
-def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
+def _build_live_seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
     record, busy, wake_ups, text, drain, claims, oldest = replies
     record = {name.decode(): value.decode() for name, value in record.items()}
     if "incarnation" not in record or "concurrency" not in record:  # it has left meanwhile
         return None
-    said = _read(text)
+    said = _parse_advertisement(text)
     machine, _, name = seat.partition(".")
     if said is None:
         serves = record.get("queues", "").split()
@@ -160,10 +160,10 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     fields = said.model_dump()
     fields |= {"concurrency": int(record["concurrency"]), "busy": busy, "wake_ups": wake_ups}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
-    fields["meters"] = _meters(record, now, shared)
+    fields["meters"] = _parse_meters(record, now, shared)
     rates = SeatRates.from_record(record)
     fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
-    fields |= _limits(record, fields["meters"], now, claims, oldest)
+    fields |= _find_limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(reliability(record.get("reliability"), now * 1000), 3)
     draining = record.get("draining")
     fields |= {"drain_acknowledged": (drain is None) == (draining != "op") or draining == "1"}
@@ -175,7 +175,7 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     return LiveSeat(**fields)
 
 
-def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
+def _parse_meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
     """Return all meters that apply to a seat, each with the queues it applies to."""
     found = [meter for which in (OWN, GRID) for meter in parse_budget(record.get(which), which, now * 1000)]
     for name, queues_of_it in parse_shared_accounts(record.get("shared_budgets")).items():
@@ -183,7 +183,7 @@ def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> l
     return found
 
 
-def _limits(
+def _find_limits(
     record: dict[str, str], meters: list[Meter], now: float, claims: int, oldest: bytes | None
 ) -> dict[str, Json]:
     """Return the fields that say what the seat may still give.
@@ -206,7 +206,7 @@ def _limits(
     return found
 
 
-def _read(text: bytes | str | None) -> Advertisement | None:
+def _parse_advertisement(text: bytes | str | None) -> Advertisement | None:
     """Parse an advertisement; None if there is none, or its worker has an incompatible version.
 
     One such seat must not affect the others.
@@ -238,7 +238,7 @@ def publish_stages(
 
 def read_published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
     """Return the stages that live machines offer, without duplicates."""
-    machines = {seat.partition(".")[0] for seat in _live(client, keys)}
+    machines = {seat.partition(".")[0] for seat in _read_names(client, keys)}
     names = [keys("stages", machine) for machine in sorted(machines)]
     found: dict[str, dict[str, Json]] = {}
     for text in client.mget(names) if names else []:
@@ -261,18 +261,18 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
                 continue
             offer = found.setdefault(
                 queue,
-                {"queue": queue, "seats": [], "loaded": [], "loads": False, "concurrency": 0, "free": 0},
+                {"queue": queue, "seats": [], "loaded": [], "loads": False, "concurrency": 0, "free_slots": 0},
             )
             offer["seats"].append(seat.seat)
             offer["concurrency"] += seat.concurrency
-            offer["free"] += seat.free
-            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _models(seat))
+            offer["free_slots"] += seat.free
+            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _list_models(seat))
             if queue in seat.warm:
                 offer["loaded"].append(seat.seat)
     return [found[queue] for queue in sorted(found)]
 
 
-def _models(seat: LiveSeat) -> set[str]:
+def _list_models(seat: LiveSeat) -> set[str]:
     """Return the slugs of the models that a seat describes."""
     listed = seat.capability.get("models")
     models = listed if isinstance(listed, list) else []
@@ -319,7 +319,7 @@ def _describe_state(seat: LiveSeat) -> str:
     return f"{seat.seat} serves it, but is {seat.state}" + (f": {seat.reason}" if seat.reason else "")
 
 
-def _live(client: Redis, keys: Keys) -> list[str]:
+def _read_names(client: Redis, keys: Keys) -> list[str]:
     # Not by SCAN: it would walk every key of the server for each admission.
     names: list[bytes] = client.zrange(keys("seats"), 0, -1)  # type: ignore[assignment]
     return [name.decode() for name in names]

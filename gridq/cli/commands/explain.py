@@ -101,9 +101,9 @@ def explain_graph(
     from gridq.store.connection import translated
     from gridq.submission.allowance import check_allowance
     from gridq.submission.estimates import estimate_tokens, expect_usage
-    from gridq.submission.seat_filters import find_demands
     from gridq.submission.planning import compile_text, load_local_catalogue
     from gridq.submission.request import encode_graph
+    from gridq.submission.seat_filters import find_demands
 
     profiles = load_profiles(config.profiles)
     encode_graph(text, config)

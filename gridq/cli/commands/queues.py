@@ -55,6 +55,6 @@ def models(grid: GridOption = None, json: JsonOption = False, debug: DebugOption
     table = make_table(*columns, numbers=columns[-1:], keep_first=True)
     for offer in offers:
         loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
-        free_slots = f"{offer['free']}/{offer['concurrency']}"
+        free_slots = f"{offer['free_slots']}/{offer['concurrency']}"
         table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), free_slots)
     make_console().print(table)

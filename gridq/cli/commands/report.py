@@ -143,9 +143,9 @@ def make_seats_table(found: Report) -> Table:
         table.add_row(
             seat.seat,
             str(seat.recorded),
-            format_money(seat.if_priced(seat.used)),
-            format_money(seat.if_priced(seat.lent)),
-            format_money(seat.if_priced(seat.wasted)),
+            format_money(seat.get_if_priced(seat.used)),
+            format_money(seat.get_if_priced(seat.lent)),
+            format_money(seat.get_if_priced(seat.wasted)),
             format_money(seat.cost),
             format_money(seat.reclaimed),
         )

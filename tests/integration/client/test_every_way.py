@@ -50,7 +50,9 @@ def test_the_options_are_the_jobs(client: Client) -> None:
 
 def test_a_job_is_seen_as_it_goes(client: Client) -> None:
     job = client.submit({"root": seq(stage("bench_echo"), stage("bench_sleep", ms=60_000))}, {"ms": 60_000})
-    view = wait_for(lambda: client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING))
+    view = wait_for(
+        lambda: client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING)
+    )
     assert [(each.stage, each.state) for each in view.stages] == [
         ("bench_echo", StageState.DONE),
         ("bench_sleep", StageState.RUNNING),

@@ -256,7 +256,7 @@ def test_what_ran_on_a_seat_and_for_whom(grid: Grid) -> None:
     found = told("seat", "log", "m.a", "--limit", "1")
     assert (found["attempts"], len(found["entries"])) == (3, 1)
     assert "m.none" in run("seat", "log", "m.none")[1]
-    assert "Nothing ran" in run("seat", "log", "m.a", "--since", "2999-01-01")[1]
+    assert "Nothing has run" in run("seat", "log", "m.a", "--since", "2999-01-01")[1]
 
 
 def test_the_log_of_a_subscription_says_no_cost(grid: Grid) -> None:
