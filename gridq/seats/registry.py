@@ -261,7 +261,14 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
                 continue
             offer = found.setdefault(
                 queue,
-                {"queue": queue, "seats": [], "loaded": [], "loads": False, "concurrency": 0, "free_slots": 0},
+                {
+                    "queue": queue,
+                    "seats": [],
+                    "loaded": [],
+                    "loads": False,
+                    "concurrency": 0,
+                    "free_slots": 0,
+                },
             )
             offer["seats"].append(seat.seat)
             offer["concurrency"] += seat.concurrency

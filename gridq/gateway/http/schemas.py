@@ -265,7 +265,7 @@ class CapabilityOffer(BaseModel):
     loaded: list[str] = Field(description="The seats that have its model in memory.")
     loads: bool = Field(description="True if any of the seats loads models into memory.")
     concurrency: int = Field(description="How many stages the seats can run at once.")
-    free: int = Field(description="How many slots are free.")
+    free_slots: int = Field(description="How many slots are free.")
 
 
 class QuarantineRequest(BaseModel):
