@@ -67,7 +67,7 @@ def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.
     assert not router.admit("j1")
     end = _end(router.scripts, "j1")
     assert end is not None
-    assert isinstance(end.error(), errors.NotAdmitted)
+    assert isinstance(end.to_error(), errors.NotAdmitted)
     assert not router.scripts.client.exists(router.scripts.keys("inbox"))
 
 
@@ -108,7 +108,7 @@ def test_a_cost_that_is_no_amount_is_a_wrong_graph(router: Router, cents: Any) -
     router.admit("j1")
     end = _end(router.scripts, "j1")
     assert end is not None
-    assert isinstance(end.error(), errors.InvalidField)
+    assert isinstance(end.to_error(), errors.InvalidField)
 
 
 @pytest.mark.parametrize("cents", [0, 3, 2.5])

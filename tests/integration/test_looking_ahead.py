@@ -214,7 +214,7 @@ def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Clien
 
 def error(client: Client, job: str) -> GridError:
     data: Any = client.redis.lindex(client.keys("result", job), 0)
-    found = End.parse(data).error()
+    found = End.parse(data).to_error()
     assert found is not None
     return found
 

@@ -51,7 +51,7 @@ def act(weight: int, when: Callable[[Any], object] = lambda self: True, **given:
 
 
 class Submitting(RuleBasedStateMachine):
-    """One grid and a few jobs. `call` stands before every script: what it moved and whom it charged is looked
+    """One grid and a few jobs. `run` wraps every script call: what it moved and whom it charged is looked
     at.
     """
 
@@ -64,7 +64,7 @@ class Submitting(RuleBasedStateMachine):
         wake_ups.write_templates(app, self.grid.client, self.grid.keys)
         self.watcher, self.shadow = Watcher(self.grid), Shadow(self.grid)
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
-        self._call, self.grid.scripts.call = self.grid.scripts.call, self.call  # type: ignore[method-assign]
+        self._run, self.grid.scripts.run = self.grid.scripts.run, self.run  # type: ignore[method-assign]
         self.numbers = itertools.count(1)
         self.over: set[str] = set()
         self.bounds: Bounds = {}
@@ -84,8 +84,8 @@ class Submitting(RuleBasedStateMachine):
         if when(self):
             getattr(self, name)(**given)
 
-    def call(self, script: str, *args: Any) -> Any:
-        reply = self._call(script, *args)
+    def run(self, script: str, *args: Any) -> Any:
+        reply = self._run(script, *args)
         self.watcher.after(script, args, reply)
         self.shadow.after(script, args, reply)
         for job, state in self.watcher.jobs.items():
@@ -170,7 +170,7 @@ class Submitting(RuleBasedStateMachine):
         self.shadow.celery.add(name)
         if key:
             self.shadow.keys[about["idempotency"]] = name, body
-        assert self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about) is False
+        assert self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about) == AlreadyKnown()
 
     def take_in(self, job: str, tree: Tree) -> None:
         """A router admits or refuses what stands in the inbox."""

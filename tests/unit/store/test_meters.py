@@ -270,7 +270,7 @@ def test_what_is_entered_names_what_it_was_charged_to(grid: Grid) -> None:
     grid.job(one(queue="llm:opus"))
     grid.done(grid.take(), used=5)
     (entry,) = entered(grid)
-    assert (entry.sheets, entry.requests) == ("g,o:alice,f:opus", 1)
+    assert (entry.accounts, entry.requests) == ("g,o:alice,f:opus", 1)
 
 
 # -- estimates

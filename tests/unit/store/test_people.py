@@ -32,8 +32,8 @@ def test_an_agent_s_day(grid: Grid) -> None:
     refused = quota(ask(grid, 6_000))
     assert (refused.what, refused.name) == ("agent_money", "ann")
     assert (refused.used, refused.reserved, refused.limit, refused.needed) == (0, 6_000, 10_000, 6_000)
-    assert int(refused[7]) <= grid.now() + HOUR
-    assert refused[8] == "day"
+    assert (refused.resets_at or 0) <= grid.now() + HOUR
+    assert refused.window == "day"
     grid.done(grid.take(), used=2_000)
     assert numbers(grid.shared("a:ann")) == {"money/day": (2_000, 0), "jobs/day": (1, 0)}
     assert ask(grid, 1) == Accepted()

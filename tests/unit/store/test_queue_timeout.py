@@ -37,7 +37,7 @@ def over(grid: Grid) -> None:
 def error(grid: Grid, job: str) -> GridError:
     end = grid.ended(job)
     assert end.state is JobState.EXPIRED
-    found = end.error()
+    found = end.to_error()
     assert found is not None
     return found
 

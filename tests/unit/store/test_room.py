@@ -88,7 +88,7 @@ def test_the_oldest_batch_job_gives_way_whoever_sent_it(grid: Grid) -> None:
     assert grid.admit(one(), "i1", agent="eve") == Accepted(("b1",))
     end = grid.ended("b1")
     assert end.state is JobState.FAILED
-    error = end.error()
+    error = end.to_error()
     assert isinstance(error, QueueDropped)
     assert error.code == "queue.dropped"
     assert error.details["queue"] == ANY

@@ -146,7 +146,7 @@ def test_running_and_queued_jobs_end_at_their_deadlines(grid: Grid) -> None:
     for job in ("running", "queued"):
         end = grid.ended(job)
         assert end.state is JobState.EXPIRED
-        error = end.error()
+        error = end.to_error()
         assert error is not None
         assert error.code == "job.deadline"
     assert grid.held() == {}

@@ -1,7 +1,7 @@
 -- Who may submit, and whom a seat is lent to.
 
--- Whether a seat is lent to an agent or its team. `only`: whom it is lent to alone ('a:<agent>' and 't:<team>', space separated),
--- as its record says it; false or nil: to everybody.
+-- Return whether a seat is lent to an agent or its team. `only`: the only ones it is lent to ('a:<agent>' and 't:<team>', space
+-- separated), as its record says; false or nil: everybody.
 local function is_lent_to(only, agent, team)
   if not only then return true end
   only = ' ' .. only .. ' '
@@ -9,8 +9,8 @@ local function is_lent_to(only, agent, team)
     or team and team ~= '-' and string.find(only, ' t:' .. team .. ' ', 1, true) ~= nil or false
 end
 
--- Why a submission by this key is refused: missing (the grid has keys and none came), unknown, revoked; false where it may. The
--- key's secret was checked by whoever read it; here it must still stand and be that agent's. Second: the key's team or '-'.
+-- Return why an API key is refused (missing, unknown or revoked), false if it is not, and the key's team or '-'. The caller has
+-- checked the key's secret; here it must still exist and belong to the agent.
 local function check_api_key(id, agent)
   if id == '' then return C('EXISTS', K .. 'api_keys') == 1 and 'missing', '-' end
   local text = C('HGET', K .. 'api_keys', id)
@@ -19,14 +19,14 @@ local function check_api_key(id, agent)
   return key.ends ~= nil and key.ends <= NOW and 'revoked', key.team or '-'
 end
 
--- The team that an agent counts for: the one that the limits name, else its key's.
+-- Return the team that an agent counts for: the one in the limits, else its key's.
 local function team_of(agent, team)
   local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
   return own and own ~= '-' and own or team
 end
 
--- The refusal where all live seats of one of the `queues` are lent to others: {'barred', queue, seat, whom that is lent to, …}. Of
--- queues with | between them one is enough. lends: seat → whom it is lent to alone.
+-- Return the refusal if all live seats of one of the `queues` are lent to others: {not_lent, queue, seat, whom it is lent to, …}.
+-- One of several alternatives (with | between them) is enough.
 local function find_not_lent(queues, agent, team)
   if C('EXISTS', K .. 'lent_seats') == 0 then return nil end
   team = team_of(agent, team)

@@ -1,8 +1,9 @@
--- Who may begin something new: a program of the data's own schema, and a job as long as the server has memory.
+-- Who may begin something new: programs of the data's own schema, and new jobs as long as the server has memory.
 
--- The refusal of a program of another schema than the data's ('SCHEMA', the data's, live seats, jobs), nil where it is the same.
--- The first program on a grid that has never had one says which it is, a newer one on a grid where no seat is live and no job runs
--- or waits; an older one never does. `at`: what the caller has read of it. `dead`: lapsed seats are known to be dead.
+-- Return the error for a program of another schema than the data's (SCHEMA, the data's schema, live seats, jobs), nil if it is
+-- the same.
+-- The first program on a new grid sets the schema. A newer one raises it if no seat is live and no job runs or waits; an older
+-- one never does. `at`: the data's schema. `dead`: seats whose lease has lapsed are known to be dead.
 local function check_schema(at, dead)
   if at == SCHEMA then return nil end
   at = tonumber(at or 0)
@@ -15,8 +16,9 @@ local function check_schema(at, dead)
   return redis.error_reply('SCHEMA ' .. at .. ' ' .. seats .. ' ' .. jobs)
 end
 
--- The refusal by schema, if there is one; then the refusal of a new job while the server is full ('FULL', bytes used, limit).
+-- Return the error of check_schema, if any, and the error for a new job while the server is out of memory (FULL, bytes used,
+-- limit).
 local function check_gate()
-  local f = C('MGET', K .. 'schema', K .. 'memory_full')
-  return check_schema(f[1]), f[2] and redis.error_reply('FULL ' .. f[2])
+  local schema, memory_full = unpack(C('MGET', K .. 'schema', K .. 'memory_full'))
+  return check_schema(schema), memory_full and redis.error_reply('FULL ' .. memory_full)
 end

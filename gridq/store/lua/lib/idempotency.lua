@@ -1,10 +1,10 @@
--- One body under one id, and one job under one idempotency key.
+-- One body for each job id, and one job for each idempotency key.
 --
--- A job that was submitted under an id or a key of its submitter's own has the digest of its body in its field `body`, under a
--- key also `idem`: <agent>:<digest of the key>. idem:<that>: 'job digest'.
+-- A job that was submitted under an id or a key of the submitter's choice has the digest of its body in the field `body_digest`,
+-- and with a key also `idempotency_key`, '<agent>:<digest of the key>'. idempotency:<that> is 'job digest'.
 
--- Whether a known job was submitted with another body than the one with this digest. '' is a call that is repeated under an id of its
--- own making; a job without a digest has such an id, so that who gives it means other work.
+-- Return whether a known job was submitted with another body than the one with this digest. '' is a repeated call whose id was
+-- generated. A job without a digest has a generated id, so a caller who names it has other work.
 local function has_other_body(job, digest)
   if digest == '' then return false end
   for _, key in ipairs({job_key(job), K .. 'submitted:' .. job, K .. 'summary:' .. job}) do
@@ -14,7 +14,7 @@ local function has_other_body(job, digest)
   return true
 end
 
--- The job that an agent submitted under this key before; second: whether with another body. nil where there is none.
+-- Return the job that an agent submitted under this key before, and whether it had another body; nil if there is none.
 local function find_by_key(idem, digest)
   local job, known = string.match(idem ~= '' and C('GET', K .. 'idempotency:' .. idem) or '', '^(%S+) (%S+)$')
   return job, known ~= digest

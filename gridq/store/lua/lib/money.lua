@@ -1,67 +1,72 @@
--- Money and jobs of agents and teams: what they may use, what their running jobs hold, what they have used. What they have used in a
--- month is kept of all of them, once there are limits at all; meters of other windows and of tokens of those alone who have such limits.
+-- Money and jobs of agents and teams: what they may use, what their running jobs reserve, what they have used.
 --
--- Who is a:<agent> or t:<team>. limits: who → its limits ('-': none). spent:<start of the month>: 'money <who>', 'jobs <who>'.
--- holds: job → agent, team ('-': none), the money and, where a meter counts them, the tokens that it still holds. promised: who and
--- 'tokens <who>' → the sums of these.
--- A job that was admitted under limits has the field `team`; of any other nothing here is touched.
+-- An account is a:<agent> or t:<team>. limits: account → its limits ('-' for none). spent:<start of the month>: 'money <account>' and
+-- 'jobs <account>', kept for all accounts while there are limits at all. reservations: job → agent, team ('-' for none), the money and,
+-- if a meter counts them, the tokens that it still reserves. reserved: account and 'tokens <account>' → their sums. Meters of other
+-- windows and of tokens exist only for accounts with such limits. A job that was admitted under limits has the field `charged_team`;
+-- nothing here concerns other jobs.
 
-local function add_spent(what, who, n)
+local function add_spent(what, account, n)
   local key, _, stop = spent_key(), current_window('month')
-  local sum = C('HINCRBY', key, what .. ' ' .. who, int_text(n))
+  local sum = C('HINCRBY', key, what .. ' ' .. account, int_text(n))
   if sum == n then C('PEXPIRE', key, int_text((stop or NOW + KEEP) - NOW + 2 * 86400000)) end
   return sum
 end
 
-local function add_reserved(who, n)
-  if C('HINCRBY', K .. 'reserved', who, int_text(n)) <= 0 then C('HDEL', K .. 'reserved', who) end
+local function add_reserved(account, n)
+  if C('HINCRBY', K .. 'reserved', account, int_text(n)) <= 0 then C('HDEL', K .. 'reserved', account) end
 end
 
--- The meters of an agent or team with such `limits`, false: none. Its sheet is drawn when it is asked for first, and written but
--- where one only looks.
-local function read_meters(who, limits, looks)
+-- Return the meters of an account with these limits (false: none). Its budget is built when it is asked for first, and stored unless
+-- `read_only`.
+local function read_meters(account, limits, read_only)
   if not limits then return {} end
-  local text = C('HGET', K .. 'meters', who)
+  local text = C('HGET', K .. 'meters', account)
   if not text then
-    if looks then return build_meters(limits, {}, sum_jobs(who)) end
-    text = apply_limits(who, who, '', limits, nil, sum_jobs(who))
-    C('HSET', K .. 'meters', who, text)
+    if read_only then return build_meters(limits, {}, sum_jobs(account)) end
+    text = apply_limits(account, account, '', limits, nil, sum_jobs(account))
+    C('HSET', K .. 'meters', account, text)
   end
-  return open_budget(who, text)
+  return open_budget(account, text)
 end
 
--- What binds an agent and its team: {who, kind, name, money, jobs, meters} of each, no limit of the month being nil. `looks`: nothing
--- is to be written.
-local function read_account_limits(agent, team, looks)
-  local f = C('HMGET', K .. 'limits', 'a:' .. agent, 'a:*', 't:' .. team, 'm:a:' .. agent, 'm:a:*', 'm:t:' .. team)
-  local money, jobs = string.match(f[1] or f[2] or '- - -', '^%S+ (%S+) (%S+)$')
-  local own = 'a:' .. agent
-  local list = {{who = own, kind = 'agent', name = agent, money = tonumber(money), jobs = tonumber(jobs),
-    meters = read_meters(own, f[4] or not f[1] and f[5], looks)}}
+-- Return the limits of an agent and its team: {account, kind, name, money, jobs, meters} of each; money and jobs of the month are nil
+-- without a limit. `read_only`: nothing is to be written.
+local function read_account_limits(agent, team, read_only)
+  local own, default, of_team, own_meters, default_meters, team_meters = unpack(C('HMGET', K .. 'limits',
+    'a:' .. agent, 'a:*', 't:' .. team, 'm:a:' .. agent, 'm:a:*', 'm:t:' .. team))
+  local money, jobs = string.match(own or default or '- - -', '^%S+ (%S+) (%S+)$')
+  local account = 'a:' .. agent
+  local list = {{account = account, kind = 'agent', name = agent, money = tonumber(money), jobs = tonumber(jobs),
+    meters = read_meters(account, own_meters or not own and default_meters, read_only)}}
   if team ~= '-' then
-    money, jobs = string.match(f[3] or '- -', '^(%S+) (%S+)$')
-    own = 't:' .. team
-    list[2] = {who = own, kind = 'team', name = team, money = tonumber(money), jobs = tonumber(jobs), meters = read_meters(own, f[6], looks)}
+    money, jobs = string.match(of_team or '- -', '^(%S+) (%S+)$')
+    account = 't:' .. team
+    list[2] = {account = account, kind = 'team', name = team, money = tonumber(money), jobs = tonumber(jobs),
+      meters = read_meters(account, team_meters, read_only)}
   end
   return list
 end
 
--- Add to what the meters of an agent and its team hold and have used. To be called before what it stands for is entered.
-local function update_accounts(list, held, used)
-  local bill = {seat = ''}
-  for i, l in ipairs(list) do bill[i] = {name = l.who, list = l.meters} end
-  update_budgets(bill, nil, held, used)
+-- Add to the reserved and used amounts of an agent's and its team's meters. To be called before the ledger entry.
+local function update_accounts(accounts, reserved, used)
+  local budgets = {seat = ''}
+  for i, one in ipairs(accounts) do budgets[i] = {name = one.account, meters = one.meters} end
+  update_budgets(budgets, nil, reserved, used)
 end
 
--- Whether an agent, or its team, has used more money or tokens than it may; a limit of nothing is over at once. Asked once in a script.
+-- Return whether an agent or its team has used more money or tokens than it may; a limit of 0 is exceeded at once. Computed once in a
+-- script.
 local over_limit_cache = {}
 local function is_over_limit(agent, team)
   local id = agent .. ' ' .. team
   if over_limit_cache[id] == nil then
     over_limit_cache[id] = false
-    for _, l in ipairs(read_account_limits(agent, team)) do
-      if l.money and (l.money == 0 or tonumber(C('HGET', spent_key(), 'money ' .. l.who) or 0) > l.money) then over_limit_cache[id] = true end
-      for _, m in ipairs(l.meters) do
+    for _, one in ipairs(read_account_limits(agent, team)) do
+      if one.money and (one.money == 0 or tonumber(C('HGET', spent_key(), 'money ' .. one.account) or 0) > one.money) then
+        over_limit_cache[id] = true
+      end
+      for _, m in ipairs(one.meters) do
         if m.resource ~= 'jobs' and (m.limit == 0 or m.used > m.limit) then over_limit_cache[id] = true end
       end
     end
@@ -73,108 +78,110 @@ local function format_reservation(agent, team, micro, tokens)
   return agent .. ' ' .. team .. ' ' .. int_text(micro) .. (tokens > 0 and ' ' .. int_text(tokens) or '')
 end
 
--- The tokens that a job is estimated to use, where a meter of `list` counts them. `from`: where in ARGV the fields of its plan begin.
-local function sum_expected_tokens(list, from)
+-- Return the tokens that a job is estimated to use, 0 if no meter counts them. `from`: where the fields of its plan begin in ARGV.
+local function sum_expected_tokens(accounts, from)
   local counts, sum = false, 0
-  for _, l in ipairs(list) do
-    for _, m in ipairs(l.meters) do counts = counts or m.resource == 'tokens' end
+  for _, one in ipairs(accounts) do
+    for _, m in ipairs(one.meters) do counts = counts or m.resource == 'tokens' end
   end
   for i = from, counts and #ARGV or 0, 2 do
     if string.sub(ARGV[i], 1, 7) == 'tokens:' then
-      local a, b = string.match(ARGV[i + 1], '^(%d+) (%d+)')
-      sum = sum + a + b
+      local tokens_in, tokens_out = string.match(ARGV[i + 1], '^(%d+) (%d+)')
+      sum = sum + tokens_in + tokens_out
     end
   end
   return sum
 end
 
--- Which limit of those in `list` a job of so much money and so many tokens would go over: {'quota', limit, name, used, held, limit,
--- needed, end of the window or '', the window}; nil where none. Who has nothing left starts nothing, even where a job declares no cost.
-local function find_quota(list, micro, tokens)
+-- Return the limit that a job of this cost and size would exceed: {quota, limit, name, used, reserved, limit, needed, end of the window or
+-- '', window}; nil for none. An agent with nothing left starts nothing, even if the job declares no cost.
+local function find_quota(accounts, micro, tokens)
   local _, stop = current_window('month')
-  for _, l in ipairs(list) do
-    local u = C('HMGET', spent_key(), 'money ' .. l.who, 'jobs ' .. l.who)
-    local used, jobs, held = tonumber(u[1] or 0), tonumber(u[2] or 0), tonumber(C('HGET', K .. 'reserved', l.who) or 0)
-    local function refusal(what, n, holding, limit, needed, kind, turn)
-      turn = kind and turn or not kind and stop
-      return {'quota', l.kind .. '_' .. what, l.name, int_text(n), int_text(holding), int_text(limit), int_text(needed), turn and int_text(turn) or '',
-        kind or 'month'}
+  for _, one in ipairs(accounts) do
+    local spent_money, spent_jobs = unpack(C('HMGET', spent_key(), 'money ' .. one.account, 'jobs ' .. one.account))
+    local used, jobs = tonumber(spent_money or 0), tonumber(spent_jobs or 0)
+    local reserved = tonumber(C('HGET', K .. 'reserved', one.account) or 0)
+    local function refuse(what, n, held, limit, needed, window, resets_at)
+      resets_at = window and resets_at or not window and stop
+      return {'quota', one.kind .. '_' .. what, one.name, int_text(n), int_text(held), int_text(limit), int_text(needed),
+        resets_at and int_text(resets_at) or '', window or 'month'}
     end
     local needed = math.max(micro, 1)
-    if l.money and used + held + needed > l.money then return refusal('money', used, held, l.money, needed) end
-    if l.jobs and jobs >= l.jobs then return refusal('jobs', jobs, 0, l.jobs, 1) end
-    for _, m in ipairs(l.meters) do
+    if one.money and used + reserved + needed > one.money then return refuse('money', used, reserved, one.money, needed) end
+    if one.jobs and jobs >= one.jobs then return refuse('jobs', jobs, 0, one.jobs, 1) end
+    for _, m in ipairs(one.meters) do
       local n = m.resource == 'money' and needed or m.resource == 'tokens' and math.max(math.min(tokens, m.limit), 1) or 1
-      if m.used + m.reserved + n > m.limit then return refusal(m.resource, m.used, m.reserved, m.limit, n, m.window, m.resets_at) end
+      if m.used + m.reserved + n > m.limit then return refuse(m.resource, m.used, m.reserved, m.limit, n, m.window, m.resets_at) end
     end
   end
 end
 
--- Hold what a job may cost and count it, or neither: every limit is looked at before anything is written. Gives the team it
+-- Reserve what a job may cost and count the job, or neither: every limit is checked before anything is written. Return the team that it
 -- counts for, or nil and the refusal.
 local function reserve(job, agent, team, micro, from)
   team = team_of(agent, team)
-  local list = read_account_limits(agent, team)
-  local tokens = sum_expected_tokens(list, from)
-  local refusal = find_quota(list, micro, tokens)
+  local accounts = read_account_limits(agent, team)
+  local tokens = sum_expected_tokens(accounts, from)
+  local refusal = find_quota(accounts, micro, tokens)
   if refusal then return nil, refusal end
-  update_accounts(list, {money = micro, tokens = tokens}, {jobs = 1})
+  update_accounts(accounts, {money = micro, tokens = tokens}, {jobs = 1})
   append_ledger(ledger_entry('job', job, '', '', '', agent, team, '', '', '', '', '', (current_window('month'))))
-  for _, l in ipairs(list) do
-    add_spent('jobs', l.who, 1)
-    if micro > 0 then add_reserved(l.who, micro) end
-    if tokens > 0 then add_reserved('tokens ' .. l.who, tokens) end
+  for _, one in ipairs(accounts) do
+    add_spent('jobs', one.account, 1)
+    if micro > 0 then add_reserved(one.account, micro) end
+    if tokens > 0 then add_reserved('tokens ' .. one.account, tokens) end
   end
   if micro + tokens > 0 then C('HSET', K .. 'reservations', job, format_reservation(agent, team, micro, tokens)) end
   return team
 end
 
--- Give back so much of what a job holds, or all; gives nothing where it holds nothing.
+-- Release so much of a job's reservation, or all of it.
 local function release_reservation(job, micro, tokens)
-  local agent, team, money, expects = string.match(C('HGET', K .. 'reservations', job) or '', '^(%S+) (%S+) (%d+) ?(%d*)$')
+  local agent, team, money, expected = string.match(C('HGET', K .. 'reservations', job) or '', '^(%S+) (%S+) (%d+) ?(%d*)$')
   if not agent then return end
-  money, expects = tonumber(money), tonumber(expects) or 0
-  micro, tokens = math.min(money, micro or money), math.min(expects, tokens or expects)
+  money, expected = tonumber(money), tonumber(expected) or 0
+  micro, tokens = math.min(money, micro or money), math.min(expected, tokens or expected)
   if micro + tokens == 0 then return end
-  local list = read_account_limits(agent, team)
-  update_accounts(list, {money = -micro, tokens = -tokens}, {})
-  for _, l in ipairs(list) do
-    if micro > 0 then add_reserved(l.who, -micro) end
-    if tokens > 0 then add_reserved('tokens ' .. l.who, -tokens) end
+  local accounts = read_account_limits(agent, team)
+  update_accounts(accounts, {money = -micro, tokens = -tokens}, {})
+  for _, one in ipairs(accounts) do
+    if micro > 0 then add_reserved(one.account, -micro) end
+    if tokens > 0 then add_reserved('tokens ' .. one.account, -tokens) end
   end
-  if micro + tokens == money + expects then C('HDEL', K .. 'reservations', job)
-  else C('HSET', K .. 'reservations', job, format_reservation(agent, team, money - micro, expects - tokens)) end
+  if micro + tokens == money + expected then C('HDEL', K .. 'reservations', job)
+  else C('HSET', K .. 'reservations', job, format_reservation(agent, team, money - micro, expected - tokens)) end
 end
 
--- What a recorded stage used is counted by the meters of agent and team: before it is entered.
-local function count_use(agent, team, micro, tokens) update_accounts(read_account_limits(agent, team), {}, {money = micro, tokens = tokens}) end
+-- Count what a recorded stage used in the meters of agent and team. To be called before its ledger entry.
+local function count_use(agent, team, micro, tokens)
+  update_accounts(read_account_limits(agent, team), {}, {money = micro, tokens = tokens})
+end
 
--- What a recorded stage used goes from its job's hold, as far as that lasts, to what agent and team have spent. True where it
--- brought the team over what it may use: others of it stand in the pending sets too.
+-- Move what a recorded stage used from its job's reservation, as far as that goes, to what agent and team have spent. Return whether this
+-- brought the team over its limit: other agents of the team must be parked too.
 local function spend_reserved(job, agent, team, micro, tokens)
   release_reservation(job, micro, tokens)
   if micro > 0 then add_spent('money', 'a:' .. agent, micro) end
   over_limit_cache = {}
   if team == '-' then return false end
-  local l = read_account_limits(agent, team)[2]
+  local of_team = read_account_limits(agent, team)[2]
   local sum = micro > 0 and add_spent('money', 't:' .. team, micro) or 0
-  local crossed = l.money ~= nil and sum > l.money and sum - micro <= l.money
-  for _, m in ipairs(l.meters) do
+  local crossed = of_team.money ~= nil and sum > of_team.money and sum - micro <= of_team.money
+  for _, m in ipairs(of_team.meters) do
     local n = m.resource == 'money' and micro or m.resource == 'tokens' and tokens or 0
     crossed = crossed or m.used > m.limit and m.used - n <= m.limit
   end
   return crossed
 end
 
--- The error of a job whose stages, the last at `path`, have used so much more than its submitter allowed: its field `bud` is what
--- they may still use.
+-- Build the error of a job whose stages, the last at `path`, have used `micro` more than its submitter allowed (field `budget`).
 local function build_budget_error(path, micro)
   local why = 'its stages used ' .. dollars(micro) .. ' more than it may cost'
   return '{"error":"JobBudgetExceeded","code":"quota.job_budget","message":"The job has used up its budget","details":'
     .. cjson.encode({path = path, reason = why, fix = 'submit it with a larger budget_cents'}) .. '}'
 end
 
--- What an agent's being over depends on, beside what it has used: the windows and the limits in force. With a week a day turns too.
+-- Return what decides, beside use, whether an agent is over its limits: the windows and the limits in force. A new week is a new day too.
 local mark_cache
 local function limits_mark()
   if not mark_cache then
@@ -184,7 +191,7 @@ local function limits_mark()
   return mark_cache
 end
 
--- Note that an agent has stages in a class which stand aside.
+-- Note that an agent has parked stages in a class.
 local function park_class(q, cls, agent, team)
   C('SADD', K .. 'parked:' .. agent, q .. ' ' .. cls)
   C('PEXPIRE', K .. 'parked:' .. agent, KEEP)

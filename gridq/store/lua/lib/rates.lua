@@ -1,21 +1,21 @@
--- Requests a minute of a seat, exactly: by the times of its last claims, the latest first, in rate:<seat>. Its machine says how many
--- (rpm), the quotas file says so too (grpm), and the smaller binds.
+-- Requests a minute of a seat, counted exactly: claim_times:<seat> has the times of its last claims, the latest first. Both its
+-- machine and the quotas file may limit them; the lower limit applies.
 
-local function lower_limit(own, grid)  -- of two numbers or false; nil where neither is
+local function lower_limit(own, grid)  -- of two numbers or false; nil if there is none
   own, grid = tonumber(own), tonumber(grid)
   return own and grid and math.min(own, grid) or own or grid
 end
 
--- Whether the seat has made its `most` requests within the last minute: never more than that in any minute, wherever it begins.
-local function is_rate_used_up(seat, most)
-  if most < 1 then return true end
-  local age = NOW - tonumber(C('LINDEX', K .. 'claim_times:' .. seat, most - 1) or -FOREVER)
+-- Return whether the seat has made `limit` requests within the last minute. No minute has more, wherever it begins.
+local function is_rate_used_up(seat, limit)
+  if limit < 1 then return true end
+  local age = NOW - tonumber(C('LINDEX', K .. 'claim_times:' .. seat, limit - 1) or -FOREVER)
   return age >= 0 and age < 60000
 end
 
-local function count_claim(seat, most)
+local function count_claim(seat, limit)
   local key = K .. 'claim_times:' .. seat
   C('LPUSH', key, NOW)
-  C('LTRIM', key, 0, most - 1)
+  C('LTRIM', key, 0, limit - 1)
   C('PEXPIRE', key, 120000)
 end

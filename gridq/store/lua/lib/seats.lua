@@ -1,29 +1,30 @@
--- Seats that go.
+-- Seats that come and go.
 
--- Of each lease that was lost in this call: lease, worker, path, job's name, what came of it (again | plain | celery).
+-- Of each lease that was lost in this call: lease, worker, path, the job's name, what came of it (again | quarantined | plain | celery).
 local losses = {}
 
--- kind: lost, or died where the stage is held to have killed its worker.
+-- End a lost lease; returns 1 if its stage goes on or its job ended with it. `kind`: lost, or died if the stage counts as what killed its
+-- worker.
 local function lose_lease(lease, why, kind)
   local seat, names = close_lease(lease)
   if not seat then return 0 end
   local job, step = parse_lease(lease)
-  local f = C('HMGET', job_key(job), 'name', 'agent', 'header:' .. step, 'started_at:' .. step, 'pieces:' .. step)
-  local name, h, cut = f[1], f[3], f[5]
-  local of = describe_attempt(f[2], h, f[4])
-  remember_closed(lease, seat, '-', of, names)
-  record_attempt('lost', lease, seat, of, 0, 0, 0, false, names)
+  local name, agent, header, started_at, pieces = unpack(C('HMGET', job_key(job), 'name', 'agent', 'header:' .. step,
+    'started_at:' .. step, 'pieces:' .. step))
+  local attempt = describe_attempt(agent, header, started_at)
+  remember_closed(lease, seat, '-', attempt, names)
+  record_attempt('lost', lease, seat, attempt, 0, 0, 0, false, names)
   count_outcomes(seat, 0, 1)
-  if not h then return 0 end
+  if not header then return 0 end
   C('HINCRBY', K .. 'attempts_lost', 'count', 1)
   C('PEXPIRE', K .. 'attempts_lost', KEEP)
-  -- What the job ends with if this was the last loss; where its first token is out, the only one.
-  local record = cut and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
+  -- The error of the job if this was the stage's last chance; after its first token it is.
+  local record = pieces and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
     or kind == 'died' and '{"error":"StageQuarantined","code":"stage.quarantined","message":"The stage killed the process that ran it, twice"'
     or '{"error":"AttemptsExhausted","code":"stage.attempts_exhausted","message":"The stage lost every seat that ran it"'
-  if kind == 'died' then C('HDEL', job_key(job), 'lease:' .. step) end  -- nothing will come of it any more
+  if kind == 'died' then C('HDEL', job_key(job), 'lease:' .. step) end  -- the attempt cannot report any more
   local worker = C('HGET', K .. 'seat:' .. seat, 'worker') or seat
-  local details = {reason = why, worker = worker, path = read_header(job, step, h).path}
+  local details = {reason = why, worker = worker, path = read_header(job, step, header).path}
   local after = end_attempt(job, step, seat, kind or 'lost', 0, record .. ',"details":' .. cjson.encode(details) .. '}')
   local stays = after == 'again' or after == 'quarantined'
   publish_stop(stays and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)
@@ -33,7 +34,7 @@ local function lose_lease(lease, why, kind)
   return 1
 end
 
--- Who calls a sweep tells of what was lost; what was lost in another call is kept for the next of them.
+-- A sweep reports lost leases to its caller; those lost in another call are kept for the next sweep.
 local function keep_losses()
   if not losses[1] then return end
   C('RPUSH', K .. 'unreported_losses', unpack(losses))
@@ -41,24 +42,24 @@ local function keep_losses()
   C('PEXPIRE', K .. 'unreported_losses', 60000)
 end
 
--- The queues whose model the seat has loaded, said anew.
+-- Set the queues whose model the seat has loaded.
 local function set_warm(seat, before, now)
   for q in words(before) do C('ZREM', K .. 'warm:' .. q, seat) end
   for q in words(now) do C('ZADD', K .. 'warm:' .. q, NOW, seat) end
   C('HSET', K .. 'seat:' .. seat, 'warm', now)
 end
 
--- How long stages take on a seat, 'queue=ms …', said anew: what is not `told` stays as it was `before`, in the queues that it serves.
-local function merge_times(before, told, queues)
+-- Merge how long stages take on a seat ('queue=ms …'): what `news` does not name stays as it was `before`, for the queues that it serves.
+local function merge_times(before, news, queues)
   local known, list = {}, {}
-  for _, text in ipairs({before or '', told}) do
+  for _, text in ipairs({before or '', news}) do
     for q, ms in string.gmatch(text, '(%S+)=(%d+)') do known[q] = ms end
   end
   for q in words(queues) do if known[q] then list[#list + 1] = q .. '=' .. known[q] end end
   return table.concat(list, ' ')
 end
 
--- Whether a seat is counted at its queues, as long as it is live and takes work.
+-- List a seat at its queues. It is listed as long as it is live and takes work.
 local function list_seat(seat, concurrency, queues)
   for q in words(queues) do
     C('HINCRBY', K .. 'concurrency', q, concurrency)
@@ -74,10 +75,10 @@ local function unlist_seat(seat, concurrency, queues)
   end
 end
 
--- An operator's word holds whatever the worker says: while drain:<seat> is there, the seat takes nothing. `draining` ('op' by
--- an operator, 1 by the worker itself, false) is what its record says; gives what it says now.
-local function apply_drain(seat, draining, concurrency, queues, ttl)
-  local drained = C('PEXPIRE', K .. 'drain:' .. seat, ttl) == 1
+-- Apply an operator's drain, which overrides the worker: while drain:<seat> exists, the seat takes nothing. `draining` is the field of its
+-- record ('op' by an operator, 1 by the worker, false); returns its new value.
+local function apply_drain(seat, draining, concurrency, queues, record_ttl)
+  local drained = C('PEXPIRE', K .. 'drain:' .. seat, record_ttl) == 1
   if drained and not draining then
     C('HSET', K .. 'seat:' .. seat, 'draining', 'op')
     unlist_seat(seat, concurrency, queues)
@@ -92,13 +93,14 @@ local function apply_drain(seat, draining, concurrency, queues, ttl)
   return draining
 end
 
--- The seat is no longer live: its leases are lost now, its slots are listened to by nobody. `died`: its process ended by
--- itself, and a stage that ran there alone is held to have killed it; of several it cannot be told which.
+-- Remove a seat that is no longer live: its leases are lost now. `died`: its process ended by itself, and a stage that ran there alone
+-- counts as what killed it; among several nobody can tell which did.
 local function remove_seat(seat, why, died)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'queues', 'draining', 'warm', 'lent_to')
-  if f[5] then C('HDEL', K .. 'lent_seats', seat) end
-  if f[4] and f[4] ~= '' then set_warm(seat, f[4], '') end
-  if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist_seat(seat, f[1], f[2]) end
+  local concurrency, queues, draining, warm, lent_to = unpack(C('HMGET', K .. 'seat:' .. seat,
+    'concurrency', 'queues', 'draining', 'warm', 'lent_to'))
+  if lent_to then C('HDEL', K .. 'lent_seats', seat) end
+  if warm and warm ~= '' then set_warm(seat, warm, '') end
+  if C('ZREM', K .. 'seats', seat) == 1 and not draining then unlist_seat(seat, concurrency, queues) end
   C('DEL', P .. 'seat:' .. seat)
   local leases = C('HVALS', K .. 'slots:' .. seat)
   for _, lease in ipairs(leases) do lose_lease(lease, why, died and #leases == 1 and 'died' or 'lost') end

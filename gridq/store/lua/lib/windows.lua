@@ -1,8 +1,8 @@
--- The windows that limits count in.
+-- The calendar windows that limits count in.
 
 local function int_text(n) return string.format('%.0f', n) end
 
--- The window (month, week or day) that the server's clock stands in: its start ('0' where no calendar is), its end in ms or nil.
+-- Return the start of the current month, week or day ('0' without a calendar) and its end in ms or nil.
 local windows = {}
 local function current_window(kind)
   local w = windows[kind]
