@@ -16,9 +16,7 @@ PORT = 5555
 
 
 def get_password_file(config: Settings) -> Path:
-    """Return the file with Flower's password: GRIDQ_FLOWER_PASSWORD_FILE, or else
-    `<home>/flower-password`.
-    """
+    """Return GRIDQ_FLOWER_PASSWORD_FILE, or else `<home>/flower-password`."""
     return config.flower_password_file or config.home / "flower-password"
 
 

@@ -48,8 +48,9 @@ def get_machine_id(home: Path) -> str:
 
 
 def get_host_id(machine: str) -> str:
-    """Return an id of the host and its boot, which tells a home folder copied to another host from the
-    original.
+    """Return an id of the host and its boot.
+
+    It tells a home folder that was copied to another host from the original.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

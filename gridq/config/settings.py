@@ -80,8 +80,9 @@ class HomeSource(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    """The settings of one process; times are in seconds and sizes in bytes, unless the name says
-    otherwise.
+    """The settings of one process.
+
+    Times are in seconds and sizes in bytes, unless the name says otherwise.
     """
 
     model_config = SettingsConfigDict(env_prefix="GRIDQ_", frozen=True, extra="ignore")
@@ -330,8 +331,9 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """Return the settings of this process, which are read once; raise ConfigError with the variable at
-    fault.
+    """Return the settings of this process, which are read once.
+
+    Raises ConfigError with the variable at fault.
     """
     try:
         config = Settings()

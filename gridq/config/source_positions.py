@@ -155,8 +155,9 @@ _TOML = re.compile(
 
 
 def iterate_toml_keys(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the line of each key and table in valid TOML, in order; keys inside lists are left
-    out.
+    """Yield the path and the line of each key and table in valid TOML, in order.
+
+    Keys inside lists are left out.
     """
     table: tuple[str, ...] = ()  # the table of the last header
     path: tuple[str, ...] | None = ()  # of the key whose value is being read; None inside a list

@@ -42,8 +42,9 @@ class Sentinels:
 
 
 def parse_sentinels(url: str) -> Sentinels | None:
-    """Return the sentinels in `url`, or None if it names a server; raise ValueError for an invalid host or
-    port.
+    """Return the sentinels in `url`, or None if it names a server.
+
+    Raises ValueError for an invalid host or port.
 
     >>> parse_sentinels("sentinel://:p@a,b:26380/main/2").hosts
     (('a', 26379), ('b', 26380))

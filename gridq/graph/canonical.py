@@ -125,8 +125,9 @@ def hash_json(value: Json) -> str:
 
 
 def canonicalize(root: Node) -> Node:
-    """Return `root` after the format's rewrites. They are for ids only; a plan is compiled from the graph as
-    written.
+    """Return `root` after the format's rewrites.
+
+    They are for ids only; a plan is compiled from the graph as written.
     """
 
     def many(nodes: tuple[Node, ...]) -> Walk[tuple[Node, ...]]:
@@ -178,10 +179,10 @@ def canonicalize(root: Node) -> Node:
 
 
 def compute_composition_id(graph: Graph | Node) -> str:
-    """Return the id of a graph. It depends on what the graph does, and not on its description, version,
-    unknown keys and grouping.
+    """Return the id of a graph.
 
-    A missing `delay_ms` or `config` equals null, and missing pinning equals `signature`.
+    It depends on what the graph does, and not on its description, version, unknown keys and grouping. A
+    missing `delay_ms` or `config` equals null, and missing pinning equals `signature`.
     """
     root = graph.root if isinstance(graph, Graph) else graph
     return hash_json(to_json(canonicalize(root), extra=False))

@@ -1,6 +1,4 @@
-"""The catalogue of stages that a graph may refer to: their specifications, their ids, and how references
-resolve.
-"""
+"""The catalogue of stages: their specifications, their ids, and the resolution of references."""
 
 from __future__ import annotations
 
@@ -109,9 +107,7 @@ class StageSpec:
 
 
 def hash_implementation(implementation: str, source: str | None = None) -> str:
-    """Return the hash of an implementation: of its name, or for Python of `module:qualname` and its
-    source.
-    """
+    """Return the hash of an implementation's name, or for Python of `module:qualname` and its source."""
     if implementation.startswith("python:") and source is not None:
         return hash_json({"qualname": implementation.removeprefix("python:"), "source": source})
     return hashlib.sha256(implementation.encode()).hexdigest()
@@ -277,8 +273,7 @@ class Catalogue:
         return Catalogue((*self.specs, *specs))
 
     def resolve(self, ref: str, pinning: str = "signature", path: str = "") -> StageSpec:
-        """Return the stage that `ref` refers to: an exact id, a unique hex prefix of at least 8 digits, a
-        name or an alias.
+        """Return the stage for `ref`: an id, a unique hex prefix of it (8 digits or more), a name or an alias.
 
         Ids are stage ids and signature ids. With pinning `signature`, the result is the Active stage with the
         signature of the one found. With `both`, it is the stage found, and `ref` must be its id or a prefix

@@ -92,8 +92,7 @@ class Position(NamedTuple):
 
 
 Child = tuple[Node, str, tuple[str, str] | None]
-"""A node, its path, and the field of the input that it gets as ("pick" or "src", name), or None for the whole
-input."""
+"""A node, its path, and its part of the input: ("pick" or "src", name), or None for the whole input."""
 
 
 def compile_plan(
@@ -241,8 +240,9 @@ class _Compiler:
     def compile_concurrently(
         self, children: Sequence[Child], path: str, flow: Flow, at: Position
     ) -> Walk[tuple[list[Term], frozenset[int]]]:
-        """Compile nodes that run concurrently on one input; return their outputs, and the steps after which
-        all are finished.
+        """Compile nodes that run concurrently on one input.
+
+        Returns their outputs, and the steps after which all of them are finished.
         """
         if len(children) > 1:
             flow = self.make_shareable(path, flow, at)

@@ -1,6 +1,4 @@
-"""The expressions of a plan that is being compiled, each with its weight, its depth and the steps it
-reads.
-"""
+"""Expressions during compilation, each with its weight, its depth and the steps it reads."""
 
 from __future__ import annotations
 

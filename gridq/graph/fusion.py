@@ -1,6 +1,4 @@
-"""The last pass of the compiler: fuse neighbouring pure steps, and list the steps of each Branch and
-Retry.
-"""
+"""The compiler's last pass: fuse neighbouring pure steps, and list the steps of each Branch and Retry."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Stage(Node):
-    """Run the stage of the catalogue that `id` refers to; without `config` its input is passed on
-    unchanged.
-    """
+    """Run the stage that `id` refers to; without `config` it gets the input unchanged."""
 
     op: ClassVar[str] = "Stage"
     id: str

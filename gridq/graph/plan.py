@@ -89,8 +89,7 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A Retry: its steps, nested ones included, each with the number of its `after` that are inside the
-    Retry.
+    """A Retry, with its steps (nested ones included), each with how many of its `after` are inside the Retry.
 
     Steps outside wait only for the last of them, after which none of them runs again.
     """
@@ -172,9 +171,7 @@ def dump_step(step: Step) -> str:
 
 
 def load_step(text: str | bytes) -> Step:
-    """Return the step that `dump_step` wrote; `after`, `guard`, `scope`, `micro_dollars` and `fallbacks` are
-    empty.
-    """
+    """Return the step that `dump_step` wrote, with empty fields for what it left out."""
     path, queue, listed, value, refs, reads_input = json.loads(text)
     ops = [Op(*fields) for fields in listed]
     return Step(

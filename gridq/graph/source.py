@@ -1,6 +1,4 @@
-"""Load text, bytes or Python objects as JSON that is safe to walk: no NaN, duplicate key, cycle or deep
-nesting.
-"""
+"""Load text or Python objects as JSON that is safe to walk: no NaN, duplicate key, cycle or deep nesting."""
 
 from __future__ import annotations
 

@@ -123,9 +123,7 @@ def _shorten(kind: Type, limit: int = 120) -> str:
 
 
 def _get_field_type(given: Type, name: str, otherwise: Type) -> Type:
-    """Return the type of the field `name` of `given`: `otherwise` if it has no such field, Any if that is not
-    known.
-    """
+    """Return the type of a field: `otherwise` if `given` has no such field, Any if that is not known."""
     if given.kind in _RECORDS and name in given.fields:
         return given.fields[name]
     return ANY if given.kind in _OPEN or given.kind == "RecordWith" else otherwise

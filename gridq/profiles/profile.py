@@ -71,8 +71,9 @@ class StageContext:
         self.usage = usage.clamp()
 
     def on_cancel(self, act: Callable[[], None]) -> None:
-        """Call `act` when the stage is cancelled, or now if it already is: to kill a child, or close a
-        connection.
+        """Call `act` when the stage is cancelled, or now if it already is.
+
+        Use it to kill a child or close a connection.
         """
         with self._lock:
             if not self.cancelled.is_set():
@@ -95,8 +96,9 @@ class StageContext:
 
 
 class Profile(ABC):
-    """The base of every profile; abstract methods are required, the others have defaults that fit most
-    kinds.
+    """The base of every profile.
+
+    Abstract methods are required. The other methods have defaults that fit most kinds.
     """
 
     kind: ClassVar[str]
@@ -108,8 +110,9 @@ class Profile(ABC):
 
     @abstractmethod
     def demand(self, effect: Effect) -> Demand | None:
-        """Return what `effect` needs, or None if another profile owns it; raise GraphError if a field is
-        invalid.
+        """Return what `effect` needs, or None if another profile owns it.
+
+        Raise GraphError if a field is invalid.
         """
 
     @abstractmethod
@@ -151,21 +154,15 @@ class Profile(ABC):
         return Estimate()
 
     def families(self, capability: BaseModel) -> Mapping[str, Sequence[str]]:
-        """Return by queue the model families that the operator's budgets may name; a missing queue has
-        none.
-        """
+        """Return a seat's model families by queue, as budgets name them."""
         return {}
 
     def prices(self, capability: BaseModel) -> tuple[int, int] | None:
-        """Return the highest prices of a seat in micro-dollars per million tokens, in and out; None: no
-        price.
-        """
+        """Return a seat's highest prices in micro-dollars per million tokens, in and out, or None."""
         return None
 
     def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
-        """Return the price of an hour of one slot in micro-dollars; None: no price. `open` gets the same
-        `config`.
-        """
+        """Return the price of an hour of one slot in micro-dollars, or None; `config` is that of `open`."""
         return None
 
     def warm_queues(self) -> Sequence[str]:

@@ -14,9 +14,7 @@ from gridq.config.time_zones import find_zone, require_zone
 Period = Literal["month", "week", "day"]
 
 WINDOW_COUNTS: dict[Period, int] = {"month": 15, "week": 60, "day": 400}
-"""How many windows a calendar covers, the previous one included: more than a year, in case no router renews
-it.
-"""
+"""The windows that a calendar covers, the previous one included: over a year, in case no router renews it."""
 
 
 def compute_calendar(zone: str, now_ms: int) -> dict[Period, list[int]]:

@@ -169,9 +169,7 @@ class SeatTerms(ProtocolModel):
 
 
 class ProbeReport(ProtocolModel):
-    """The result of a probe: seats found, seats missing with reasons, and seats that could be lent but are
-    not.
-    """
+    """The result of a probe: the seats found, and in words what is missing and what is not lent."""
 
     found: list[SeatOffer] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
@@ -188,8 +186,9 @@ class ServiceTime(ProtocolModel):
 
 
 class Advertisement(ProtocolModel):
-    """The state of a seat that its worker publishes with each heartbeat; usage of its budgets is not part of
-    it.
+    """The state of a seat, which its worker publishes with each heartbeat.
+
+    The usage of its budgets is not part of it.
     """
 
     seat: str

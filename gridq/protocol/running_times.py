@@ -45,8 +45,7 @@ class RunTimes:
         return {queue: summarize(*one) for queue, one in seen.items()}
 
     def estimate_ms(self, queues: Collection[str]) -> dict[str, int]:
-        """Return by queue, for those of `queues` that were measured, the time within which nine of ten stages
-        finish, in ms.
+        """Return the ms within which nine of ten stages finish, for each of `queues` that was measured.
 
         A few measurements are assumed to vary more than they did: for n stages, the standard deviation is at
         least 1/√n of their mean.

@@ -48,9 +48,7 @@ def get_origin(url: httpx.URL) -> tuple[str, str, int]:
 
 
 def check_allowed(url: httpx.URL) -> None:
-    """Raise HostNotAllowed unless an entry of the allow-list matches the host of `url`, and its port if
-    given.
-    """
+    """Raise HostNotAllowed unless the allow-list has the host of `url`, with its port or without a port."""
     _, host, port = get_origin(url)
     for entry in settings().http_allow:
         name, entry_port = _parse_entry(entry)

@@ -44,8 +44,9 @@ def kill_children_on_cancel(context: StageContext) -> Iterator[None]:
 
 
 def kill_tree(child: int) -> None:
-    """Kill a child, its descendants, and the process groups that they lead, but never this process's own
-    group.
+    """Kill a child, its descendants, and the process groups that they lead.
+
+    This process's own group is never killed.
     """
     own = os.getpgrp()
     # Parents first, so that they start no new children; the descendants were listed before.

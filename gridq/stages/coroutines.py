@@ -13,8 +13,9 @@ T = TypeVar("T")
 
 
 def run_coroutine(work: Coroutine[Any, Any, T], context: StageContext) -> T:
-    """Run `work` in an event loop of its own and return its result; raise JobCancelled if `context` is
-    cancelled.
+    """Run `work` in an event loop of its own and return its result.
+
+    Raises JobCancelled if `context` is cancelled.
     """
 
     async def main() -> T:

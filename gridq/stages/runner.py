@@ -22,9 +22,7 @@ NETWORK_STAGES: dict[str, Callable[[Json, StageContext], Json]] = {
 
 
 def is_pure(implementation: str) -> bool:
-    """Return whether `implementation` is a built-in stage without effects, which any slot or router may
-    run.
-    """
+    """Return whether `implementation` is a pure built-in stage, which any slot or router may run."""
     return implementation.startswith(BUILTIN) and implementation.removeprefix(BUILTIN) in FUNCTIONS
 
 

@@ -1,6 +1,4 @@
-"""The limits of pure stages, which may run on a router: time, output size, and complexity of their
-options.
-"""
+"""The limits of pure stages, which may run on a router: time, output size, complexity of options."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Clock:
 
 
 class OutputRoom:
-    """Count the characters of a growing text, so that one that is too large is rejected before it is
-    built.
-    """
+    """Count the characters of a growing text, so that it is rejected before it is too large."""
 
     def __init__(self) -> None:
         self._left = settings().max_value

@@ -84,8 +84,9 @@ def _compile_test(name: str, wanted: Json, clock: Clock) -> Test:
 
 
 def compile_condition(where: Json, clock: Clock) -> Condition:
-    """Return `where` as a function of the roots that its paths start from; raise StageError if it is
-    invalid.
+    """Return `where` as a function of the roots that its paths start from.
+
+    Raises StageError if it is invalid.
     """
     left = MAX_PARTS
 

@@ -226,9 +226,7 @@ def contains(value: Json) -> bool:
 
 
 def matches(value: Json) -> bool:
-    """Return whether `pattern` matches anywhere in the text, or in the text at `path` (false if there is
-    none).
-    """
+    """Return whether `pattern` matches anywhere in the text, or in the text at `path` if there is one."""
     options = get_options(value, ("pattern", "path"))
     regex = patterns.compile_pattern(get_option(options, "pattern", str))
     text = _get_subject(value, "pattern") if "path" in options else get_text(value)
@@ -236,16 +234,12 @@ def matches(value: Json) -> bool:
 
 
 def is_empty(value: Json) -> bool:
-    """Return whether the input, or the value at `path`, is missing, null, or an empty text, list or
-    record.
-    """
+    """Return whether the input, or the value at `path`, is missing, null or empty."""
     return conditions.is_empty(_get_subject(value))
 
 
 def length(value: Json) -> int:
-    """Return the number of characters, elements or keys of the input, or of the value at `path`; null has
-    0.
-    """
+    """Return the length of the input, or of the value at `path`: characters, elements or keys; null has 0."""
     subject = _get_subject(value)
     if subject is None:
         return 0

@@ -46,8 +46,9 @@ def get_options(value: Json, names: tuple[str, ...]) -> dict[str, Json]:
 
 
 def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T | None = None) -> T:
-    """Return the option `name`; raise StageError if it has another type than `wanted`, or is missing without
-    a default.
+    """Return the option `name`, or `default` if it is missing.
+
+    Raises StageError if it has another type than `wanted`, or is missing and has no default.
     """
     if name not in options:
         if default is None:
@@ -65,8 +66,9 @@ def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T 
 
 
 def get_roots(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
-    """Return the values that a path may start from, in order; the last is the subject. `names` are the
-    options.
+    """Return the values that a path may start from, in order.
+
+    The last one is the subject. `names` are the options of the stage.
     """
     if not isinstance(value, dict):
         return (value,)
@@ -95,8 +97,9 @@ def require_value(roots: tuple[Json, ...], path: Path) -> Json:
 
 
 def get_text(value: Json, *names: str) -> str:
-    """Return `value` if it is a text, else the text under one of `names` or TEXT_NAMES; raise StageError if
-    there is none.
+    """Return `value` if it is a text, else the text under one of `names` or TEXT_NAMES.
+
+    Raises StageError if there is none.
     """
     if isinstance(value, str):
         return value

@@ -1,6 +1,4 @@
-"""Paths into a JSON value: `a.b[0].c` or `$.a.b[0].c`; `["a.b"]` for a key with a dot; `$` or `.` for all of
-it.
-"""
+"""Paths into a JSON value: `a.b[0].c`, `$.a.b[0].c`, `["a.b"]` for a key with a dot, `$` or `.` for all."""
 
 from __future__ import annotations
 

@@ -51,8 +51,9 @@ def compile_pattern(pattern: Json) -> Any:
 
 
 def find_all(regex: Any, text: str, clock: Clock) -> Iterator[Any]:
-    """Yield the matches of `regex` in `text`, left to right; raise StageError if the two together are too
-    large.
+    """Yield the matches of `regex` in `text`, left to right.
+
+    Raises StageError if the two together are too large.
     """
     if regex.programsize * len(text) > MAX_WORK:
         raise make_input_error(
