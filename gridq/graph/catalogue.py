@@ -273,7 +273,7 @@ class Catalogue:
         return Catalogue((*self.specs, *specs))
 
     def resolve(self, ref: str, pinning: str = "signature", path: str = "") -> StageSpec:
-        """Return the stage for `ref`: an id, a unique hex prefix of it (8 digits or more), a name or an alias.
+        """Return the stage for `ref`: an id, a unique hex prefix (8+ digits), a name or an alias.
 
         Ids are stage ids and signature ids. With pinning `signature`, the result is the Active stage with the
         signature of the one found. With `both`, it is the stage found, and `ref` must be its id or a prefix
