@@ -14,11 +14,11 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, Measured, percentile
 from gridq.profiles.profile import StageContext
-from tests.fakes.programs import FakeClis
-from workers.profiles.llm.programs.backend import CliSpeaker
-from workers.profiles.llm.programs.table import CliSeat, login
-from workers.profiles.llm.programs.vendor import Ask
-from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+from tests.fakes.programs import FakePrograms
+from workers.profiles.llm.programs.backend import ProgramBackend
+from workers.profiles.llm.programs.seat_table import ProgramSeat, login
+from workers.profiles.llm.programs.vendor import ProgramCall
+from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
 PROMPT = "so it goes on " * 20
 BODY = {"model": "echo", "messages": [{"role": "user", "content": PROMPT}]}
@@ -28,8 +28,8 @@ def run(*, calls: int = 100) -> list[Measured]:
     """What the seat adds to a call: whole and streamed."""
     found: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder:
-        fakes = FakeClis(Path(folder) / "bin", "claude")
-        seat = CliSeat.model_validate(
+        fakes = FakePrograms(Path(folder) / "bin", "claude")
+        seat = ProgramSeat.model_validate(
             {"name": "mine", "cli": "claude", "models": [{"name": "echo"}], "home": folder, "program": "/"}
         )
         program = str(fakes.folder / "claude")
@@ -38,9 +38,9 @@ def run(*, calls: int = 100) -> list[Measured]:
         work.mkdir()
         told.mkdir()
         for streamed in (False, True):
-            ask = Ask("echo", work, told, work, "Be brief.", partial=streamed)
-            argv = [program, *PROVIDERS["claude"].argv(ask)]
-            speaker = CliSpeaker(cli)
+            ask = ProgramCall("echo", work, told, work, "Be brief.", partial=streamed)
+            argv = [program, *VENDOR_PROGRAMS["claude"].argv(ask)]
+            speaker = ProgramBackend(cli)
             alone, through = [], []
             for _ in range(calls):
                 began = time.monotonic()
@@ -64,7 +64,7 @@ def run(*, calls: int = 100) -> list[Measured]:
     return found
 
 
-def _call(speaker: CliSpeaker, streamed: bool) -> None:
+def _call(speaker: ProgramBackend, streamed: bool) -> None:
     if streamed:
         for _ in speaker.stream("chat/completions", BODY, StageContext(emit=lambda piece: None)):
             pass

@@ -19,7 +19,7 @@ PROGRAMS = {
 }
 
 
-class FakeClis:
+class FakePrograms:
     """Fakes in a folder: `environ` is an environment that finds only them."""
 
     def __init__(self, folder: Path, *clis: str) -> None:

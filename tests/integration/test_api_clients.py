@@ -14,7 +14,7 @@ import pytest
 
 from gridq.config.settings import settings
 from tests.fakes.anthropic_server import KEY, AnthropicServer
-from tests.fakes.model_door import ProfileServer
+from tests.fakes.profile_server import ProfileServer
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.llm import LlmProfile

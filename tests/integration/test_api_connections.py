@@ -20,7 +20,7 @@ import pytest
 from gridq.errors import JobCancelled, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from workers.model_apis.http import connections
-from workers.model_apis.openai.api import OpenAIApi
+from workers.model_apis.openai.client import OpenAIClient
 
 ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
@@ -97,11 +97,11 @@ def whole(body: bytes = ANSWER, *headers: str) -> Iterator[bytes]:
 
 
 @pytest.fixture
-def api_to() -> Iterator[Callable[..., OpenAIApi]]:
-    made: list[OpenAIApi] = []
+def api_to() -> Iterator[Callable[..., OpenAIClient]]:
+    made: list[OpenAIClient] = []
 
-    def make(url: str, **more: Any) -> OpenAIApi:
-        made.append(OpenAIApi(url, **more))
+    def make(url: str, **more: Any) -> OpenAIClient:
+        made.append(OpenAIClient(url, **more))
         return made[-1]
 
     yield make
@@ -109,12 +109,12 @@ def api_to() -> Iterator[Callable[..., OpenAIApi]]:
         api.close()
 
 
-def post(api: OpenAIApi, context: StageContext | None = None) -> Any:
+def post(api: OpenAIClient, context: StageContext | None = None) -> Any:
     answer = api.post("chat/completions", BODY, context or StageContext())
     return answer["choices"][0]["message"]["content"]
 
 
-Make = Callable[..., OpenAIApi]
+Make = Callable[..., OpenAIClient]
 
 
 def test_what_goes_over_the_line(api_to: Make):
@@ -180,15 +180,15 @@ def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(api_to: Ma
             closed.clear()
             assert post(api) == "hi"
             assert closed.wait(5)
-            (kept,) = api._connections._kept
+            (idle,) = api._connections._idle
             until = time.monotonic() + 5
-            while not kept[1].stale and time.monotonic() < until:
+            while not idle[1].is_stale and time.monotonic() < until:
                 time.sleep(0.005)
         assert server.opened == 5
 
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(api_to: Make, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "KEPT_SECONDS", -1)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", -1)
     with RawServer(lambda raw, number: whole()) as server:
         api = api_to(server.url)
         assert post(api) == post(api) == "hi"
@@ -209,13 +209,13 @@ def test_connections_that_a_burst_left_are_closed_by_and_by(api_to: Make, monkey
             thread.start()
         for thread in threads:
             thread.join(10)
-        assert len(api._connections._kept) == 4
+        assert len(api._connections._idle) == 4
         server.answer = lambda raw, number: whole()
-        for _, line in api._connections._kept[:3]:
-            line.idle_since -= connections.KEPT_SECONDS
+        for _, line in api._connections._idle[:3]:
+            line.idle_since -= connections.IDLE_SECONDS
         for _ in range(3):
             assert post(api) == "hi"
-        assert len(api._connections._kept) == 1
+        assert len(api._connections._idle) == 1
         assert server.opened == 4
 
 

@@ -25,8 +25,8 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall, Usage
 from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
 from tests.fakes.anthropic_server import AnthropicServer
-from tests.fakes.model_server import CALL, KEY, OpenAIServer, logprobs
-from tests.fakes.model_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
+from tests.fakes.client_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
+from tests.fakes.openai_server import CALL, KEY, OpenAIServer, logprobs
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 

@@ -16,8 +16,8 @@ from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailab
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall, Usage
 from tests.fakes.gemini_server import KEY, GeminiServer
-from tests.fakes.model_door import ProfileServer
-from workers.model_apis.google.from_chat import content_body
+from tests.fakes.profile_server import ProfileServer
+from workers.model_apis.google.from_chat import translate_to_google
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
@@ -207,7 +207,7 @@ def test_googles_client_asks_as_the_translation_does(genai: Any, server: GeminiS
             {"role": "tool", "tool_call_id": "c1", "content": "sun"},
         ],
     }
-    assert content_body("chat/completions", asked) == _plain(by_google["body"])
+    assert translate_to_google("chat/completions", asked) == _plain(by_google["body"])
     assert by_google["path"] == "/v1beta/models/echo:generateContent"
     assert {name.lower(): text for name, text in by_google["headers"].items()}["x-goog-api-key"] == KEY
 

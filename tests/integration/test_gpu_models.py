@@ -95,7 +95,7 @@ def run(profile: GpuProfile, what: str, value: Any, context: StageContext | None
 
 def process_of(profile: GpuProfile) -> ModelProcess:
     assert profile._runner is not None
-    (process,) = profile._runner.residents.processes()
+    (process,) = profile._runner.loaded_models.list_processes()
     return process
 
 
@@ -283,7 +283,7 @@ def test_memory_is_given_back_after_close(engine: str):
     run(profile, "complete", {"prompt": "x", "max_tokens": 1})
     process = process_of(profile)
     assert process.pid is not None
-    assert process.memory_mb() > 50
+    assert process.measure_memory_mb() > 50
     assert profile.metrics()["models_mb"] > 50
     assert profile.metrics()[f"loaded:{MODEL}"] == 1
     profile.close()
@@ -308,7 +308,7 @@ def test_two_models_that_do_not_fit_together_take_turns(engine: str):
             told = {"prompt": "x", "max_tokens": 1, "model": name}
             profile.run(call, told, StageContext())
             assert profile._runner is not None
-            assert (profile._runner.residents.names(), profile.warm_queues()) == ([name], warm[name])
+            assert (profile._runner.loaded_models.list_names(), profile.warm_queues()) == ([name], warm[name])
         assert profile.metrics()["loads"] == 3
     finally:
         profile.close()
@@ -381,7 +381,7 @@ offer = profile.probe({"gpus": False}).found[0]
 profile.open(GpuCapability.model_validate(offer.capability), offer.config)
 call = StageCall(id="s", name="s", path="$", implementation="llm:complete")
 profile.run(call, {"prompt": "x", "max_tokens": 1}, StageContext())
-print(profile._runner.residents.processes()[0].pid, flush=True)
+print(profile._runner.loaded_models.list_processes()[0].pid, flush=True)
 profile.run(call, {"prompt": "x", "raw": True, "max_tokens": 1500}, StageContext())
 """
 

@@ -22,10 +22,10 @@ from gridq.errors import (
 )
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall, Usage
-from tests.fakes.model_server import KEY, OpenAIServer
-from workers.model_apis.openai.api import OpenAIApi
-from workers.model_apis.running import run
-from workers.model_apis.stages import request
+from tests.fakes.openai_server import KEY, OpenAIServer
+from workers.model_apis.openai.client import OpenAIClient
+from workers.model_apis.stage_runner import run_request
+from workers.model_apis.stages import parse_request
 
 
 @pytest.fixture
@@ -35,66 +35,68 @@ def server() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-def api(server: OpenAIServer) -> Iterator[OpenAIApi]:
-    made = OpenAIApi(server.url, KEY)
+def api(server: OpenAIServer) -> Iterator[OpenAIClient]:
+    made = OpenAIClient(server.url, KEY)
     yield made
     made.close()
 
 
 def ask(implementation: str, value: Any) -> Any:
-    return request(StageCall(id="s", name="s", path="$", implementation=implementation), value)
+    return parse_request(StageCall(id="s", name="s", path="$", implementation=implementation), value)
 
 
 CHAT = ask("llm:chat", {"messages": [{"role": "user", "content": "so it goes on"}]})
 
 
-def test_chat_whole(api: OpenAIApi):
+def test_chat_whole(api: OpenAIClient):
     context = StageContext()
-    output = run(CHAT, "echo", context, api)
+    output = run_request(CHAT, "echo", context, api)
     assert output == {"role": "assistant", "content": "so it goes on ", "finish_reason": "stop"}
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
 
-def test_chat_streamed_gives_each_piece_and_the_usage_of_the_last_chunk(api: OpenAIApi):
+def test_chat_streamed_gives_each_piece_and_the_usage_of_the_last_chunk(api: OpenAIClient):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
-    output = run(CHAT, "echo", context, api)
+    output = run_request(CHAT, "echo", context, api)
     assert pieces == ["so ", "it ", "goes ", "on "]
     assert output == {"role": "assistant", "content": "so it goes on ", "finish_reason": "stop"}
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
 
-def test_complete_asks_through_the_chat_endpoint(api: OpenAIApi, server: OpenAIServer):
-    output = run(ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext(), api)
+def test_complete_asks_through_the_chat_endpoint(api: OpenAIClient, server: OpenAIServer):
+    output = run_request(
+        ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext(), api
+    )
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/chat/completions"
     assert server.requests[0]["body"]["messages"][0] == {"role": "system", "content": "be brief"}
 
 
-def test_complete_raw_asks_the_completions_endpoint(api: OpenAIApi, server: OpenAIServer):
-    output = run(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext(), api)
+def test_complete_raw_asks_the_completions_endpoint(api: OpenAIClient, server: OpenAIServer):
+    output = run_request(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext(), api)
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/completions"
     assert "raw" not in server.requests[0]["body"]
 
 
-def test_embeddings_come_in_the_order_of_the_input(api: OpenAIApi):
+def test_embeddings_come_in_the_order_of_the_input(api: OpenAIClient):
     context = StageContext()
-    output = run(ask("llm:embed", {"input": ["a", "bcd"]}), "echo", context, api)
+    output = run_request(ask("llm:embed", {"input": ["a", "bcd"]}), "echo", context, api)
     assert output == [[1.0, 1.0], [3.0, 1.0]]
     assert context.usage.tokens_in == 2
-    assert run(ask("llm:embed", "abcd"), "echo", StageContext(), api) == [4.0, 1.0]
+    assert run_request(ask("llm:embed", "abcd"), "echo", StageContext(), api) == [4.0, 1.0]
 
 
-def test_unknown_fields_pass_through_whole(api: OpenAIApi, server: OpenAIServer):
+def test_unknown_fields_pass_through_whole(api: OpenAIClient, server: OpenAIServer):
     asked = ask("llm:complete", {"prompt": "x", "seed": 7, "vendor_thing": {"deep": [1, None]}})
-    run(asked, "echo", StageContext(), api)
+    run_request(asked, "echo", StageContext(), api)
     assert server.requests[0]["body"]["vendor_thing"] == {"deep": [1, None]}
     assert server.requests[0]["body"]["seed"] == 7
 
 
-def test_tool_calls_are_put_together(api: OpenAIApi):
-    output = run(CHAT, "tools", StageContext(emit=lambda piece: None), api)
+def test_tool_calls_are_put_together(api: OpenAIClient):
+    output = run_request(CHAT, "tools", StageContext(emit=lambda piece: None), api)
     assert output["finish_reason"] == "tool_calls"
     assert output["tool_calls"] == [
         {
@@ -105,17 +107,17 @@ def test_tool_calls_are_put_together(api: OpenAIApi):
     ]
 
 
-def test_bytes_in_odd_lumps_make_whole_characters(api: OpenAIApi):
+def test_bytes_in_odd_lumps_make_whole_characters(api: OpenAIClient):
     pieces: list[Any] = []
     asked = ask("llm:complete", "Zürich ☂ 東京")
-    output = run(asked, "ragged", StageContext(emit=pieces.append), api)
+    output = run_request(asked, "ragged", StageContext(emit=pieces.append), api)
     assert output == "Zürich ☂ 東京 "
     assert pieces == ["Zürich ", "☂ ", "東京 "]
 
 
-def test_an_endpoint_that_answers_whole_when_asked_to_stream(api: OpenAIApi):
+def test_an_endpoint_that_answers_whole_when_asked_to_stream(api: OpenAIClient):
     pieces: list[Any] = []
-    output = run(CHAT, "whole", StageContext(emit=pieces.append), api)
+    output = run_request(CHAT, "whole", StageContext(emit=pieces.append), api)
     assert output["content"] == "so it goes on "
     assert pieces == ["so it goes on "]
 
@@ -140,75 +142,75 @@ def test_an_endpoint_that_answers_whole_when_asked_to_stream(api: OpenAIApi):
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_refusals(api: OpenAIApi, model: str, error: type[GridError], streaming: bool):
+def test_refusals(api: OpenAIClient, model: str, error: type[GridError], streaming: bool):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     with pytest.raises(error) as caught:
-        run(CHAT, model, context, api)
+        run_request(CHAT, model, context, api)
     assert type(caught.value) is error
     assert caught.value.reason == "refused with " + model.split("-")[1]
 
 
-def test_retry_after_in_seconds_and_as_a_date(api: OpenAIApi, server: OpenAIServer):
+def test_retry_after_in_seconds_and_as_a_date(api: OpenAIClient, server: OpenAIServer):
     server.retry_after = "7"
     with pytest.raises(SeatRateLimited) as caught:
-        run(CHAT, "status-429", StageContext(), api)
+        run_request(CHAT, "status-429", StageContext(), api)
     assert caught.value.details["retry_after"] == 7
     server.retry_after = email.utils.formatdate(time.time() + 100, usegmt=True)
     with pytest.raises(SeatRateLimited) as caught:
-        run(CHAT, "status-429", StageContext(), api)
+        run_request(CHAT, "status-429", StageContext(), api)
     assert 90 < caught.value.details["retry_after"] <= 100
 
 
 def test_a_key_echoed_by_the_endpoint_is_blotted_out():
     with OpenAIServer(key="another") as server:
-        api = OpenAIApi(server.url, KEY)
+        api = OpenAIClient(server.url, KEY)
         with pytest.raises(SeatDegraded) as caught:
-            run(CHAT, "echo", StageContext(), api)
+            run_request(CHAT, "echo", StageContext(), api)
         api.close()
     assert "Incorrect API key provided: ***" in str(caught.value)
     assert KEY not in caught.value.to_json()
 
 
 @pytest.mark.parametrize("model", ["cut-first", "malformed", "error-event"])
-def test_a_stream_that_fails_before_its_first_piece_is_the_seats_fault(api: OpenAIApi, model: str):
+def test_a_stream_that_fails_before_its_first_piece_is_the_seats_fault(api: OpenAIClient, model: str):
     pieces: list[Any] = []
     with pytest.raises(SeatUnavailable):
-        run(CHAT, model, StageContext(emit=pieces.append), api)
+        run_request(CHAT, model, StageContext(emit=pieces.append), api)
     assert pieces == []
 
 
 @pytest.mark.parametrize("model", ["cut", "error-late"])
-def test_a_stream_cut_after_a_piece_is_the_seats_fault(api: OpenAIApi, model: str):
+def test_a_stream_cut_after_a_piece_is_the_seats_fault(api: OpenAIClient, model: str):
     pieces: list[Any] = []
     with pytest.raises(SeatUnavailable):
-        run(CHAT, model, StageContext(emit=pieces.append), api)
+        run_request(CHAT, model, StageContext(emit=pieces.append), api)
     assert pieces
 
 
-def test_an_answer_that_is_not_json_says_so(api: OpenAIApi):
+def test_an_answer_that_is_not_json_says_so(api: OpenAIClient):
     with pytest.raises(SeatUnavailable, match="not JSON"):
-        run(CHAT, "malformed", StageContext(), api)
+        run_request(CHAT, "malformed", StageContext(), api)
 
 
 @pytest.mark.parametrize(("model", "streaming"), [("slow", True), ("silent", True), ("silent", False)])
-def test_cancel_closes_the_connection(api: OpenAIApi, server: OpenAIServer, model: str, streaming: bool):
+def test_cancel_closes_the_connection(api: OpenAIClient, server: OpenAIServer, model: str, streaming: bool):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     threading.Thread(target=lambda: server.started.wait(5) and context.cancel()).start()
     with pytest.raises(JobCancelled):
-        run(CHAT, model, context, api)
+        run_request(CHAT, model, context, api)
     assert server.disconnected.wait(1), "the endpoint goes on generating for nobody"
 
 
-def test_the_stages_deadline_ends_the_call(api: OpenAIApi, server: OpenAIServer):
+def test_the_stages_deadline_ends_the_call(api: OpenAIClient, server: OpenAIServer):
     with pytest.raises(StageTimeout):
-        run(CHAT, "silent", StageContext(deadline=time.monotonic() + 0.2), api)
+        run_request(CHAT, "silent", StageContext(deadline=time.monotonic() + 0.2), api)
     assert server.disconnected.wait(1)
 
 
 def test_a_silent_endpoint_is_given_up(server: OpenAIServer):
-    api = OpenAIApi(server.url, silence=0.2)
+    api = OpenAIClient(server.url, silence=0.2)
     with pytest.raises(SeatUnavailable, match="in time"):
-        run(CHAT, "silent", StageContext(), api)
+        run_request(CHAT, "silent", StageContext(), api)
     api.close()
 
 
@@ -216,29 +218,31 @@ def test_nobody_listens():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    api = OpenAIApi(f"http://127.0.0.1:{port}/v1")
+    api = OpenAIClient(f"http://127.0.0.1:{port}/v1")
     with pytest.raises(SeatUnavailable, match="cannot be reached"):
-        run(CHAT, "echo", StageContext(), api)
+        run_request(CHAT, "echo", StageContext(), api)
     api.close()
 
 
-def test_connections_are_kept(api: OpenAIApi, server: OpenAIServer):
+def test_connections_are_kept(api: OpenAIClient, server: OpenAIServer):
     for streaming in (False, True, True, False):
-        run(CHAT, "echo", StageContext(emit=(lambda piece: None) if streaming else None), api)
+        run_request(CHAT, "echo", StageContext(emit=(lambda piece: None) if streaming else None), api)
     assert len(server.connections) == 1
 
 
-def test_close_ends_what_is_under_way_and_the_api_opens_again(api: OpenAIApi, server: OpenAIServer):
+def test_close_ends_what_is_under_way_and_the_api_opens_again(api: OpenAIClient, server: OpenAIServer):
     threading.Thread(target=lambda: server.started.wait(5) and api.close()).start()
     with pytest.raises(SeatUnavailable, match="closed"):
-        run(CHAT, "silent", StageContext(), api)
-    assert run(CHAT, "echo", StageContext(), api)["content"] == "so it goes on "
+        run_request(CHAT, "silent", StageContext(), api)
+    assert run_request(CHAT, "echo", StageContext(), api)["content"] == "so it goes on "
 
 
-def test_many_calls_at_once(api: OpenAIApi):
+def test_many_calls_at_once(api: OpenAIClient):
     outputs: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: outputs.append(run(CHAT, "echo", StageContext(), api)["content"]))
+        threading.Thread(
+            target=lambda: outputs.append(run_request(CHAT, "echo", StageContext(), api)["content"])
+        )
         for _ in range(16)
     ]
     for thread in threads:

@@ -52,14 +52,14 @@ def test_an_answer_in_pieces(grid: Grid) -> None:
 
 def test_a_rate_limit_sends_the_stage_elsewhere(grid: Grid) -> None:
     job = grid.client.submit(complete("status-429"), ASKED)
-    assert grid.told("stage tried again", job)["code"] == "seat.rate_limited"
+    assert grid.told("stage retried", job)["code"] == "seat.rate_limited"
     grid.client.cancel(job)
     assert len(grid.asked("status-429")) < 10, "the program's own retries are off"
 
 
 def test_a_login_that_is_refused_rests_its_seat(grid: Grid) -> None:
     job = grid.client.submit(complete("locked"), ASKED)
-    assert grid.told("seat paused", job)["code"] == "seat.degraded"
+    assert grid.told("seat cooldown", job)["code"] == "seat.degraded"
     grid.client.cancel(job)
 
 

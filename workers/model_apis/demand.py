@@ -65,7 +65,9 @@ def parse_llm_demand(effect: Effect) -> Demand | None:
     return alternatives[0].model_copy(update={"fallbacks": tuple(alternatives[1:])})
 
 
-def _parse_alternative(item: object, path: str, context: dict[str, int]) -> tuple[object, str, dict[str, int]]:
+def _parse_alternative(
+    item: object, path: str, context: dict[str, int]
+) -> tuple[object, str, dict[str, int]]:
     """Return the name, the name's path and the needed context of one of several models."""
     if item is None:
         raise _make_name_error(path)

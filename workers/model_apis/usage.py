@@ -64,7 +64,10 @@ def parse_openai_usage(stated: Json, service: Json = None) -> Usage:
     usage = _as_object(stated)
     prompt = _as_object(usage.get("prompt_tokens_details"))
     answer = _as_object(usage.get("completion_tokens_details"))
-    tokens_in, tokens_out = parse_count(usage.get("prompt_tokens")), parse_count(usage.get("completion_tokens"))
+    tokens_in, tokens_out = (
+        parse_count(usage.get("prompt_tokens")),
+        parse_count(usage.get("completion_tokens")),
+    )
     reasoning = parse_count(answer.get("reasoning_tokens"))
     if reasoning and parse_count(usage.get("total_tokens")) == tokens_in + tokens_out + reasoning:
         tokens_out += reasoning
@@ -128,7 +131,7 @@ def _count_audio_tokens(details: Json) -> int:
 
 
 def format_openai_usage(usage: Usage) -> dict[str, Json]:
-    """Format `usage` in the names of the OpenAI API format, with Anthropic's for what OpenAI has no name for."""
+    """Format `usage` in the names of the OpenAI API format, and in Anthropic's where OpenAI has none."""
     prompt: dict[str, Json] = {"cached_tokens": usage.tokens_cached}
     if usage.tokens_cache_written:
         prompt["cache_write_tokens"] = usage.tokens_cache_written

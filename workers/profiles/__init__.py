@@ -1,1 +1,6 @@
-"""The profiles that come with gridq, one package a kind, each with the same module names."""
+"""The profiles that come with gridq, one package for each kind.
+
+In: a probe's tables, a stage and its input.
+Out: the seats of this machine, the output of a stage.
+Loaded as entry points of the group `gridq.profiles`.
+"""

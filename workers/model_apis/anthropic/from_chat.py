@@ -102,7 +102,9 @@ def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
         schema = (response_format.get("json_schema") or {}).get("schema")
         request["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
     elif response_format["type"] != "text":
-        raise make_field_error("response_format.type", "text or json_schema at a seat of the Anthropic API format")
+        raise make_field_error(
+            "response_format.type", "text or json_schema at a seat of the Anthropic API format"
+        )
     return request
 
 
@@ -114,7 +116,9 @@ def _split_messages(messages: list[dict[str, Json]]) -> tuple[str, list[dict[str
         place = f"messages[{at}]"
         match message["role"]:
             case "system" | "developer":
-                system.append("".join(part["text"] for part in _translate_text(message.get("content"), place)))
+                system.append(
+                    "".join(part["text"] for part in _translate_text(message.get("content"), place))
+                )
                 continue
             case "user":
                 role, blocks = "user", _translate_content(message.get("content"), f"{place}.content")
@@ -143,7 +147,9 @@ def _translate_text(content: Json, place: str) -> list[dict[str, Json]]:
 def _translate_content(content: Json, place: str) -> list[dict[str, Json]]:
     if not isinstance(content, list):
         return [{"type": "text", "text": content}] if content else []
-    return [_translate_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""]
+    return [
+        _translate_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""
+    ]
 
 
 def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
@@ -160,7 +166,9 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
             if isinstance(file.get("file_data"), str):
                 source = _make_source(file["file_data"], f"{place}.file.file_data")
                 return {"type": "document", "source": source, "title": file.get("filename") or "document"}
-    raise make_field_error(place, "text, image_url or file with file_data at a seat of the Anthropic API format")
+    raise make_field_error(
+        place, "text, image_url or file with file_data at a seat of the Anthropic API format"
+    )
 
 
 def _make_source(url: str, place: str) -> dict[str, Json]:
@@ -192,7 +200,9 @@ def _translate_assistant(message: dict[str, Json], place: str) -> list[dict[str,
             arguments = None
         if not isinstance(arguments, dict):
             raise make_field_error(f"{where}.arguments", "a JSON object as a string")
-        blocks.append({"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": arguments})
+        blocks.append(
+            {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": arguments}
+        )
     return blocks
 
 
@@ -304,7 +314,11 @@ class CompletionChunks:
                 return [self._make_chunk({"reasoning_content": delta["thinking"]})]
             case "input_json_delta" if index in self._call_indexes and delta["partial_json"]:
                 function = {"arguments": delta["partial_json"]}
-                return [self._make_chunk({"tool_calls": [{"index": self._call_indexes[index], "function": function}]})]
+                return [
+                    self._make_chunk(
+                        {"tool_calls": [{"index": self._call_indexes[index], "function": function}]}
+                    )
+                ]
         return []
 
     def _make_chunk(self, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:

@@ -156,7 +156,11 @@ def _translate_part(part: dict[str, Json]) -> dict[str, Any]:
         called = part["functionCall"]
         arguments = json.dumps(called.get("args") or {}, ensure_ascii=False)
         function = {"name": called["name"], "arguments": arguments}
-        call = {"id": called.get("id") or f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
+        call = {
+            "id": called.get("id") or f"call_{uuid.uuid4().hex}",
+            "type": "function",
+            "function": function,
+        }
         if part.get("thoughtSignature"):
             call["extra_content"] = {"google": {"thought_signature": part["thoughtSignature"]}}
         return {"tool_calls": [call]}

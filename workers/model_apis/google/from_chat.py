@@ -15,9 +15,9 @@
 Newer models require the `thought_signature` of their tool calls. It stands in `extra_content.google` of the
 call, where Google's own OpenAI-compatible endpoint has it. A call without one gets the value that Google
 documents for calls of other models. A field that has no counterpart and would change the answer is rejected
-by name: the path `completions`, `logprobs`, `logit_bias`, audio answers, `parallel_tool_calls` false, tools of
-other types, tokens as embedding input. Hints (`user`, `store`, `metadata`, `service_tier`, `prediction`) are
-dropped.
+by name: the path `completions`, `logprobs`, `logit_bias`, audio answers, `parallel_tool_calls` false, tools
+of other types, tokens as embedding input. Hints (`user`, `store`, `metadata`, `service_tier`, `prediction`)
+are dropped.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def translate_embedding_request(body: dict[str, Json], is_vertex: bool) -> tuple
 
 
 def translate_to_google(path: str, body: dict[str, Json], is_vertex: bool = False) -> dict[str, Json]:
-    """Translate a chat request to generateContent. Raises StageError naming a field that has no counterpart."""
+    """Translate a chat request to generateContent. Raises StageError naming a field without a counterpart."""
     if path != CHAT:
         raise make_field_error("path", f"{CHAT} or {EMBEDDINGS} {AT_GOOGLE}")
     for field in UNSUPPORTED:
@@ -163,7 +163,7 @@ def _make_config(body: dict[str, Json]) -> dict[str, Json]:
 
 
 def parse_generation(model: str) -> int | None:
-    """Return the 2 of `gemini-2.5-pro`, 3 for an alias such as `gemini-flash-latest`, None for other families."""
+    """Return the 2 of `gemini-2.5-pro`, 3 for an alias like `gemini-flash-latest`, None for other families."""
     found = re.search(r"gemini-(\d+)?", model)
     return None if found is None else int(found[1] or 3)
 
@@ -307,7 +307,9 @@ def _join_text(content: Json, place: str) -> str:
 def _translate_content(content: Json, place: str) -> list[dict[str, Json]]:
     if not isinstance(content, list):
         return [{"text": content}] if content else []
-    return [_translate_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""]
+    return [
+        _translate_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""
+    ]
 
 
 def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:

@@ -29,7 +29,7 @@ class EventStream:
         return self._parse_lines(self._decode(chunk), is_final=False)
 
     def end(self) -> list[str]:
-        """Return the data of the events that the end of the stream completes, with or without a blank line."""
+        """Return the data of the events that the end of the stream completes, even without a blank line."""
         events = self._parse_lines(self._decode(b"", True) + "\n", is_final=True)
         return events + self._dispatch()
 

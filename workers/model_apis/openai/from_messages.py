@@ -163,7 +163,11 @@ def _translate_tool_result(block: dict[str, Json], place: str) -> tuple[str, lis
     """Return the text and the images of a tool's result. OpenAI takes images in user messages only."""
     content = block.get("content")
     if isinstance(content, list):
-        parts = [part for at, each in enumerate(content) for part in _translate_block(each, f"{place}.content[{at}]")]
+        parts = [
+            part
+            for at, each in enumerate(content)
+            for part in _translate_block(each, f"{place}.content[{at}]")
+        ]
     else:
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else []
     text = "\n\n".join(part["text"] for part in parts if part["type"] == "text")
@@ -188,7 +192,9 @@ def _translate_block(block: Json, place: str) -> list[dict[str, Json]]:
         case "search_result":
             inner = _join_text(block.get("content"), f"{place}.content")
             return [{"type": "text", "text": f"{block.get('title', '')}\n{block.get('source', '')}\n{inner}"}]
-    raise make_field_error(f"{place}.type", "text, image, document or tool_result at a seat of the OpenAI API format")
+    raise make_field_error(
+        f"{place}.type", "text, image, document or tool_result at a seat of the OpenAI API format"
+    )
 
 
 def _make_url(source: Json, place: str) -> str:
@@ -210,11 +216,17 @@ def _translate_document(block: dict[str, Json], source: dict[str, Json], place: 
             if isinstance(content, str):
                 return [{"type": "text", "text": f"{title}\n\n{content}"}]
             blocks = enumerate(content or ())
-            return [part for at, each in blocks for part in _translate_block(each, f"{place}.source.content[{at}]")]
+            return [
+                part
+                for at, each in blocks
+                for part in _translate_block(each, f"{place}.source.content[{at}]")
+            ]
         case "base64":
             data = _make_url({"media_type": "application/pdf", **source}, f"{place}.source")
             return [{"type": "file", "file": {"filename": f"{title}.pdf", "file_data": data}}]
-    raise make_field_error(f"{place}.source", "a text, content or base64 source at a seat of the OpenAI API format")
+    raise make_field_error(
+        f"{place}.source", "a text, content or base64 source at a seat of the OpenAI API format"
+    )
 
 
 def _translate_assistant(content: Json, place: str) -> dict[str, Json]:
@@ -235,7 +247,9 @@ def _translate_assistant(content: Json, place: str) -> dict[str, Json]:
             case "thinking" | "redacted_thinking":
                 pass  # only the vendor's own models can use its signature
             case _:
-                raise make_field_error(f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format")
+                raise make_field_error(
+                    f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format"
+                )
     message: dict[str, Json] = {"role": "assistant", "content": "".join(texts)}
     if calls:
         message |= {"content": message["content"] or None, "tool_calls": calls}
@@ -244,7 +258,9 @@ def _translate_assistant(content: Json, place: str) -> dict[str, Json]:
 
 def _translate_tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
     if tool.get("type") not in (None, "custom"):
-        raise make_field_error(f"{place}.type", "custom: the vendor's own tools need a seat of its API format")
+        raise make_field_error(
+            f"{place}.type", "custom: the vendor's own tools need a seat of its API format"
+        )
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
         raise make_field_error(place, "a tool with name and input_schema")
     function = {"name": tool["name"], "parameters": tool["input_schema"]}

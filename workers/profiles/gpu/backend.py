@@ -1,6 +1,6 @@
-"""A model's child process as a speaker of the OpenAI API format.
+"""The backend of a gpu seat: answers requests of the OpenAI API format with a model's child process.
 
-The child hands on choices, usage and vectors; what else an object of the API format has is added here.
+The child sends choices, usage and vectors. This module adds the other fields of the API format.
 """
 
 from __future__ import annotations
@@ -17,81 +17,82 @@ from workers.model_apis.answer_assembly import ChatAssembler
 from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, ApiRequest, make_field_error
 from workers.profiles.gpu.model_process import ModelProcess
 
-MADE = {CHAT: ("chatcmpl", "chat.completion.chunk")}
-NOT_FOR_ENGINES = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
+CHUNK_KINDS = {CHAT: ("chatcmpl", "chat.completion.chunk")}
+UNSUPPORTED_FIELDS = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
 
 
 class EngineBackend:
-    """Speaks for the model of `process`, which the API format calls by the name in a request's `model`."""
+    """Sends requests to the model of `process`. Its answers repeat the `model` of the request."""
 
     api = OPENAI
-    strict = False
+    is_strict = False
 
     def __init__(self, process: ModelProcess) -> None:
         self._process = process
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        """The whole answer. StageError: the engine refuses the request, or cannot give its `dimensions`."""
+        """Return the complete answer. Raises StageError if the engine does not support the request."""
         if path == EMBEDDINGS:
-            return self._embed(path, body, context)
-        whole = ChatAssembler(ApiRequest(OPENAI, path, body, body["model"], ""))
+            return self._post_embeddings(path, body, context)
+        assembler = ChatAssembler(ApiRequest(OPENAI, path, body, body["model"], ""))
         with contextlib.closing(self.stream(path, body, context)) as chunks:
             for chunk in chunks:
-                whole.add(chunk)
-                context.report(whole.spent())
-        return whole.answer()
+                assembler.add_event(chunk)
+                context.report(assembler.compute_usage())
+        return assembler.build_answer()
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """The chunks as they are made. StageError: several answers are asked for."""
+        """Yield the chunks as the engine makes them. Raises StageError if the request wants several answers."""
         if (body.get("n") or 1) != 1:
-            raise make_field_error("n", "1: this seat's engine gives one answer", "leave 'n' out")
+            raise make_field_error("n", "1: this seat's engine returns one answer", "remove 'n'")
         if path == COMPLETIONS:
-            body = {**body, "prompt": _only(body["prompt"])}
-        prefix, made = MADE.get(path, ("cmpl", "text_completion"))
+            body = {**body, "prompt": _get_single_prompt(body["prompt"])}
+        prefix, kind = CHUNK_KINDS.get(path, ("cmpl", "text_completion"))
         head = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
-            "object": made,
+            "object": kind,
             "created": int(time.time()),
             "model": body["model"],
         }
-        with contextlib.closing(self._ask(path, body, context)) as chunks:
+        with contextlib.closing(self._send(path, body, context)) as chunks:
             for chunk in chunks:
                 yield {**head, **chunk}
 
-    def _embed(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
+    def _post_embeddings(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer: dict[str, Json] = {"object": "list", "model": body["model"]}
-        with contextlib.closing(self._ask(path, body, context)) as parts:
+        with contextlib.closing(self._send(path, body, context)) as parts:
             for part in parts:
                 answer |= part
-        wanted, data = body.get("dimensions"), answer.get("data") or [{}]
-        has = len(data[0].get("embedding") or ())
-        if wanted is not None and wanted != has:
-            raise make_field_error("dimensions", f"{has}, as many as this model's vectors have", "leave it out")
+        dimensions, data = body.get("dimensions"), answer.get("data") or [{}]
+        actual = len(data[0].get("embedding") or ())
+        if dimensions is not None and dimensions != actual:
+            raise make_field_error("dimensions", f"{actual}, the size of this model's vectors", "remove it")
         return answer
 
-    def _ask(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        asked = {
-            key: value for key, value in body.items() if key not in NOT_FOR_ENGINES and value is not None
+    def _send(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        request = {
+            key: value for key, value in body.items() if key not in UNSUPPORTED_FIELDS and value is not None
         }
-        if "max_completion_tokens" in asked:
-            asked.setdefault("max_tokens", asked.pop("max_completion_tokens"))
+        if "max_completion_tokens" in request:
+            request.setdefault("max_tokens", request.pop("max_completion_tokens"))
         try:
-            yield from self._process.ask(path, asked, context)
+            yield from self._process.request(path, request, context)
         except StageError as error:
             error.details.setdefault("status", 400)
             raise
 
-    def malformed(self, reason: str) -> SeatUnavailable:
-        return SeatUnavailable("The engine's answer is not of the API format", {"reason": reason})
+    def make_format_error(self, reason: str) -> SeatUnavailable:
+        return SeatUnavailable("The engine's answer does not follow the API format", {"reason": reason})
 
 
-def _only(prompt: Json) -> Json:
-    """The one prompt, a text or its tokens, of a request that may give it in a list. StageError: there are
-    several, which an engine answers in a shape of its own.
+def _get_single_prompt(prompt: Json) -> Json:
+    """Return the only prompt of a request, a string or tokens, out of its list if it has one.
+
+    Raises StageError for several prompts, which an engine answers in a shape of its own.
     """
     if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
         return prompt
     if len(prompt) > 1:
-        fix = "send each in a request of its own"
-        raise make_field_error("prompt", "one: this seat's engine continues one at a time", fix)
+        fix = "send one request for each prompt"
+        raise make_field_error("prompt", "one prompt: this seat's engine takes one at a time", fix)
     return prompt[0]

@@ -1,4 +1,4 @@
-"""What a gpu seat says of itself, and what the operator says of it."""
+"""The descriptor of a gpu seat, its table in the seats file, and the configuration of its runner."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gridq.protocol.models import Json
-from workers.model_apis.models import Model, ModelOffer
+from workers.model_apis.model_catalogue import Model, ModelOffer
 
-Backend = Literal["cuda", "metal", "cpu"]
+ComputeBackend = Literal["cuda", "metal", "cpu"]
 
 
 class GpuCapability(BaseModel):
-    """A gpu seat's descriptor. Memory is in MB (2**20 bytes); `free_mb` is what was free at the probe.
+    """The descriptor of a gpu seat. Memory is in MB (2**20 bytes). `free_mb` is the value at the probe.
 
-    `compute_cap` is NVIDIA's, `"8.9"`; `models` are those that fit the device and whose files are there;
-    `engine` runs them, None where none is installed.
+    `compute_cap` is NVIDIA's compute capability, such as `"8.9"`. `models` are those that fit the device and
+    whose files exist. `engine` runs them; it is None if none is installed.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -24,7 +24,7 @@ class GpuCapability(BaseModel):
     device: str
     name: str
     vendor: str
-    backend: Backend
+    backend: ComputeBackend
     memory_mb: int = Field(ge=0)
     free_mb: int = Field(default=0, ge=0)
     compute_cap: str | None = None
@@ -35,9 +35,9 @@ class GpuCapability(BaseModel):
 class GpuConfig(BaseModel):
     """The `[gpu]` table of the seats file.
 
-    `cpu` and `gpus` say whether the CPU and the GPUs are offered; `concurrency` is how many stages one device runs
-    at once (the engine's own number where it is not given), `threads` on how many of the CPU's cores (all but
-    one); `models` adds to the catalogue; `price_per_hour` is in dollars.
+    `cpu` and `gpus` select the devices. `concurrency` is how many stages one device runs at once; it defaults
+    to the engine's own number. `threads` is the number of CPU cores to use; it defaults to all but one.
+    `models` are added to the catalogue. `price_per_hour` is in dollars.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,12 +51,12 @@ class GpuConfig(BaseModel):
 
 
 class GpuSeat(BaseModel):
-    """What a gpu seat's runner is given: the device, what it may load and with what."""
+    """The configuration of a gpu seat's runner: the device, the models and the engine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str
-    backend: Backend
+    backend: ComputeBackend
     uuid: str | None = None
     memory_mb: int
     concurrency: int = 1

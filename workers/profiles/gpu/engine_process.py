@@ -1,13 +1,12 @@
 """The child process that holds one loaded model: `python -m workers.profiles.gpu.engine_process`.
 
-It reads JSON lines from stdin and writes JSON lines to stdout. The first line it reads is the order,
-`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`; it
-answers `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then requests, `{"id", "endpoint", "body"}`,
-and `{"cancel": id}`; each request is answered by chunks, `{"id", "chunk"}`, and one `{"id", "done": true}` or
-`{"id", "error": {"kind", "reason"}}`.
+It reads JSON lines from stdin and writes JSON lines to stdout. The first line is the order to load a model,
+`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`.
+The answer is `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then it takes requests, `{"id",
+"endpoint", "body"}`, and `{"cancel": id}`. It answers each request with chunks, `{"id", "chunk"}`, and a last
+line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`.
 
-It ends when stdin ends, so it never outlives its parent; on Linux the kernel kills it with the parent as
-well.
+It ends when stdin ends, so it never outlives its parent. On Linux the kernel also kills it with its parent.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from workers.profiles.gpu import engines
 from workers.profiles.gpu.engines.base import BadRequest, Engine, EngineError, NoDevice, NotAModel
 
 PR_SET_PDEATHSIG = 1
-KEPT = ("choices", "usage", "data")
-"""The parts of an engine's answer that are handed on."""
+ANSWER_FIELDS = ("choices", "usage", "data")
+"""The fields of an engine's answer that go to the parent."""
 
 
 class Replies:
-    """The pipe to the parent: whole lines, one writer at a time."""
+    """The pipe to the parent. Writes complete lines, one thread at a time."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "wb", buffering=0)
@@ -43,27 +42,27 @@ class Replies:
                 while line:
                     line = line[self._file.write(line) or 0 :]
             except OSError:
-                os._exit(0)  # nobody reads any more
+                os._exit(0)  # the parent has closed the pipe
 
 
 def main() -> None:
     """Load the ordered model and serve it until stdin ends."""
-    _die_with_parent()
+    _request_death_with_parent()
     replies = Replies(os.dup(1))
-    os.dup2(2, 1)  # what a native library prints must not fall into the protocol
+    os.dup2(2, 1)  # keep the output of native libraries out of the protocol
     if sys.argv[1:2] == ["--backends"]:
-        replies.send(backends=engines.make(sys.argv[2]).backends())
+        replies.send(backends=engines.create_engine(sys.argv[2]).list_backends())
         return
     order = json.loads(sys.stdin.buffer.readline() or b"null")
     if order is None or (order["parent"] != os.getppid() and sys.platform == "linux"):
-        os._exit(0)  # the parent died before the kernel was told to take us along
+        os._exit(0)  # the parent died before prctl was called
     engine = _load(order, replies)
     if engine is not None:
         _serve(engine, replies)
-    os._exit(0)  # no clean-up of a library can hang it
+    os._exit(0)  # so that the cleanup of a library cannot hang it
 
 
-def _die_with_parent() -> None:
+def _request_death_with_parent() -> None:
     if sys.platform != "linux":
         return
     import ctypes
@@ -74,7 +73,7 @@ def _die_with_parent() -> None:
 
 def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     try:
-        engine = engines.make(order["engine"])
+        engine = engines.create_engine(order["engine"])
         engine.load(
             order["path"],
             context=order["context"],
@@ -91,7 +90,7 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     except (EngineError, ImportError, OSError) as exc:
         replies.send(failed={"kind": "engine", "reason": f"{type(exc).__name__}: {exc}"})
     else:
-        # nobody needs what is there: the socket is closed to all, and a killed parent leaves no litter
+        # not needed after loading; removed here so that a killed parent leaves nothing behind
         shutil.rmtree(order["scratch"], ignore_errors=True)
         replies.send(loaded=True)
         return engine
@@ -101,44 +100,44 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
 def _serve(engine: Engine, replies: Replies) -> None:
     cancelled: dict[int, threading.Event] = {}
     for line in sys.stdin.buffer:
-        told = json.loads(line)
-        if "cancel" in told:
-            event = cancelled.get(told["cancel"])
+        message = json.loads(line)
+        if "cancel" in message:
+            event = cancelled.get(message["cancel"])
             if event is not None:
                 event.set()
             continue
-        event = cancelled[told["id"]] = threading.Event()
-        arguments = (engine, told, event, replies, cancelled)
+        event = cancelled[message["id"]] = threading.Event()
+        arguments = (engine, message, event, replies, cancelled)
         threading.Thread(target=_answer, args=arguments, daemon=True).start()
 
 
 def _answer(
     engine: Engine,
-    told: dict[str, Any],
+    request: dict[str, Any],
     stop: threading.Event,
     replies: Replies,
     cancelled: dict[int, threading.Event],
 ) -> None:
-    number = told["id"]
+    request_id = request["id"]
 
-    def take(chunk: dict[str, Any]) -> bool:
+    def send_chunk(chunk: dict[str, Any]) -> bool:
         if not stop.is_set():
-            replies.send(id=number, chunk={key: chunk[key] for key in KEPT if key in chunk})
+            replies.send(id=request_id, chunk={key: chunk[key] for key in ANSWER_FIELDS if key in chunk})
         return stop.is_set()
 
     try:
-        if told["endpoint"] == "embeddings":
-            take(engine.embed(told["body"]))
+        if request["endpoint"] == "embeddings":
+            send_chunk(engine.embed(request["body"]))
         else:
-            engine.generate(told["endpoint"], told["body"], take)
+            engine.generate(request["endpoint"], request["body"], send_chunk)
     except BadRequest as exc:
-        replies.send(id=number, error={"kind": "request", "reason": str(exc)})
-    except Exception as exc:  # whatever an engine raises is its fault and must reach the one who waits
-        replies.send(id=number, error={"kind": "engine", "reason": f"{type(exc).__name__}: {exc}"})
+        replies.send(id=request_id, error={"kind": "request", "reason": str(exc)})
+    except Exception as exc:  # the waiting request must get any error of an engine
+        replies.send(id=request_id, error={"kind": "engine", "reason": f"{type(exc).__name__}: {exc}"})
     else:
-        replies.send(id=number, done=True)
+        replies.send(id=request_id, done=True)
     finally:
-        cancelled.pop(number, None)
+        cancelled.pop(request_id, None)
 
 
 if __name__ == "__main__":

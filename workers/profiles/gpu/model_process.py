@@ -1,4 +1,4 @@
-"""The parent's side of a model's child process: start it, ask it, stop it, notice its death."""
+"""The parent's side of a model's child process: start it, send requests, stop it, and detect its death."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 
 STOP_SECONDS = 0.8
-"""How long a cancelled generation or a closing child may take before the child is killed."""
+"""Grace period of a cancelled generation or a closing child, before the child is killed."""
 
 LOAD_SECONDS = 600.0
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "BROKER_URL")
-"""Environment variables with such a word in their name do not reach a child."""
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "BROKER_URL")
+"""A child does not get environment variables with such a word in their name."""
 
 _GONE = object()
 _STOP = object()
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a child is to load, and on what. `devices` is its CUDA_VISIBLE_DEVICES; "": none."""
+class LoadOrder:
+    """The model that a child loads, and the device. `devices` is its CUDA_VISIBLE_DEVICES, "" for none."""
 
     model: str
     engine: str
@@ -62,36 +62,36 @@ class Order:
 class ModelProcess:
     """One loaded model in a child process and process group of its own.
 
-    A thread of its own starts the child and reads it to its end: on Linux the kernel takes a child along with
-    the thread that started it, so that thread must live as long as the child.
+    A thread of its own starts the child and reads its output until it ends. On Linux the kernel kills a child
+    with the thread that started it, so the thread must live as long as the child.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadOrder) -> None:
         self.order = order
         self._scratch = tempfile.mkdtemp(prefix="gridq-")
-        self._numbers = itertools.count(1)
+        self._request_ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._waiting: dict[int, queue.SimpleQueue[Any]] = {}
-        self._first: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._words: collections.deque[str] = collections.deque(maxlen=20)
+        self._write_lock = threading.Lock()
+        self._replies: dict[int, queue.SimpleQueue[Any]] = {}
+        self._load_replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._stderr_lines: collections.deque[str] = collections.deque(maxlen=20)
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopped_by_us = False
-        self._gone = False
-        self._shared = False  # whether several stages were under way when the child died
-        self._thread = threading.Thread(target=self._live, name=f"gridq-model-{order.model}", daemon=True)
+        self._is_stopping = False
+        self._has_ended = False
+        self._was_shared = False  # whether several requests were running when the child died
+        self._thread = threading.Thread(target=self._run, name=f"gridq-model-{order.model}", daemon=True)
 
     @property
-    def alive(self) -> bool:
-        """Whether it can be asked; false from the moment on that it is being stopped."""
-        return not self._gone and not self._stopped_by_us
+    def is_alive(self) -> bool:
+        """Whether it takes requests. False as soon as it is being stopped."""
+        return not self._has_ended and not self._is_stopping
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def memory_mb(self) -> int:
-        """Its resident memory, where the system tells it; else 0."""
+    def measure_memory_mb(self) -> int:
+        """Return its resident memory, 0 if it is not known."""
         try:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text("ascii").split()[1])
         except (OSError, ValueError, IndexError):
@@ -101,139 +101,143 @@ class ModelProcess:
     def start(self, context: StageContext) -> None:
         """Start the child and wait until its model is loaded.
 
-        ModelFileError: the file is no model. SeatDegraded: the engine cannot use the device. SeatUnavailable:
-        the child died or took too long. JobCancelled, StageTimeout: the stage that wanted it is over; the
-        child is gone.
+        Raises ModelFileError if the file is no model, SeatDegraded if the engine cannot use the device,
+        SeatUnavailable if the child dies or takes too long, and JobCancelled or StageTimeout if the stage is
+        over. After an error the child is gone.
         """
-        context.on_cancel(lambda: self._first.put(_STOP))
+        context.on_cancel(lambda: self._load_replies.put(_STOP))
         self._thread.start()
         try:
-            reply = self._first.get(timeout=_left(context, LOAD_SECONDS))
+            reply = self._load_replies.get(timeout=_compute_timeout(context, LOAD_SECONDS))
         except queue.Empty:
             reply = _STOP
         if isinstance(reply, dict) and "loaded" in reply:
             return
         self.kill()
         context.check()
-        where = {"path": str(self.order.path), "model": self.order.model, "engine": self.order.engine}
+        details = {"path": str(self.order.path), "model": self.order.model, "engine": self.order.engine}
         if reply is _STOP:
             if context.deadline is not None and time.monotonic() >= context.deadline:
-                raise StageTimeout("The stage's time was over while its model was loading", where)
-            raise SeatUnavailable(f"The model was not loaded within {LOAD_SECONDS:g} s", where)
+                raise StageTimeout("The stage's time limit passed while its model was loading", details)
+            raise SeatUnavailable(f"The model did not load within {LOAD_SECONDS:g} s", details)
         if reply is _GONE:
-            words = self._last_words()
+            reason = self._get_last_output()
             raise SeatUnavailable(
-                "The engine's process died while it loaded the model", {**where, "reason": words}
+                "The engine's process died while it loaded the model", {**details, "reason": reason}
             )
-        raise self._refusal(reply["failed"], where)
+        raise self._make_load_error(reply["failed"], details)
 
-    def _refusal(self, failed: dict[str, str], where: dict[str, Json]) -> GridError:
-        reason = " ".join(filter(None, (failed["reason"], self._last_words())))
+    def _make_load_error(self, failed: dict[str, str], details: dict[str, Json]) -> GridError:
+        reason = " ".join(filter(None, (failed["reason"], self._get_last_output())))
         if failed["kind"] == "model":
             return ModelFileError(
                 f"The engine cannot load the file of the model {self.order.model!r}",
-                {**where, "reason": reason, "fix": "download the file again; it must be a whole GGUF model"},
+                {
+                    **details,
+                    "reason": reason,
+                    "fix": "download the file again; it must be a complete GGUF model",
+                },
             )
         if failed["kind"] == "device":
             fix = f"install a build of {self.order.engine} for this device"
             return SeatDegraded(
                 "The engine cannot use the device",
-                {**where, "state": "broken install", "reason": reason, "fix": fix},
+                {**details, "state": "broken install", "reason": reason, "fix": fix},
             )
-        return SeatUnavailable("The engine cannot load the model", {**where, "reason": reason})
+        return SeatUnavailable("The engine cannot load the model", {**details, "reason": reason})
 
-    def ask(self, endpoint: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """One request; its answer's chunks, each as it is made.
+    def request(
+        self, endpoint: str, body: dict[str, Json], context: StageContext
+    ) -> Generator[dict[str, Json]]:
+        """Send one request and yield the chunks of its answer as the engine makes them.
 
-        StageError: the request is wrong. ChildDied: the child died under it. SeatUnavailable: the engine
-        failed or is being closed. JobCancelled, StageTimeout: it is stopped, within a second.
+        Raises StageError if the request is wrong, ChildDied if the child dies, SeatUnavailable if the engine
+        fails or is being closed, and JobCancelled or StageTimeout. Cancelling stops it within a second.
         """
         replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        number = next(self._numbers)
+        request_id = next(self._request_ids)
         with self._lock:
-            if not self.alive:
+            if not self.is_alive:
                 raise SeatUnavailable(
                     "The model's process has ended", {"model": self.order.model, "retry_after": 0}
                 )
-            self._waiting[number] = replies
+            self._replies[request_id] = replies
         context.on_cancel(lambda: replies.put(_STOP))
-        finished = False
+        is_finished = False
         try:
-            self._send({"id": number, "endpoint": endpoint, "body": body})
+            self._send({"id": request_id, "endpoint": endpoint, "body": body})
             while True:
                 try:
-                    reply = replies.get(timeout=_left(context))
+                    reply = replies.get(timeout=_compute_timeout(context))
                 except queue.Empty:
-                    raise StageTimeout("The model's answer took longer than the stage's time") from None
+                    raise StageTimeout("The model did not answer within the stage's time limit") from None
                 context.check()
                 if reply is _GONE:
-                    finished = True
-                    raise self._death()
+                    is_finished = True
+                    raise self._make_death_error()
                 if "chunk" in reply:
                     yield reply["chunk"]
                     continue
-                finished = True
+                is_finished = True
                 if "error" in reply:
-                    raise self._fault(reply["error"])
+                    raise self._make_request_error(reply["error"])
                 return
         finally:
-            if not finished:
-                self._stop(number, replies)
+            if not is_finished:
+                self._stop(request_id, replies)
             with self._lock:
-                self._waiting.pop(number, None)
+                self._replies.pop(request_id, None)
 
-    def _stop(self, number: int, replies: queue.SimpleQueue[Any]) -> None:
-        """Stop one generation. One that does not stop costs the child its life, unless others are under way
-        in it.
-        """
-        self._send({"cancel": number})
-        until = time.monotonic() + STOP_SECONDS
-        while (left := until - time.monotonic()) > 0:
+    def _stop(self, request_id: int, replies: queue.SimpleQueue[Any]) -> None:
+        """Stop one generation. If it does not stop, kill the child, unless it runs other requests."""
+        self._send({"cancel": request_id})
+        deadline = time.monotonic() + STOP_SECONDS
+        while (remaining := deadline - time.monotonic()) > 0:
             try:
-                reply = replies.get(timeout=left)
+                reply = replies.get(timeout=remaining)
             except queue.Empty:
                 break
             if reply is _GONE or (reply is not _STOP and "chunk" not in reply):
                 return
         with self._lock:
-            alone = set(self._waiting) <= {number}
-        if alone:
+            is_alone = set(self._replies) <= {request_id}
+        if is_alone:
             self.kill()
 
-    def _fault(self, error: dict[str, str]) -> GridError:
+    def _make_request_error(self, error: dict[str, str]) -> GridError:
         details = {"model": self.order.model, "reason": error["reason"]}
         if error["kind"] == "request":
-            return StageError(f"The engine refused the request: {error['reason']}", details)
+            return StageError(f"The engine rejected the request: {error['reason']}", details)
         return SeatUnavailable("The engine failed", details)
 
-    def _death(self) -> GridError:
-        details: dict[str, Any] = {"model": self.order.model, "reason": self._last_words()}
-        if self._stopped_by_us:
+    def _make_death_error(self) -> GridError:
+        details: dict[str, Any] = {"model": self.order.model, "reason": self._get_last_output()}
+        if self._is_stopping:
             return SeatUnavailable("The model's process was stopped", {**details, "retry_after": 0})
         code = self._process.returncode if self._process else None
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        details["alone"] = not self._shared
-        return ChildDied(f"The model's process died under the stage ({how})", details)
+        details["alone"] = not self._was_shared
+        return ChildDied(f"The model's process died during the stage ({how})", details)
 
-    def _last_words(self) -> str:
-        return " ".join(self._words)[-400:]
+    def _get_last_output(self) -> str:
+        return " ".join(self._stderr_lines)[-400:]
 
     def close(self) -> None:
-        """End the child, gently first, and wait until it is gone and its memory is back."""
+        """Ask the child to end, kill it if it does not, and wait until its memory is free."""
         with self._lock:
-            self._stopped_by_us = True
+            self._is_stopping = True
         if self._process is not None:
-            self._close_input(self._process)  # the child ends with its input
+            self._close_input(self._process)  # the child exits at the end of its input
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:
-        """End the child and its group at once; returns when it is gone."""
+        """Kill the child and its process group, and wait until it is gone."""
         with self._lock:
-            self._stopped_by_us = True
+            self._is_stopping = True
         process = self._process
-        if process is not None and not self._gone:
+        if process is not None and not self._has_ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -241,39 +245,39 @@ class ModelProcess:
 
     def _close_input(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
-        with self._writing, contextlib.suppress(OSError):
+        with self._write_lock, contextlib.suppress(OSError):
             process.stdin.close()
 
     def _send(self, message: dict[str, Json]) -> None:
         process = self._process
         if process is None or process.stdin is None:
             return
-        with self._writing, contextlib.suppress(OSError, ValueError):  # its death is told by the reading side
+        with self._write_lock, contextlib.suppress(OSError, ValueError):  # the reading side reports its death
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
 
-    def _live(self) -> None:
-        """Start the child, hand its replies out, and tell everyone who waits when it is gone."""
+    def _run(self) -> None:
+        """Start the child, dispatch its replies, and notify all waiting requests when it has ended."""
         try:
             process = self._spawn()
         except OSError as exc:
-            self._words.append(f"{type(exc).__name__}: {exc}")
+            self._stderr_lines.append(f"{type(exc).__name__}: {exc}")
             process = None
         if process is not None:
-            listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
-            listener.start()
+            stderr_reader = threading.Thread(target=self._read_stderr, args=(process,), daemon=True)
+            stderr_reader.start()
             assert process.stdout is not None
             for line in process.stdout:
-                self._hand_out(json.loads(line))
+                self._dispatch(json.loads(line))
             process.wait()
-            listener.join(1)
+            stderr_reader.join(1)
             process.stdout.close()
             self._close_input(process)
         with self._lock:
-            self._gone = True
-            waiting = list(self._waiting.values())
-            self._shared = len(waiting) > 1
-        for replies in (self._first, *waiting):
+            self._has_ended = True
+            pending = list(self._replies.values())
+            self._was_shared = len(pending) > 1
+        for replies in (self._load_replies, *pending):
             replies.put(_GONE)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -290,54 +294,54 @@ class ModelProcess:
             "parent": os.getpid(),
         }
         with self._lock:
-            if self._stopped_by_us:
+            if self._is_stopping:
                 return None
             process = subprocess.Popen(
                 [sys.executable, "-m", "workers.profiles.gpu.engine_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._environment(),
+                env=self._make_environment(),
                 start_new_session=True,
             )
             self._process = process
         self._send(order)
         return process
 
-    def _environment(self) -> dict[str, str]:
+    def _make_environment(self) -> dict[str, str]:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if not any(word in name.upper() for word in SECRETS)
+            if not any(word in name.upper() for word in SECRET_WORDS)
         }
         root = str(Path(workers.__file__).resolve().parents[1])
-        path = [root, *filter(None, [environment.get("PYTHONPATH")])]
+        python_path = [root, *filter(None, [environment.get("PYTHONPATH")])]
         return {
             **environment,
-            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join(python_path),
             "CUDA_VISIBLE_DEVICES": self.order.devices,
         }
 
-    def _hand_out(self, reply: dict[str, Json]) -> None:
+    def _dispatch(self, reply: dict[str, Json]) -> None:
         if "id" not in reply:
-            self._first.put(reply)
+            self._load_replies.put(reply)
             return
         with self._lock:
-            replies = self._waiting.get(reply["id"])
+            replies = self._replies.get(reply["id"])
         if replies is not None:
             replies.put(reply)
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep the child's last words on stderr (engines log errors only there, no prompts)."""
+    def _read_stderr(self, process: subprocess.Popen[bytes]) -> None:
+        """Keep the last lines of the child's stderr. Engines log only errors there, no prompts."""
         assert process.stderr is not None
         with process.stderr:
             for line in process.stderr:
-                self._words.append(line.decode("utf-8", "replace").strip())
+                self._stderr_lines.append(line.decode("utf-8", "replace").strip())
 
 
-def _left(context: StageContext, most: float | None = None) -> float | None:
-    """Seconds until the stage's deadline, `most` at most; None: no limit."""
+def _compute_timeout(context: StageContext, max_seconds: float | None = None) -> float | None:
+    """Return the seconds until the stage's deadline, at most `max_seconds`. None means no limit."""
     if context.deadline is None:
-        return most
-    left = max(0.0, context.deadline - time.monotonic())
-    return left if most is None else min(left, most)
+        return max_seconds
+    remaining = max(0.0, context.deadline - time.monotonic())
+    return remaining if max_seconds is None else min(remaining, max_seconds)

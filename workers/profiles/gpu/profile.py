@@ -1,4 +1,4 @@
-"""The profile of this machine's GPUs and its CPU."""
+"""The gpu profile: this machine's GPUs and its CPU."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SAMPLE_SECONDS = 5.0
 
 
 class GpuProfile(Profile):
-    """A seat is one device; its queues are its classes of memory and the models it can load.
+    """A seat is one device. Its queues are its memory classes and the models that it can load.
 
-    `metrics` gives `free_mb` (sampled beside the heartbeat, which must not wait for a driver), `models_mb`
-    (what the models' processes hold), `loads` and, for each loaded model, `loaded:<name>` = 1.
+    `metrics` returns `free_mb` (sampled on a thread, since a heartbeat must not wait for a driver),
+    `models_mb` (the memory of the models' processes), `loads`, and `loaded:<name>` = 1 for each loaded model.
     """
 
     kind: ClassVar[str] = matching.KIND
@@ -46,7 +46,7 @@ class GpuProfile(Profile):
         return matching.list_queues(capability)
 
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
-        """Of the model that the seat likes best for a queue: its name and families."""
+        """Return for each queue the name and the families of the model that the seat prefers for it."""
         assert isinstance(capability, GpuCapability)
         return list_families_by_queue(capability.models)
 
@@ -69,7 +69,7 @@ class GpuProfile(Profile):
         return probe(config)
 
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
-        """Make ready; a model is loaded when the first stage asks for it."""
+        """Create the runner. It loads a model when the first stage needs it."""
         assert isinstance(capability, GpuCapability)
         seat = GpuSeat.model_validate(config)
         self._runner = Runner(capability, seat)
@@ -82,7 +82,7 @@ class GpuProfile(Profile):
         try:
             output = self._runner.run(stage, value, context)
         except GridError as error:
-            if isinstance(error, ModelFileError):  # its other models may be well, so the seat does not rest
+            if isinstance(error, ModelFileError):  # the other models may work, so the breaker stays closed
                 self._degraded = (time.monotonic() + COOLDOWN_SECONDS, error.message)
             error.details.setdefault("path", stage.path)
             raise
@@ -90,7 +90,7 @@ class GpuProfile(Profile):
         return output
 
     def close(self) -> None:
-        """End the models' processes; their memory is back when this returns."""
+        """End the models' processes. Their memory is free when this returns."""
         sampler, self._sampler = self._sampler, None
         runner, self._runner = self._runner, None
         if sampler is not None:
@@ -107,33 +107,33 @@ class GpuProfile(Profile):
     def metrics(self) -> dict[str, float]:
         if self._runner is None or self._sampler is None:
             return {}
-        residents = self._runner.residents
+        models = self._runner.loaded_models
         return {
             "free_mb": float(self._sampler.free_mb),
-            "models_mb": float(sum(process.memory_mb() for process in residents.processes())),
-            "loads": float(residents.loads),
-            **{f"loaded:{name}": 1.0 for name in residents.names()},
+            "models_mb": float(sum(process.measure_memory_mb() for process in models.list_processes())),
+            "loads": float(models.loads),
+            **{f"loaded:{name}": 1.0 for name in models.list_names()},
         }
 
     def health(self) -> str:
-        """Which model's file was at fault, for a minute or until a stage succeeds."""
+        """Return the error of a faulty model file, for a minute or until a stage succeeds."""
         until, reason = self._degraded
         return reason if time.monotonic() < until else ""
 
 
 class Sampler:
-    """Asks the device every few seconds what is free; `free_mb` is the last answer."""
+    """Measures the free memory of the device every few seconds; `free_mb` is the last value."""
 
     def __init__(self, seat: GpuSeat, free_mb: int) -> None:
         self.free_mb = free_mb
         self._seat = seat
         self._stopped = threading.Event()
-        threading.Thread(target=self._sample, name="gridq-sampler", daemon=True).start()
+        threading.Thread(target=self._sample_repeatedly, name="gridq-sampler", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _sample(self) -> None:
+    def _sample_repeatedly(self) -> None:
         while not self._stopped.wait(SAMPLE_SECONDS):
             free = devices.measure_free_mb(self._seat.backend, self._seat.uuid)
             if free is not None:

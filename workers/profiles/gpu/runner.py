@@ -1,4 +1,4 @@
-"""Runs a stage on a model of the seat's own device."""
+"""Run a stage on a model of the seat's device."""
 
 from __future__ import annotations
 
@@ -25,48 +25,53 @@ ALL_LAYERS = -1
 
 
 class Runner:
-    """One seat's models and what runs on them."""
+    """Loads the models of one seat and runs stages on them."""
 
     def __init__(self, capability: GpuCapability, seat: GpuSeat) -> None:
         self._capability = capability
         self._seat = seat
-        self.residents = LoadedModels(seat.memory_mb, self._load)
+        self.loaded_models = LoadedModels(seat.memory_mb, self._load)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        """Run `stage`; see `workers.model_apis.stages` and `workers.model_apis.api_request`.
+        """Run `stage` and return its output.
 
-        SeatUnavailable: the seat is less than the stage's effects ask for. For the rest see `ModelProcess`.
+        `workers.model_apis.stages` and `workers.model_apis.api_request` describe inputs and outputs. Raises
+        SeatUnavailable if the seat does not meet the stage's effects, and the errors of `ModelProcess`.
         """
-        asked = stage_runner.parse_stage_input(stage, value)
-        self._check(stage)
-        model = stages.choose_model(stage, asked, self._seat.models) if self._seat.models else None
+        request = stage_runner.parse_stage_input(stage, value)
+        self._check_demands(stage)
+        model = stages.choose_model(stage, request, self._seat.models) if self._seat.models else None
         if model is None or self._seat.engine is None:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
         context.check()
-        began = time.monotonic()
-        with self.residents.using(model, context) as process:
-            timed = PricedContext(context, lambda usage: self._timed(usage, began))
-            return stage_runner.run_request(asked, model.name, timed, EngineBackend(process))
+        started_at = time.monotonic()
+        with self.loaded_models.use(model, context) as process:
+            priced = PricedContext(context, lambda usage: self._add_price(usage, started_at))
+            return stage_runner.run_request(request, model.name, priced, EngineBackend(process))
 
     def warm_queues(self) -> list[str]:
-        """The queues whose work would run on a loaded model: the first that serves a queue counts."""
+        """Return the queues whose first model is loaded."""
         first: dict[str, str] = {}
         for model in self._seat.models:
             for queue in list_llm_queues([model]):
                 first.setdefault(queue, model.name)
-        loaded = set(self.residents.names())
+        loaded = set(self.loaded_models.list_names())
         return [queue for queue, name in first.items() if name in loaded]
 
-    def _timed(self, usage: Usage, began: float) -> Usage:
-        timed = usage.model_copy(update={"seconds": time.monotonic() - began})
+    def _add_price(self, usage: Usage, started_at: float) -> Usage:
+        timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
         return price_usage(timed, self._seat.price_per_hour)
 
-    def _check(self, stage: StageCall) -> None:
+    def _check_demands(self, stage: StageCall) -> None:
         for effect in stage.effects:
             demand = parse_demand(effect)
-            lacking = describe_shortfall(demand.find_alternative(stage.queue), self._capability) if demand else ""
-            if lacking:
-                raise SeatUnavailable(f"The seat does not meet the stage: {lacking}", {"path": stage.path})
+            shortfall = (
+                describe_shortfall(demand.find_alternative(stage.queue), self._capability) if demand else ""
+            )
+            if shortfall:
+                raise SeatUnavailable(
+                    f"The seat does not meet the stage's demand: {shortfall}", {"path": stage.path}
+                )
 
     def _load(self, model: Model, context: StageContext) -> ModelProcess:
         assert self._seat.engine is not None
@@ -74,7 +79,7 @@ class Runner:
         free = devices.measure_free_mb(self._seat.backend, self._seat.uuid)
         if free is not None and free < model.memory_mb:
             raise SeatUnavailable(
-                f"{model.name} needs {model.memory_mb} MB, {self._seat.device} has {free} MB free",
+                f"{model.name} needs {model.memory_mb} MB, but {self._seat.device} has only {free} MB free",
                 {"model": model.name},
             )
         process = ModelProcess(
@@ -94,4 +99,4 @@ class Runner:
         return process
 
     def close(self) -> None:
-        self.residents.close()
+        self.loaded_models.close()

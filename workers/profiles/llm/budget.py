@@ -1,4 +1,4 @@
-"""What the table of an llm seat says of how much it may give."""
+"""The budget and rate limits in the table of an llm seat."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from gridq.protocol.models import Limit
 
 
 class SeatBudgets(BaseModel):
-    """`budget` is in dollars a `period`; None: no budget set; 0: nothing may be spent. `budgets` are further
-    ones, of dollars, tokens or requests in windows of their own; all of them bind.
+    """The budget fields of an llm seat's table.
+
+    `budget` is in dollars per `period`; None sets no budget, 0 allows no spending. `budgets` are further
+    limits on dollars, tokens or requests, each with a window of its own. All of them apply.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,44 +36,52 @@ class SeatBudgets(BaseModel):
 
     @field_validator("budget", mode="before")
     @classmethod
-    def _amount(cls, value: Any) -> Any:
+    def _parse_amount(cls, value: Any) -> Any:
         try:
             return value if value is None else parse_amount(value, "dollars") / 1_000_000
         except BudgetError as exc:
             raise BudgetError("budget", exc.message.replace("dollars", "budget", 1), exc.expected) from None
 
     @model_validator(mode="after")
-    def _readable(self) -> Self:
+    def _check_limits(self) -> Self:
         self.limits()
         return self
 
     def limits(self) -> tuple[Limit, ...]:
-        """All of it but the requests a minute. BudgetError, whose key is such as `budgets.0.per`."""
-        found = []
+        """Return all limits except `requests_per_minute`.
+
+        Raises BudgetError whose key names the wrong field, such as `budgets.0.per`.
+        """
+        limits = []
         for index, table in enumerate(self.budgets):
             try:
-                found.append(parse_limit(table, SEAT_UNITS))
+                limits.append(parse_limit(table, SEAT_UNITS))
             except BudgetError as exc:
                 key = f"budgets.{index}" + (f".{exc.key}" if exc.key else "")
                 raise BudgetError(key, exc.message, exc.expected) from None
         if self.budget is not None:
-            found.insert(0, Limit(resource="money", window=self.period, amount=round(self.budget * 1_000_000)))
+            limits.insert(
+                0, Limit(resource="money", window=self.period, amount=round(self.budget * 1_000_000))
+            )
         if self.tokens_per_minute is not None:
-            found.append(Limit(resource="tokens", window=MINUTE, amount=self.tokens_per_minute))
+            limits.append(Limit(resource="tokens", window=MINUTE, amount=self.tokens_per_minute))
         try:
-            return check_distinct(found)
+            return check_distinct(limits)
         except BudgetError as exc:
             raise BudgetError("budgets", exc.message, exc.expected) from None
 
     @property
-    def in_dollars(self) -> bool:
-        """Whether any of its budgets is of money: then each of its models needs a price."""
+    def has_dollar_budget(self) -> bool:
+        """Whether any of its limits is in dollars. Then each of its models needs a price."""
         return any(limit.resource == "money" for limit in self.limits())
 
 
 def describe_validation_error(exc: ValidationError, expected: str) -> tuple[str, str, str]:
-    """(the key at fault, why, what is expected there) of a table that is wrong; `expected` of the whole."""
-    wrong = exc.errors()[0].get("ctx", {}).get("error")
-    if isinstance(wrong, BudgetError):
-        return wrong.key, wrong.message, wrong.expected
+    """Return the wrong key of a table, the reason and what was expected there.
+
+    `expected` describes the whole table.
+    """
+    error = exc.errors()[0].get("ctx", {}).get("error")
+    if isinstance(error, BudgetError):
+        return error.key, error.message, error.expected
     return *first_fault(exc), expected

@@ -1,4 +1,4 @@
-"""What an llm seat says of itself, and what the operator says of it."""
+"""The descriptor of an llm seat, and its table in the seats file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workers.model_apis.models import ModelOffer
-from workers.profiles.llm.budget import Budgeted
+from workers.model_apis.model_catalogue import ModelOffer
+from workers.profiles.llm.budget import SeatBudgets
 from workers.profiles.llm.price_list import Prices, Service, Tier
 from workers.profiles.llm.providers import ApiName
 
@@ -15,14 +15,15 @@ Billing = Literal["metered", "subscription"]
 
 
 class DeclaredModel(ModelOffer, Prices):
-    """A model of an endpoint as the operator declares it, with the prices that the operator pays."""
+    """A model as the operator declares it, with the prices that the operator pays."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RemoteModel(ModelOffer, Prices):
-    """A model of an endpoint with what is known of its prices; `tiers` are those of long calls, `services`
-    those of calls that are served in another way.
+    """A model of an endpoint with its known prices.
+
+    `tiers` are the prices of long calls, `services` those of other service tiers.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -32,8 +33,9 @@ class RemoteModel(ModelOffer, Prices):
 
 
 class LlmCapability(BaseModel):
-    """An llm seat's descriptor: its endpoint's host and its models, the preferred one first. It holds no
-    secret. `states_cost`: each answer says what it cost.
+    """The descriptor of an llm seat: the host of its endpoint and its models, the preferred one first.
+
+    It holds no secret. `states_cost` is true if each answer states its cost.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -44,24 +46,27 @@ class LlmCapability(BaseModel):
     states_cost: bool = False
 
 
-class LlmSeat(Budgeted):
+class LlmSeat(SeatBudgets):
     """One `[[llm]]` table of the seats file.
 
-    The key is named, never written: `key_env` is an environment variable's name, `key_file` a file's path.
-    Without either the endpoint is asked without a key. `allow_loopback` lets a test's local server stand in
-    for a remote endpoint.
+    The table names the key but does not contain it: `key_env` is an environment variable, `key_file` a path.
+    Without either, requests carry no key. `allow_loopback` lets tests use a local server as an endpoint.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     url: str = Field(pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$")
     key_env: str | None = None
     key_file: str | None = None
-    provider: str | None = Field(default=None, description="whose API it is; fills in what is not said")
-    api: ApiName = Field(default="openai", description="what the endpoint speaks")
-    api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]+$", description="Azure's, dated")
+    provider: str | None = Field(default=None, description="a known provider, which sets the defaults")
+    api: ApiName = Field(default="openai", description="API format of the endpoint")
+    api_version: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9.-]+$", description="version of Azure's API, a date"
+    )
     models: tuple[DeclaredModel, ...] = ()
     concurrency: int = Field(default=4, ge=1, le=512)
-    billing: Billing = Field(default="metered", description="by the token, or a subscription at a flat rate")
-    silence: float = Field(default=300.0, gt=0, description="seconds an endpoint may send nothing")
-    headers: dict[str, str] = Field(default_factory=dict, description="sent with every call; no secrets")
+    billing: Billing = Field(
+        default="metered", description="metered by the token, or a flat-rate subscription"
+    )
+    silence: float = Field(default=300.0, gt=0, description="seconds that the endpoint may send nothing")
+    headers: dict[str, str] = Field(default_factory=dict, description="sent with every request; no secrets")
     allow_loopback: bool = False

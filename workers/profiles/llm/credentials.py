@@ -1,4 +1,4 @@
-"""A seat's key and its API format."""
+"""A seat's key, and the client for its endpoint."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError, SeatDegraded
-from workers.model_apis.anthropic.api import AnthropicApi
-from workers.model_apis.google.api import GoogleApi
-from workers.model_apis.http.endpoint import EndpointApi, Key
-from workers.model_apis.openai.api import OpenAIApi
+from workers.model_apis.anthropic.client import AnthropicClient
+from workers.model_apis.google.client import GoogleClient
+from workers.model_apis.http.api_client import ApiClient, Key
+from workers.model_apis.openai.client import OpenAIClient
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.providers import PROVIDERS
 
-APIS: Mapping[str, type[EndpointApi]] = {api.api: api for api in (OpenAIApi, AnthropicApi, GoogleApi)}
+CLIENTS: Mapping[str, type[ApiClient]] = {
+    api.api: api for api in (OpenAIClient, AnthropicClient, GoogleClient)
+}
 
 
-def key_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The seat's key, read where the seat says; None where it has none. ConfigError: it is not there."""
+def read_key(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Read the seat's key, None if it needs none. Raises ConfigError if the key is missing."""
     if seat.key_env is not None:
         key = environ.get(seat.key_env, "").strip()
         if not key:
             raise ConfigError(
-                f"the environment variable {seat.key_env}, which should hold its key, is not set",
+                f"the environment variable {seat.key_env} with its key is not set",
                 {"path": f"llm.{seat.name}.key_env", "fix": f"export {seat.key_env}=…"},
             )
         return key
@@ -34,7 +36,7 @@ def key_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None
         except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError(
                 f"its key file cannot be read ({type(exc).__name__})",
-                {"path": f"llm.{seat.name}.key_file", "fix": "correct the path or its permissions"},
+                {"path": f"llm.{seat.name}.key_file", "fix": "correct the path or the permissions"},
             ) from None
         if not key:
             raise ConfigError("its key file is empty", {"path": f"llm.{seat.name}.key_file"})
@@ -42,43 +44,45 @@ def key_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None
     return None
 
 
-def login_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Whose use a seat is: its endpoint, however its URL is written, and its key, wherever that is read. A
-    key that is not there is told by where it should be.
+def identify_login(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Return the endpoint and the key of a seat, to find seats that share a login.
+
+    The endpoint is normalized. A missing key is replaced by the place where it should be.
     """
     parts = urlsplit(seat.url)
-    usual = ":443" if parts.scheme == "https" else ":80"
-    endpoint = f"{parts.scheme}://{parts.netloc.lower().removesuffix(usual)}{parts.path.rstrip('/')}"
+    default_port = ":443" if parts.scheme == "https" else ":80"
+    endpoint = f"{parts.scheme}://{parts.netloc.lower().removesuffix(default_port)}{parts.path.rstrip('/')}"
     try:
-        return endpoint, key_of(seat, environ) or ""
+        return endpoint, read_key(seat, environ) or ""
     except ConfigError:
         return endpoint, f"{seat.key_env} {seat.key_file}"
 
 
-def api_of(seat: LlmSeat, key: Key) -> EndpointApi:
-    """The seat's endpoint in the API format that it speaks; nothing is sent yet."""
+def make_client(seat: LlmSeat, key: Key) -> ApiClient:
+    """Return the client for the seat's endpoint. It sends nothing yet."""
     provider = PROVIDERS.get(seat.provider or "")
-    return APIS[seat.api](
+    return CLIENTS[seat.api](
         seat.url,
         key,
         headers=seat.headers,
         silence=seat.silence,
         key_header=provider.key_header if provider else None,
-        usage_unrequested=provider is not None and provider.usage_unrequested,
+        rejects_usage_option=provider is not None and provider.rejects_usage_option,
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
 
 
-def opened(seat: LlmSeat) -> EndpointApi:
-    """The API format of a seat that is to work. A key in a file is read for each call: tokens that somebody renews
-    there last an hour. ConfigError: there is no key.
+def open_client(seat: LlmSeat) -> ApiClient:
+    """Return the client of a seat that starts to work. Raises ConfigError if the key is missing.
+
+    A key in a file is read again for each call, because tokens that are renewed there may last an hour.
     """
-    key = key_of(seat)
+    key = read_key(seat)
 
-    def fresh() -> str | None:
+    def read_current_key() -> str | None:
         try:
-            return key_of(seat)
+            return read_key(seat)
         except ConfigError as error:
-            raise SeatDegraded(f"The seat has no key any more: {error.message}", error.details) from None
+            raise SeatDegraded(f"The seat has lost its key: {error.message}", error.details) from None
 
-    return api_of(seat, key if seat.key_file is None else fresh)
+    return make_client(seat, key if seat.key_file is None else read_current_key)

@@ -1,4 +1,4 @@
-"""Whether an address is this very machine, whose models belong to the gpu profile."""
+"""Recognize URLs of this machine, whose models belong to the gpu profile."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 from urllib.parse import urlsplit
 
 
-def on_this_machine(url: str) -> bool:
-    """Whether `url` names this very machine: a loopback name or address, its own name, an address it has.
+def is_local_url(url: str) -> bool:
+    """Return whether `url` points to this machine: by loopback, by its name, or by one of its addresses.
 
-    Other names are not looked up: a probe must not hang on a name server.
+    Does not look up other names, because a probe must not hang on a name server.
     """
     host = (urlsplit(url).hostname or "").rstrip(".").lower()
-    own = socket.gethostname().lower()
-    if host == "localhost" or host.endswith(".localhost") or host in {own, f"{own}.local"}:
+    hostname = socket.gethostname().lower()
+    if host == "localhost" or host.endswith(".localhost") or host in {hostname, f"{hostname}.local"}:
         return True
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -26,8 +26,8 @@ def on_this_machine(url: str) -> bool:
         return True
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as own_socket:
-            own_socket.bind((str(address), 0))  # only an address of this machine can be bound
+        with socket.socket(family, socket.SOCK_DGRAM) as probe_socket:
+            probe_socket.bind((str(address), 0))  # binds only to an address of this machine
     except OSError:
         return False
     return True

@@ -1,6 +1,6 @@
-"""What a model's tokens cost: the operator's word first, else the price list of the package `genai-prices`.
+"""Look up prices of models in the price list of the package `genai-prices`.
 
-The package carries its list; nothing is fetched. It is imported only where a model is looked up.
+The package contains the list; nothing is downloaded. It is imported only when a model is looked up.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Price = float | None
 
 
 class Prices(BaseModel):
-    """Dollars a million tokens, as providers state them, which is micro-dollars a token; None: not known.
+    """Prices in dollars per million tokens, which equal micro-dollars per token. None if not known.
 
-    A kind of token without a price of its own costs what its direction does.
+    A kind of token without a price of its own has the price of its direction.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -48,12 +48,12 @@ class Tier(Prices):
 
 
 class Service(Prices):
-    """The prices of a whole call that the endpoint says it served as `name`: priority, flex or fast."""
+    """The prices of a whole call that the endpoint reports as served as `name`: priority, flex or fast."""
 
     name: str
 
 
-LISTED = {
+PRICE_LIST_FIELDS = {
     "price_in": "input_mtok",
     "price_out": "output_mtok",
     "price_cached": "cache_read_mtok",
@@ -63,11 +63,11 @@ LISTED = {
     "price_audio_in": "input_audio_mtok",
     "price_audio_out": "output_audio_mtok",
 }
-"""Each price by its name in the list."""
+"""The name in the list of each price."""
 
 
-class Listed(BaseModel):
-    """What the list has of one model."""
+class ListedPrices(BaseModel):
+    """The entry of one model in the list."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,51 +76,55 @@ class Listed(BaseModel):
     services: tuple[Service, ...] = ()
 
 
-def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, Listed]:
-    """The list's prices by model, for those that it has: of `provider` (the list's own id), else of whoever
-    answers at `url`. Another's model of the same name says nothing of what this endpoint charges.
+def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, ListedPrices]:
+    """Return the listed prices by model, of `provider` (its id in the list) or of the provider at `url`.
+
+    Models that the list does not have are missing. Prices of other providers do not count, even for a model
+    of the same name.
     """
-    snapshot, now = _snapshot(), datetime.datetime.now(datetime.UTC)
-    told: dict[str, Listed] = {}
+    snapshot, now = _load_snapshot(), datetime.datetime.now(datetime.UTC)
+    prices: dict[str, ListedPrices] = {}
     for name in names:
         try:
             _, model = snapshot.find_provider_model(name, None, provider, None if provider else url)
         except LookupError:
             continue
-        found = _listed(model.get_prices(now))
-        if found is not None:
-            told[name] = found.model_copy(update={"services": tuple(_services(model, now, found))})
-    return told
+        listed = _convert_price(model.get_prices(now))
+        if listed is not None:
+            prices[name] = listed.model_copy(update={"services": tuple(_list_services(model, now, listed))})
+    return prices
 
 
-def _snapshot() -> DataSnapshot:
-    """The package's list. It is read anew each time, in 50 ms, and let go with what is returned: the package
-    itself would keep it, 6 MB, for as long as the process lives.
+def _load_snapshot() -> DataSnapshot:
+    """Load the package's list, in about 50 ms.
+
+    The package itself would keep the list, 6 MB, in memory until the process ends.
     """
     from genai_prices.data_snapshot import DataSnapshot
 
-    found = importlib.util.find_spec("genai_prices.data")
-    assert found is not None
-    assert found.loader is not None
-    data = importlib.util.module_from_spec(found)
-    found.loader.exec_module(data)
+    spec = importlib.util.find_spec("genai_prices.data")
+    assert spec is not None
+    assert spec.loader is not None
+    data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(data)
     return DataSnapshot(providers=data.providers, from_auto_update=False)
 
 
-def _services(model: ModelInfo, now: datetime.datetime, usual: Listed) -> Iterator[Service]:
-    """The kinds of service that the list has other prices of: OpenAI says which in `service_tier`, Anthropic
-    in `speed`.
+def _list_services(model: ModelInfo, now: datetime.datetime, standard: ListedPrices) -> Iterator[Service]:
+    """Yield the service tiers with other prices than `standard`.
+
+    OpenAI names the tier in `service_tier`, Anthropic in `speed`.
     """
     for service in sorted(SERVICES):
-        found = _listed(model.get_prices(now, {"service_tier": service, "speed": service}))
-        if found is not None and found.prices != usual.prices:
-            yield Service(name=service, **found.prices)
+        listed = _convert_price(model.get_prices(now, {"service_tier": service, "speed": service}))
+        if listed is not None and listed.prices != standard.prices:
+            yield Service(name=service, **listed.prices)
 
 
-def _listed(listed: ModelPrice) -> Listed | None:
+def _convert_price(listed: ModelPrice) -> ListedPrices | None:
     base: dict[str, float] = {}
     above: dict[int, dict[str, float]] = {}
-    for name, key in LISTED.items():
+    for name, key in PRICE_LIST_FIELDS.items():
         price: Any = getattr(listed, key)
         if price is None:
             continue
@@ -128,9 +132,9 @@ def _listed(listed: ModelPrice) -> Listed | None:
             above.setdefault(tier.start, {})[name] = float(tier.price)
         base[name] = float(getattr(price, "base", price))
     if "price_in" not in base and "price_out" not in base:
-        return None  # priced by the picture, the minute or the page
-    tiers, known = [], base
+        return None  # priced by the image, the minute or the page
+    tiers, prices = [], base
     for start in sorted(above):
-        known = {**known, **above[start]}
-        tiers.append(Tier(above=start, **known))
-    return Listed(prices=base, tiers=tuple(tiers))
+        prices = {**prices, **above[start]}
+        tiers.append(Tier(above=start, **prices))
+    return ListedPrices(prices=base, tiers=tuple(tiers))

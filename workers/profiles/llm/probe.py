@@ -49,7 +49,7 @@ def probe(
         models = seat.models or listed.get(seat.name, ())
         if isinstance(models, str):
             missing.append(
-                f"Seat {seat.name!r}: cannot list the models of its endpoint ({models}); declare them in its table"
+                f"Seat {seat.name!r}: cannot list its endpoint's models ({models}); declare them in its table"
             )
         elif not models:
             missing.append(f"Seat {seat.name!r}: its endpoint lists no models")

@@ -26,11 +26,14 @@ from workers.profiles.llm.credentials import open_client
 from workers.profiles.llm.probe import KIND, probe
 from workers.profiles.llm.programs.backend import ProgramBackend
 from workers.profiles.llm.programs.program_seats import is_program_table
-from workers.profiles.llm.programs.seat_table import ProgramSeat, login
+from workers.profiles.llm.programs.seat_table import ProgramSeat, make_login
 
 
 class LlmProfile(Profile):
-    """A seat is one login at one endpoint or program. Its queues are its models, their families and `llm:any`."""
+    """A seat is one login at one endpoint or program.
+
+    Its queues are its models, their families and `llm:any`.
+    """
 
     kind: ClassVar[str] = KIND
     Capability: ClassVar[type[BaseModel]] = LlmCapability
@@ -60,11 +63,14 @@ class LlmProfile(Profile):
         return probe(config)
 
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
-        """Read the key and create the backend, which sends nothing yet. Raises ConfigError if the key is missing."""
+        """Read the key and create the backend, which sends nothing yet.
+
+        Raises ConfigError if the key is missing.
+        """
         assert isinstance(capability, LlmCapability)
         self._capability = capability
         if is_program_table(config):
-            self._backend = ProgramBackend(login(ProgramSeat.model_validate(config)))
+            self._backend = ProgramBackend(make_login(ProgramSeat.model_validate(config)))
         else:
             self._backend = open_client(LlmSeat.model_validate(config))
 

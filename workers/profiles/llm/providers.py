@@ -1,7 +1,6 @@
-"""Whose API a seat is at: what `provider = "mistral"` fills in, from each vendor's own API reference.
+"""The known providers of model APIs, and the defaults that `provider = "mistral"` sets in a seat's table.
 
-`environ` says which variables are read where a seat comes from the environment; the first key that is set is
-used. A vendor's own address stands in `url`; None: the operator's own, which the seats file must name.
+The values come from each vendor's own API reference.
 """
 
 from __future__ import annotations
@@ -17,23 +16,25 @@ ApiName = Literal["openai", "anthropic", "google"]
 
 @dataclass(frozen=True)
 class Provider:
-    """One provider.
+    """A provider of a model API.
 
-    `listed`: its id in the price list, None where it charges nothing by the token. `states_cost`: each answer
-    says what it cost. `key_header`: where the key goes, where that is not what its API format says. `lists` False:
-    it has no list of models to ask. `usage_unasked`: a stream says what it used without being asked, and
-    being asked is an error.
+    `url` is None if every operator has an address of their own, which the seats file must name. `keys` are
+    the environment variables of the key; the first one that is set is used. `price_list_id` is the id in the
+    price list, None if the provider does not charge by the token. `states_cost` is true if each answer states
+    its cost. `key_header` is the header of the key, if not that of the API format. `lists_models` is false if
+    there is no list of models to ask for. `rejects_usage_option` is true if streams state their usage unasked
+    and asking is an error.
     """
 
     name: str
     url: str | None
     api: ApiName = "openai"
     keys: tuple[str, ...] = ()
-    listed: str | None = None
+    price_list_id: str | None = None
     states_cost: bool = False
     key_header: str | None = None
-    lists: bool = True
-    usage_unrequested: bool = False
+    lists_models: bool = True
+    rejects_usage_option: bool = False
 
 
 PROVIDERS = {
@@ -42,13 +43,13 @@ PROVIDERS = {
         Provider(
             "anthropic", "https://api.anthropic.com/v1", "anthropic", ("ANTHROPIC_API_KEY",), "anthropic"
         ),
-        Provider("openai", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), listed="openai"),
+        Provider("openai", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), price_list_id="openai"),
         Provider(
             "mistral",
             "https://api.mistral.ai/v1",
             keys=("MISTRAL_API_KEY",),
-            listed="mistral",
-            usage_unrequested=True,
+            price_list_id="mistral",
+            rejects_usage_option=True,
         ),
         Provider(
             "google",
@@ -57,29 +58,40 @@ PROVIDERS = {
             ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
             "google",
         ),
-        # its address has the project and the region, its key is a token of an hour or so
-        Provider("vertex", None, "google", ("VERTEX_AI_TOKEN",), "google", lists=False),
-        Provider("groq", "https://api.groq.com/openai/v1", keys=("GROQ_API_KEY",), listed="groq"),
+        # its address contains the project and the region, its key is a token that lasts about an hour
+        Provider("vertex", None, "google", ("VERTEX_AI_TOKEN",), "google", lists_models=False),
+        Provider("groq", "https://api.groq.com/openai/v1", keys=("GROQ_API_KEY",), price_list_id="groq"),
         Provider(
             "openrouter",
             "https://openrouter.ai/api/v1",
             keys=("OPENROUTER_API_KEY",),
-            listed="openrouter",
+            price_list_id="openrouter",
             states_cost=True,
         ),
         Provider(
-            "azure", None, keys=("AZURE_OPENAI_API_KEY",), listed="azure", key_header="api-key", lists=False
+            "azure",
+            None,
+            keys=("AZURE_OPENAI_API_KEY",),
+            price_list_id="azure",
+            key_header="api-key",
+            lists_models=False,
         ),
-        Provider("deepseek", "https://api.deepseek.com/v1", keys=("DEEPSEEK_API_KEY",), listed="deepseek"),
-        Provider("together", "https://api.together.ai/v1", keys=("TOGETHER_API_KEY",), listed="together"),
+        Provider(
+            "deepseek", "https://api.deepseek.com/v1", keys=("DEEPSEEK_API_KEY",), price_list_id="deepseek"
+        ),
+        Provider(
+            "together", "https://api.together.ai/v1", keys=("TOGETHER_API_KEY",), price_list_id="together"
+        ),
         Provider(
             "fireworks",
             "https://api.fireworks.ai/inference/v1",
             keys=("FIREWORKS_API_KEY",),
-            listed="fireworks",
+            price_list_id="fireworks",
         ),
-        Provider("xai", "https://api.x.ai/v1", keys=("XAI_API_KEY",), listed="x-ai"),
-        Provider("cerebras", "https://api.cerebras.ai/v1", keys=("CEREBRAS_API_KEY",), listed="cerebras"),
+        Provider("xai", "https://api.x.ai/v1", keys=("XAI_API_KEY",), price_list_id="x-ai"),
+        Provider(
+            "cerebras", "https://api.cerebras.ai/v1", keys=("CEREBRAS_API_KEY",), price_list_id="cerebras"
+        ),
         Provider("vllm", None),
         Provider("ollama", None),
         Provider("lmstudio", None),
@@ -87,17 +99,17 @@ PROVIDERS = {
 }
 
 
-def provider_of(name: str, path: str) -> Provider:
-    """The provider called `name`; ConfigError with the nearest name where there is none, at `path`."""
-    found = PROVIDERS.get(name)
-    if found is not None:
-        return found
-    near = difflib.get_close_matches(name.lower(), PROVIDERS, 1, 0.5)
+def find_provider(name: str, path: str) -> Provider:
+    """Return the provider `name`. Raises ConfigError at `path` that suggests the closest name."""
+    provider = PROVIDERS.get(name)
+    if provider is not None:
+        return provider
+    matches = difflib.get_close_matches(name.lower(), PROVIDERS, 1, 0.5)
     raise ConfigError(
-        f"There is no provider {name!r}",
+        f"Unknown provider {name!r}",
         {
             "path": path,
             "expected": "one of " + ", ".join(sorted(PROVIDERS)),
-            "fix": f'write "{near[0]}"' if near else "leave 'provider' out, and give url and API format",
+            "fix": f'use "{matches[0]}"' if matches else "replace 'provider' by url and api",
         },
     )

@@ -1,25 +1,25 @@
-"""Runs a stage at an llm seat: at its endpoint, or by its program."""
+"""Run a stage on an llm seat: at its endpoint, or with its program."""
 
 from __future__ import annotations
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
-from workers.model_apis import running, stages
-from workers.model_apis.accounting import AccountedContext
-from workers.model_apis.forwarding import Speaker
-from workers.profiles.llm.accounting import charged
+from workers.model_apis import stage_runner, stages
+from workers.model_apis.backend import Backend
+from workers.model_apis.priced_context import PricedContext
 from workers.profiles.llm.capability import LlmCapability
+from workers.profiles.llm.costs import add_cost
 
 
-def run(
-    stage: StageCall, value: Json, context: StageContext, api: Speaker, capability: LlmCapability
+def run_stage(
+    stage: StageCall, value: Json, context: StageContext, backend: Backend, capability: LlmCapability
 ) -> Json:
-    """Run `stage` with the seat's model that it asks for.
+    """Run `stage` on the seat's model that it names, and return its output.
 
-    Inputs and outputs: `workers.model_apis.stages` and `workers.model_apis.request`.
+    `workers.model_apis.stages` and `workers.model_apis.api_request` describe inputs and outputs.
     """
-    asked = running.read(stage, value)
-    model = stages.choose(stage, asked, capability.models)
+    request = stage_runner.parse_stage_input(stage, value)
+    model = stages.choose_model(stage, request, capability.models)
     context.check()
-    accounted = AccountedContext(context, lambda usage: charged(usage, model, capability))
-    return running.run(asked, model.name, accounted, api)
+    priced = PricedContext(context, lambda usage: add_cost(usage, model, capability))
+    return stage_runner.run_request(request, model.name, priced, backend)

@@ -6,7 +6,13 @@ import pytest
 
 from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
-from workers.model_apis.demand import describe_model_shortfall, parse_llm_demand, list_llm_queues, find_models, filter_models
+from workers.model_apis.demand import (
+    describe_model_shortfall,
+    filter_models,
+    find_models,
+    list_llm_queues,
+    parse_llm_demand,
+)
 from workers.model_apis.model_catalogue import ModelOffer
 
 GPT4 = ModelOffer(name="gpt-4", families=("gpt",), context=8192)
@@ -49,7 +55,13 @@ def test_a_context_that_is_no_number_of_tokens(context: object):
 
 
 def test_exact_names_first_then_families_then_any():
-    assert list_llm_queues([GPT4, TURBO]) == ["llm:gpt-4", "llm:gpt-4-turbo", "llm:gpt", "llm:fast", "llm:any"]
+    assert list_llm_queues([GPT4, TURBO]) == [
+        "llm:gpt-4",
+        "llm:gpt-4-turbo",
+        "llm:gpt",
+        "llm:fast",
+        "llm:any",
+    ]
     assert list_llm_queues([]) == []
 
 
@@ -75,17 +87,19 @@ def test_context_and_embeddings_narrow():
     assert filter_models(vectors, [GPT4, EMBED]) == [EMBED]
 
 
-def test_what_a_seats_models_lack_is_told_in_words():
-    def told(**fields: object) -> str:
+def test_the_shortfall_of_a_seats_models_in_words():
+    def shortfall(**fields: object) -> str:
         demand = parse_llm_demand(llm(**fields))
         assert demand is not None
         return describe_model_shortfall(demand, [GPT4, EMBED])
 
-    assert told(model="gpt-4") == told(embeddings=True) == told(model="gpt", context=8192) == ""
-    assert told(model="gpt-4", embeddings=True) == "it has no model of that name that gives embeddings"
-    assert told(model="gpt-4", context=8193) == "its context is 8192 tokens"
-    assert told(embeddings=True, context=8193) == "its context is 8192 tokens"
-    assert told(model="gpt-5") == "it does not serve llm:gpt-5"
+    assert (
+        shortfall(model="gpt-4") == shortfall(embeddings=True) == shortfall(model="gpt", context=8192) == ""
+    )
+    assert shortfall(model="gpt-4", embeddings=True) == "its model of that name has no embeddings"
+    assert shortfall(model="gpt-4", context=8193) == "its context is 8192 tokens"
+    assert shortfall(embeddings=True, context=8193) == "its context is 8192 tokens"
+    assert shortfall(model="gpt-5") == "it does not serve llm:gpt-5"
 
 
 def test_several_models_are_links_the_best_first():

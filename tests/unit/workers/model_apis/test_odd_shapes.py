@@ -13,9 +13,9 @@ import pytest
 from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
-from workers.model_apis.forwarding import pass_on
-from workers.model_apis.request import ask
-from workers.model_apis.running import read, run
+from workers.model_apis.api_request import parse_api_request
+from workers.model_apis.forwarding import forward_request
+from workers.model_apis.stage_runner import parse_stage_input, run_request
 
 STAGE = StageCall(id="s", name="llm_api_request", path="$", implementation="llm:api_request")
 JUNK = [
@@ -153,7 +153,7 @@ def broken(value: Any, chance: random.Random) -> Any:
 class Seat:
     """Sends what it was given."""
 
-    strict = False
+    is_strict = False
 
     def __init__(self, api: str, answer: Any, events: list[Any]) -> None:
         self.api = api
@@ -166,7 +166,7 @@ class Seat:
     def stream(self, path: str, body: dict[str, Any], context: StageContext) -> Generator[dict[str, Any]]:
         yield from (event for event in self.events if isinstance(event, dict))
 
-    def malformed(self, reason: str) -> SeatUnavailable:
+    def make_format_error(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(reason)
 
 
@@ -193,7 +193,9 @@ def test_every_odd_shape_is_told_as_an_error(api: str, asked: str, path: str, bo
         pieces: list[Any] = []
         context = StageContext(emit=pieces.append if chance.random() < 0.5 else None)
         try:
-            made = pass_on(ask(STAGE, {"api": asked, "path": path, "body": told}), "m", context, seat)
+            made = forward_request(
+                parse_api_request(STAGE, {"api": asked, "path": path, "body": told}), "m", context, seat
+            )
         except GridError:
             errors += 1
             continue
@@ -224,7 +226,7 @@ def test_so_it_is_for_the_stages_of_a_model(api: str, streaming: bool, implement
         seat = Seat(api, broken(answer, chance), broken(events, chance))
         context = StageContext(emit=(lambda piece: None) if streaming else None)
         try:
-            json.dumps(run(read(call, value), "m", context, seat), allow_nan=False)
+            json.dumps(run_request(parse_stage_input(call, value), "m", context, seat), allow_nan=False)
         except GridError:
             errors += 1
             continue

@@ -8,8 +8,15 @@ import pytest
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol.models import Effect, StageCall, Usage
-from workers.model_apis.models import ModelOffer
-from workers.model_apis.stages import Answer, Endpoint, choose, estimate, request, vectors
+from workers.model_apis.model_catalogue import ModelOffer
+from workers.model_apis.stages import (
+    AnswerBuilder,
+    Endpoint,
+    choose_model,
+    estimate_usage,
+    extract_vectors,
+    parse_request,
+)
 
 A = ModelOffer(name="a-1", families=("a",))
 B = ModelOffer(name="b-1", families=("b",), embeddings=True)
@@ -42,20 +49,20 @@ def llm(model: str) -> Effect:
 )
 def test_a_wrong_input_names_its_field(implementation: str, value: Any, field: str):
     with pytest.raises(StageError) as caught:
-        request(call(implementation), value)
+        parse_request(call(implementation), value)
     assert caught.value.path == f"$.body.input.{field}"
 
 
 @pytest.mark.parametrize("value", [None, 3, True])
 @pytest.mark.parametrize("implementation", ["llm:complete", "llm:chat", "llm:embed"])
 def test_an_input_that_is_no_record(implementation: str, value: Any):
-    with pytest.raises(StageError, match="not a record"):
-        request(call(implementation), value)
+    with pytest.raises(StageError, match="not an object"):
+        parse_request(call(implementation), value)
 
 
 def test_an_implementation_that_no_model_runs():
     with pytest.raises(StageError, match="llm:dream") as caught:
-        request(call("llm:dream"), {})
+        parse_request(call("llm:dream"), {})
     assert "llm:chat" in str(caught.value.expected)
 
 
@@ -68,20 +75,20 @@ def test_an_input_that_config_wrapped(key: str):
         ("llm:chat", messages, {"messages": messages}),
         ("llm:embed", ["x"], {"input": ["x"]}),
     ]:
-        bare = request(call(implementation), value)
-        wrapped = request(call(implementation), {key: value, "max_tokens": 5, "temperature": None})
+        bare = parse_request(call(implementation), value)
+        wrapped = parse_request(call(implementation), {key: value, "max_tokens": 5, "temperature": None})
         assert bare.body == body
         assert wrapped.body == {**body, "max_tokens": 5}
 
 
 def test_a_system_text_leads_the_messages():
-    asked = request(call("llm:chat"), {"messages": "x", "system": "be brief"})
+    asked = parse_request(call("llm:chat"), {"messages": "x", "system": "be brief"})
     assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
 
 
 def test_the_body_is_the_input_without_what_the_api_sets():
     told = {"prompt": "x", "model": "a", "stream": True, "stream_options": {}, "n": 1, "top_k": 3}
-    asked = request(call("llm:complete"), told)
+    asked = parse_request(call("llm:complete"), told)
     assert asked.endpoint is Endpoint.CHAT
     assert asked.body == {"messages": [{"role": "user", "content": "x"}], "top_k": 3}
     assert asked.model == "a"
@@ -101,7 +108,7 @@ def test_the_body_is_the_input_without_what_the_api_sets():
 )
 def test_the_model_is_what_both_effect_and_input_allow(effects: list[Effect], asked: Any, chosen: str):
     stage = call("llm:complete", *effects)
-    assert choose(stage, request(stage, {"prompt": "x", "model": asked}), [A, B]).name == chosen
+    assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [A, B]).name == chosen
 
 
 @pytest.mark.parametrize("asked", [None, "any", "a-1", "b", ["a-1", "b"], [{"model": "a-1"}, "b"]])
@@ -109,70 +116,70 @@ def test_the_model_is_what_both_effect_and_input_allow(effects: list[Effect], as
 def test_of_several_models_that_of_the_queue_it_was_taken_from(asked: Any, queue: str, chosen: str):
     effect = Effect(effect="Llm", model=["a-1", "b"])
     stage = call("llm:complete", effect).model_copy(update={"queue": queue})
-    assert choose(stage, request(stage, {"prompt": "x", "model": asked}), [B, A]).name == chosen
+    assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [B, A]).name == chosen
 
 
 def test_an_input_that_names_none_of_several_models_is_the_stages_fault():
     stage = call("llm:complete", Effect(effect="Llm", model=["a-1", "c"]))
     stage = stage.model_copy(update={"queue": "llm:a-1"})
     with pytest.raises(StageError, match="'b-1'"):
-        choose(stage, request(stage, {"prompt": "x", "model": "b-1"}), [A, B])
+        choose_model(stage, parse_request(stage, {"prompt": "x", "model": "b-1"}), [A, B])
 
 
 def test_an_input_against_its_effect_is_the_stages_fault():
     stage = call("llm:complete", llm("b"))
     with pytest.raises(StageError, match="'a-1'") as caught:
-        choose(stage, request(stage, {"prompt": "x", "model": "a-1"}), [A, B])
+        choose_model(stage, parse_request(stage, {"prompt": "x", "model": "a-1"}), [A, B])
     assert '"model": "a-1"' in str(caught.value.fix)
 
 
 def test_an_effect_that_this_seat_does_not_meet_is_the_seats_fault():
     stage = call("llm:complete", llm("c"))
     with pytest.raises(SeatUnavailable):
-        choose(stage, request(stage, "x"), [A, B])
+        choose_model(stage, parse_request(stage, "x"), [A, B])
 
 
 def test_embeddings_prefer_a_model_that_has_them():
     stage = call("llm:embed", llm("any"))
-    assert choose(stage, request(stage, "x"), [A, B]) == B
+    assert choose_model(stage, parse_request(stage, "x"), [A, B]) == B
 
 
 def test_an_answer_without_stated_usage_counts_its_request_and_its_pieces():
-    answer = Answer({"messages": [{"role": "user", "content": "u" * 396}]})
-    assert answer.spent() == Usage()
+    answer = AnswerBuilder({"messages": [{"role": "user", "content": "u" * 396}]})
+    assert answer.compute_usage() == Usage()
     for word in ("a", "b", ""):
         answer.add({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
-    assert answer.spent() == Usage(tokens_in=101, tokens_out=2)
+    assert answer.compute_usage() == Usage(tokens_in=101, tokens_out=2)
     answer.add({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})
-    assert answer.spent() == Usage(tokens_in=9, tokens_out=5)
+    assert answer.compute_usage() == Usage(tokens_in=9, tokens_out=5)
 
 
 def test_a_whole_answer_without_stated_usage_is_more_than_a_piece():
-    answer = Answer({"prompt": "p" * 40})
-    answer.add({"choices": [{"text": "w" * 80, "finish_reason": "stop"}]}, whole=True)
-    assert answer.spent() == Usage(tokens_in=11, tokens_out=21)
+    answer = AnswerBuilder({"prompt": "p" * 40})
+    answer.add({"choices": [{"text": "w" * 80, "finish_reason": "stop"}]}, is_complete=True)
+    assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=21)
 
 
 def test_thoughts_and_calls_of_tools_are_pieces_too():
-    answer = Answer({"prompt": "p" * 40})
+    answer = AnswerBuilder({"prompt": "p" * 40})
     part = {"index": None, "id": "t1", "function": {"name": "f", "arguments": ""}}
     for delta in ({"reasoning_content": "hm"}, {"tool_calls": [part]}, {"role": "assistant", "content": ""}):
         answer.add({"choices": [{"delta": delta}]})
-    assert answer.spent() == Usage(tokens_in=11, tokens_out=2)
+    assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=2)
     assert answer.message["tool_calls"][0]["function"]["name"] == "f", "its place is that in its list"
-    answer = Answer({"prompt": "p" * 40})
+    answer = AnswerBuilder({"prompt": "p" * 40})
     called = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "a" * 79}}]}
-    answer.add({"choices": [{"message": called}]}, whole=True)
-    assert answer.spent() == Usage(tokens_in=11, tokens_out=21)
+    answer.add({"choices": [{"message": called}]}, is_complete=True)
+    assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=21)
 
 
 def test_other_parts_of_a_message_are_kept():
-    answer = Answer({})
+    answer = AnswerBuilder({})
     answer.add({"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]})
     answer.add(
         {"choices": [{"delta": {"reasoning_content": "m", "content": "yes"}, "finish_reason": "stop"}]}
     )
-    assert answer.output("llm:chat") == {
+    assert answer.build_output("llm:chat") == {
         "role": "assistant",
         "content": "yes",
         "reasoning_content": "hmm",
@@ -182,12 +189,12 @@ def test_other_parts_of_a_message_are_kept():
 
 def test_vectors_follow_their_index():
     response = {"data": [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]}
-    assert vectors(response, one=False) == [[1.0], [2.0]]
+    assert extract_vectors(response, is_single=False) == [[1.0], [2.0]]
 
 
 def test_an_estimate_counts_text_and_the_longest_answer():
     stage = call("llm:chat")
     message = {"role": "user", "content": "x" * 4000}
-    assert estimate(stage, {"messages": [message], "max_tokens": 50}).tokens == 1000 + 1 + 1 + 50
-    assert estimate(call("llm:embed"), "x" * 400).tokens == 101
-    assert estimate(call("bench:echo"), "x").tokens == 0
+    assert estimate_usage(stage, {"messages": [message], "max_tokens": 50}).tokens == 1000 + 1 + 1 + 50
+    assert estimate_usage(call("llm:embed"), "x" * 400).tokens == 101
+    assert estimate_usage(call("bench:echo"), "x").tokens == 0

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from gridq.protocol.models import Usage
-from workers.model_apis.anthropic.events import MessageEvents
 from workers.model_apis.anthropic.from_chat import CompletionChunks
+from workers.model_apis.openai.answers import MessageEvents
 from workers.model_apis.usage import (
-    MOST_TOKENS,
-    anthropic_usage,
-    as_anthropic,
-    as_openai,
-    filled,
-    openai_usage,
+    MAX_TOKENS,
+    complete_usage,
+    format_anthropic_usage,
+    format_openai_usage,
+    parse_anthropic_usage,
+    parse_openai_usage,
 )
 
 CHAT: dict[str, Any] = {
@@ -36,7 +36,7 @@ MESSAGE: dict[str, Any] = {
 
 
 def test_a_chats_parts_are_counted_and_none_is_counted_twice():
-    assert openai_usage(CHAT) == Usage(
+    assert parse_openai_usage(CHAT) == Usage(
         tokens_in=100,
         tokens_out=50,
         tokens_cached=60,
@@ -48,7 +48,7 @@ def test_a_chats_parts_are_counted_and_none_is_counted_twice():
 
 
 def test_a_messages_input_is_the_sum_of_what_it_states_apart():
-    assert anthropic_usage(MESSAGE) == Usage(
+    assert parse_anthropic_usage(MESSAGE) == Usage(
         tokens_in=100,
         tokens_out=50,
         tokens_cached=60,
@@ -60,14 +60,16 @@ def test_a_messages_input_is_the_sum_of_what_it_states_apart():
 
 def test_what_is_written_to_the_cache_may_be_stated_by_how_long_it_is_kept_alone():
     told = {key: value for key, value in MESSAGE.items() if key != "cache_creation_input_tokens"}
-    assert anthropic_usage(told) == anthropic_usage(MESSAGE)
+    assert parse_anthropic_usage(told) == parse_anthropic_usage(MESSAGE)
 
 
-@pytest.mark.parametrize("used", [openai_usage(CHAT), anthropic_usage(MESSAGE), Usage(tokens_in=3)])
+@pytest.mark.parametrize(
+    "used", [parse_openai_usage(CHAT), parse_anthropic_usage(MESSAGE), Usage(tokens_in=3)]
+)
 def test_each_api_tells_it_so_that_it_is_read_back_whole(used: Usage):
-    assert openai_usage(as_openai(used)) == used
+    assert parse_openai_usage(format_openai_usage(used)) == used
     heard = used.model_copy(update={"tokens_audio_in": 0, "tokens_audio_out": 0})  # Messages has no audio
-    assert anthropic_usage(as_anthropic(used)) == heard
+    assert parse_anthropic_usage(format_anthropic_usage(used)) == heard
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_each_api_tells_it_so_that_it_is_read_back_whole(used: Usage):
     ],
 )
 def test_odd_ways_of_stating_it(stated: Any, used: Usage):
-    assert openai_usage(stated) == used
+    assert parse_openai_usage(stated) == used
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_odd_ways_of_stating_it(stated: Any, used: Usage):
         ({"prompt_tokens": -10, "completion_tokens": -5}, (7, 3)),
         ({"prompt_tokens": True, "completion_tokens": float("nan")}, (7, 3)),
         ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, (7, 3)),
-        ({"prompt_tokens": 10**30, "completion_tokens": MOST_TOKENS}, (7, 3)),
+        ({"prompt_tokens": 10**30, "completion_tokens": MAX_TOKENS}, (7, 3)),
         ({"prompt_tokens": 10.0, "completion_tokens": 5.0}, (10, 5)),
         ({"completion_tokens": 5}, (7, 5)),
         ({"prompt_tokens": 10}, (10, 3)),
@@ -132,14 +134,16 @@ def test_odd_ways_of_stating_it(stated: Any, used: Usage):
     ],
 )
 def test_what_is_not_stated_is_counted_by_rule_of_thumb(stated: Any, used: tuple[int, int]):
-    found = openai_usage(filled(stated, lambda: 7, 3))
+    found = parse_openai_usage(complete_usage(stated, lambda: 7, 3))
     assert (found.tokens_in, found.tokens_out) == used
 
 
 def test_what_is_stated_is_handed_on_as_it_is():
-    assert filled(CHAT, lambda: 7, 3) == CHAT
-    assert filled({"prompt_tokens": 9, "completion_tokens": 0}, lambda: 7, 0)["completion_tokens"] == 0
-    assert filled({"cost": 0.5}, lambda: 7, 3)["cost"] == 0.5
+    assert complete_usage(CHAT, lambda: 7, 3) == CHAT
+    assert (
+        complete_usage({"prompt_tokens": 9, "completion_tokens": 0}, lambda: 7, 0)["completion_tokens"] == 0
+    )
+    assert complete_usage({"cost": 0.5}, lambda: 7, 3)["cost"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -147,17 +151,17 @@ def test_what_is_stated_is_handed_on_as_it_is():
     [("priority", "priority"), ("flex", "flex"), ("default", ""), ("auto", ""), (None, ""), (["flex"], "")],
 )
 def test_the_kind_of_service_counts_where_it_is_charged_otherwise(told: Any, service: str):
-    assert openai_usage(CHAT, told).service == service
-    assert anthropic_usage({**MESSAGE, "speed": told}).service == service
+    assert parse_openai_usage(CHAT, told).service == service
+    assert parse_anthropic_usage({**MESSAGE, "speed": told}).service == service
 
 
 def test_the_last_chunk_and_the_last_event_tell_it_in_their_apis_names():
     chunks = CompletionChunks({"model": "m"})
     begun = {**MESSAGE, "output_tokens": 1, "output_tokens_details": None}
-    chunks.add({"type": "message_start", "message": {"id": "1", "usage": begun}})
+    chunks.add_event({"type": "message_start", "message": {"id": "1", "usage": begun}})
     stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
     told = {"output_tokens": 50, "output_tokens_details": {"thinking_tokens": 20}}
-    last = chunks.add({**stop, "usage": told})[-1]
+    last = chunks.add_event({**stop, "usage": told})[-1]
     assert last["usage"] == {
         "prompt_tokens": 100,
         "completion_tokens": 50,
@@ -172,7 +176,7 @@ def test_the_last_chunk_and_the_last_event_tell_it_in_their_apis_names():
 
     events = MessageEvents({"model": "m"})
     head = {"id": "1", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
-    assert list(events.add(head))
-    assert list(events.add({"choices": [], "usage": last["usage"]})) == []
+    assert list(events.add_chunk(head))
+    assert list(events.add_chunk({"choices": [], "usage": last["usage"]})) == []
     end = list(events.end())[-2]
     assert end["usage"] == MESSAGE

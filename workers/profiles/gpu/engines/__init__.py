@@ -1,4 +1,4 @@
-"""The local engines and the choice between them."""
+"""The local engines, and the choice between them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from workers.profiles.gpu.engines.base import Engine
 
-VARIABLE = "GRIDQ_ENGINE"
+ENGINE_VARIABLE = "GRIDQ_ENGINE"
 PACKAGES = {"llama_cpp": "llama-cpp-python", "xllamacpp": "xllamacpp"}
-"""The engines in order of preference, each with the package that brings it."""
+"""The engines in order of preference, each with its package."""
 
 
-def make(name: str) -> Engine:
-    """The engine `name`, not loaded yet; ImportError where its package is not installed."""
+def create_engine(name: str) -> Engine:
+    """Return the engine `name`, without a model. Raises ImportError if its package is not installed."""
     if name == "llama_cpp":
         from workers.profiles.gpu.engines.llama_cpp import LlamaCppEngine
 
@@ -27,39 +27,40 @@ def make(name: str) -> Engine:
     raise ValueError(name)
 
 
-def installed(name: str) -> bool:
-    """Whether the engine's package is there; it is not imported."""
+def is_installed(name: str) -> bool:
+    """Return whether the engine's package is installed, without importing it."""
     return importlib.util.find_spec(name) is not None
 
 
-def version(name: str) -> str:
+def read_version(name: str) -> str:
+    """Return the installed version of the engine's package."""
     try:
         return importlib.metadata.version(PACKAGES[name])
     except importlib.metadata.PackageNotFoundError:
         return "of unknown version"
 
 
-def choose(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
-    """The engine to use, by GRIDQ_ENGINE or the first that is installed, and a sentence on why.
+def choose_engine(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
+    """Return the engine to use (GRIDQ_ENGINE, else the first installed one, else None), and a note about it.
 
-    ConfigError: GRIDQ_ENGINE names no engine, or one that is not installed.
+    Raises ConfigError if GRIDQ_ENGINE names no engine, or one that is not installed.
     """
-    wanted = environ.get(VARIABLE, "").strip()
+    wanted = environ.get(ENGINE_VARIABLE, "").strip()
     if wanted:
-        if wanted not in PACKAGES or not installed(wanted):
+        if wanted not in PACKAGES or not is_installed(wanted):
             from gridq.errors import ConfigError
 
-            known = wanted in PACKAGES
+            is_known = wanted in PACKAGES
             raise ConfigError(
-                f"The engine {wanted!r} is not installed" if known else f"{wanted!r} is no engine",
+                f"The engine {wanted!r} is not installed" if is_known else f"Unknown engine {wanted!r}",
                 {
-                    "path": VARIABLE,
+                    "path": ENGINE_VARIABLE,
                     "expected": "one of " + ", ".join(PACKAGES),
-                    "fix": f"pip install {PACKAGES[wanted]}" if known else f"use {next(iter(PACKAGES))!r}",
+                    "fix": f"pip install {PACKAGES[wanted]}" if is_known else f"use {next(iter(PACKAGES))!r}",
                 },
             )
-        return wanted, f"{wanted} {version(wanted)}, by {VARIABLE}"
+        return wanted, f"{wanted} {read_version(wanted)}, set by {ENGINE_VARIABLE}"
     for name in PACKAGES:
-        if installed(name):
-            return name, f"{name} {version(name)}"
-    return None, "No engine for models is installed: pip install xllamacpp or llama-cpp-python"
+        if is_installed(name):
+            return name, f"{name} {read_version(name)}"
+    return None, "No engine for models is installed; run: pip install xllamacpp (or llama-cpp-python)"

@@ -1,6 +1,6 @@
-"""What a local engine must do. It runs in a child process of its own, one model a process.
+"""The base class of local engines. An engine runs in a child process, one model per process.
 
-This module and the engines import nothing of the core, so that a child stays small.
+This module and the engines import nothing from the core, so that a child stays small.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 Chunk = dict[str, Any]
-"""One OpenAI-shaped chunk: `{"choices": [{"delta"|"text", "finish_reason"}]}`, at the end one with `usage`.
-"""
+"""A chunk of the OpenAI API format: `{"choices": [{"delta"|"text", "finish_reason"}]}`, the last with `usage`."""
 
-Take = Callable[[Chunk], bool]
-"""Takes a chunk; True: stop, nobody wants the rest."""
+ChunkSink = Callable[[Chunk], bool]
+"""A function that takes a chunk. It returns True to stop the generation."""
 
 
 class EngineError(Exception):
-    """The engine cannot do it: no device, no memory, a fault of its own."""
+    """The engine failed: no device, no memory, or an internal error."""
 
 
 class NotAModel(EngineError):
-    """The file is no model that this engine can load."""
+    """The engine cannot load the file as a model."""
 
 
 class NoDevice(EngineError):
@@ -30,14 +29,14 @@ class NoDevice(EngineError):
 
 
 class BadRequest(Exception):
-    """The request is wrong; another seat would refuse it as well."""
+    """The request is wrong. Another seat would reject it, too."""
 
 
 class Engine(ABC):
     """One loaded model.
 
-    `concurrency` is how many requests it truly serves at once: where it is more than 1, `generate` may be called by
-    as many threads.
+    `concurrency` is how many requests it runs at once. If it is more than 1, as many threads may call
+    `generate`.
     """
 
     name: ClassVar[str]
@@ -55,23 +54,24 @@ class Engine(ABC):
         embeddings: bool,
         scratch: str,
     ) -> None:
-        """Load the model. `context` tokens each of `concurrency` requests; `gpu_layers` -1: all, 0: none on a GPU.
+        """Load the model at `path`.
 
-        `scratch` is an empty private directory. NotAModel: the file; EngineError: anything else.
+        Each of `concurrency` requests has `context` tokens. `gpu_layers` is the number of layers on the GPU,
+        -1 for all. `scratch` is an empty private directory. Raises NotAModel for a wrong file, and
+        EngineError for anything else.
         """
 
     @abstractmethod
-    def generate(self, endpoint: str, body: dict[str, Any], take: Take) -> None:
-        """Answer `body` at `endpoint` (`chat/completions`, `completions`), each chunk to `take` as it is
-        made.
+    def generate(self, endpoint: str, body: dict[str, Any], send: ChunkSink) -> None:
+        """Answer `body` at `endpoint` (`chat/completions`, `completions`). Pass each chunk to `send`.
 
-        The last chunk carries `usage`. BadRequest, EngineError.
+        The last chunk has `usage`. Raises BadRequest and EngineError.
         """
 
     @abstractmethod
     def embed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The embeddings of `body["input"]`, OpenAI-shaped. BadRequest, EngineError."""
+        """Return the embeddings of `body["input"]`. Raises BadRequest and EngineError."""
 
     @abstractmethod
-    def backends(self) -> list[str]:
-        """What the installed engine can compute on: `cpu`, and `cuda` or `metal` if built for them."""
+    def list_backends(self) -> list[str]:
+        """Return what the installed engine supports: `cpu`, and `cuda` or `metal` if it is built for them."""

@@ -1,4 +1,4 @@
-"""llama-cpp-python: llama.cpp by ctypes, one request at a time."""
+"""The engine llama-cpp-python: llama.cpp through ctypes, one request at a time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import inspect
 import threading
 from typing import Any, ClassVar
 
-from workers.profiles.gpu.engines.base import BadRequest, Engine, EngineError, NoDevice, NotAModel, Take
+from workers.profiles.gpu.engines.base import BadRequest, ChunkSink, Engine, EngineError, NoDevice, NotAModel
 
 
 class LlamaCppEngine(Engine):
-    """A `Llama` object is not made for two threads: a lock keeps requests apart, and one slot is what is
-    offered.
-    """
+    """Runs one request at a time under a lock, because a `Llama` object is not thread-safe."""
 
     name: ClassVar[str] = "llama_cpp"
 
@@ -34,8 +32,8 @@ class LlamaCppEngine(Engine):
         embeddings: bool,
         scratch: str,
     ) -> None:
-        if gpu_layers and self.backends() == ["cpu"]:
-            raise NoDevice("the installed llama-cpp-python was built for the CPU alone")
+        if gpu_layers and self.list_backends() == ["cpu"]:
+            raise NoDevice("the installed llama-cpp-python supports only the CPU")
         self._settings = {
             "model_path": path,
             "n_ctx": context,
@@ -43,57 +41,58 @@ class LlamaCppEngine(Engine):
             "n_threads": threads,
             "verbose": False,
         }
-        self._model = self._open()
+        self._model = self._open_model()
         self._embeddings = embeddings
 
-    def _open(self, **more: Any) -> Any:
+    def _open_model(self, **options: Any) -> Any:
         import llama_cpp
 
         try:
-            return llama_cpp.Llama(**self._settings, **more)
+            return llama_cpp.Llama(**self._settings, **options)
         except ValueError as exc:  # "Failed to load model from file"
             raise NotAModel(str(exc)) from None
         except (RuntimeError, OSError, AssertionError) as exc:
             raise EngineError(f"{type(exc).__name__}: {exc}") from None
 
-    def generate(self, endpoint: str, body: dict[str, Any], take: Take) -> None:
+    def generate(self, endpoint: str, body: dict[str, Any], send: ChunkSink) -> None:
         call = (
             self._model.create_chat_completion
             if endpoint == "chat/completions"
             else self._model.create_completion
         )
-        known = inspect.signature(call).parameters
-        asked = {key: value for key, value in body.items() if key in known}
+        parameters = inspect.signature(call).parameters
+        arguments = {key: value for key, value in body.items() if key in parameters}
         if "max_completion_tokens" in body:
-            asked.setdefault("max_tokens", body["max_completion_tokens"])
+            arguments.setdefault("max_tokens", body["max_completion_tokens"])
         pieces = 0
         with self._lock:
             try:
-                for chunk in call(**asked, stream=True):
+                for chunk in call(**arguments, stream=True):
                     choice = chunk["choices"][0]
                     if choice.get("text") or choice.get("delta", {}).get("content"):
                         pieces += 1
-                    if take(chunk):
+                    if send(chunk):
                         return
-                held = int(self._model.n_tokens)
+                context_tokens = int(self._model.n_tokens)
             except (ValueError, TypeError, KeyError) as exc:  # "Requested tokens … exceed context window"
                 raise BadRequest(str(exc)) from None
             except (RuntimeError, AssertionError) as exc:
                 raise EngineError(f"{type(exc).__name__}: {exc}") from None
-        # a stream of this library states no usage: a piece is a token, the rest the model holds is the prompt
-        usage = {"prompt_tokens": max(0, held - pieces), "completion_tokens": pieces}
-        take({"choices": [], "usage": {**usage, "total_tokens": sum(usage.values())}})
+        # Streams of this library state no usage. A piece is a token; the rest of the context is the prompt.
+        usage = {"prompt_tokens": max(0, context_tokens - pieces), "completion_tokens": pieces}
+        send({"choices": [], "usage": {**usage, "total_tokens": sum(usage.values())}})
 
     def embed(self, body: dict[str, Any]) -> dict[str, Any]:
         if not self._embeddings:
-            raise EngineError("the model is not declared to have embeddings")
+            raise EngineError("the model is not declared with embeddings")
         import llama_cpp
 
         with self._lock:
-            if (
-                self._embedder is None
-            ):  # a model opened for embeddings does not generate, so it is opened twice
-                self._embedder = self._open(embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN)
+            # a model opened for embeddings does not generate text, so it is opened twice
+            if self._embedder is None:
+                self._embedder = self._open_model(
+                    embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN
+                )
             try:
                 answer: dict[str, Any] = self._embedder.create_embedding(input=body["input"])
             except (ValueError, TypeError) as exc:
@@ -102,7 +101,7 @@ class LlamaCppEngine(Engine):
                 raise EngineError(f"{type(exc).__name__}: {exc}") from None
         return answer
 
-    def backends(self) -> list[str]:
+    def list_backends(self) -> list[str]:
         import platform
 
         import llama_cpp

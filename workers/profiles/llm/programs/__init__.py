@@ -1,5 +1,5 @@
-"""Seats whose model is reached by a vendor's own program, on its owner's login.
+"""Seats that reach their model with a vendor's own program, on its owner's login.
 
-The login stays with the vendor's program: gridq starts it, hands it a prompt and reads its answer; it reads
-and copies no token.
+The login stays with the program: gridq starts it, passes it a prompt and reads its answer. gridq never reads
+or copies a token.
 """

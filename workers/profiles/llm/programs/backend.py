@@ -1,6 +1,6 @@
-"""A CLI seat as one that speaks the OpenAI API format, so that every stage of a model reaches it.
+"""The backend of a seat with a vendor's program. It takes requests of the OpenAI API format.
 
-One call is one run of the vendor's program, on the seat's login, in an empty folder of its own.
+One call is one run of the program, on the seat's login, in an empty folder of its own.
 """
 
 from __future__ import annotations
@@ -15,203 +15,216 @@ from pathlib import Path
 from gridq.errors import GridError, JobCancelled, SeatDegraded, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.request import OPENAI
-from workers.model_apis.usage import as_openai, openai_usage
-from workers.profiles.llm.programs.failures import error_of, told, without_prompt
-from workers.profiles.llm.programs.login_lock import alone
-from workers.profiles.llm.programs.process import Run
-from workers.profiles.llm.programs.prompts import Prompt, prompt_of
-from workers.profiles.llm.programs.vendor import Ask, Fault, Provider, Reader
-
-LINE = 64 * 1024 * 1024
-"""Bytes of one line at most; the whole output has the same bound."""
+from workers.model_apis.api_request import OPENAI
+from workers.model_apis.usage import format_openai_usage, parse_openai_usage
+from workers.profiles.llm.programs.failures import make_error, redact, remove_prompt
+from workers.profiles.llm.programs.login_lock import lock_login
+from workers.profiles.llm.programs.process import ProgramRun
+from workers.profiles.llm.programs.prompts import Prompt, build_prompt
+from workers.profiles.llm.programs.vendor import Failure, OutputParser, ProgramCall, VendorProgram
 
 
 @dataclass(frozen=True)
-class CliLogin:
-    """One login of one program on this machine: what every call on it has in common.
+class ProgramLogin:
+    """One login of one program on this machine: what all calls on it have in common.
 
-    `login` is its folder, `secrets` what no error may show, `silence` the seconds for which it may say
-    nothing. `tools`: its owner lets it use its tools; `args`: what its owner adds; `metered`: each call costs
-    what it says.
+    `path` is the executable. `identity` identifies the login on this machine. `silence` is how many seconds
+    the program may write nothing. `allows_tools` is true if the owner lets it use its tools, `is_metered` if
+    each call costs what the program reports. `args` are the owner's additional arguments, `secrets` values
+    that no error may show.
     """
 
-    provider: Provider
-    program: str
+    program: VendorProgram
+    path: str
     environment: Mapping[str, str]
-    login: str
+    identity: str
     silence: float
-    tools: bool = False
+    allows_tools: bool = False
     args: tuple[str, ...] = ()
-    metered: bool = False
+    is_metered: bool = False
     secrets: tuple[str, ...] = ()
 
 
-class CliSpeaker:
-    """One call after another on one login."""
+class ProgramBackend:
+    """Runs the calls on one login, one after another."""
 
     api = OPENAI
-    strict = False
+    is_strict = False
 
-    def __init__(self, cli: CliLogin) -> None:
-        self._cli = cli
+    def __init__(self, login: ProgramLogin) -> None:
+        self._login = login
 
     def close(self) -> None:
-        """Nothing is held between calls; what is under way ends with its stage."""
+        """Do nothing: a backend holds nothing between calls, and a running call ends with its stage."""
 
-    def malformed(self, reason: str) -> SeatUnavailable:
-        return SeatUnavailable(f"{self._cli.provider.title} gave no usable answer", {"reason": reason})
+    def make_format_error(self, reason: str) -> SeatUnavailable:
+        return SeatUnavailable(f"{self._login.program.title} returned no usable answer", {"reason": reason})
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        """One call, its whole answer as a `chat.completion`."""
+        """Make one call and return the answer as a `chat.completion`."""
         texts: list[str] = []
-        with contextlib.closing(self._call(path, body, context, partial=False)) as call:
-            reader = _collect(call, texts)
+        with contextlib.closing(self._call(path, body, context, streams=False)) as pieces:
+            parser = _collect_texts(pieces, texts)
         message = {"role": "assistant", "content": "".join(texts)}
-        choice = {"index": 0, "message": message, "finish_reason": reader.finish, "logprobs": None}
-        return {**_head(reader, body, "chat.completion"), "choices": [choice], **self._usage(reader)}
+        choice = {"index": 0, "message": message, "finish_reason": parser.finish_reason, "logprobs": None}
+        return {
+            **_make_head(parser, body, "chat.completion"),
+            "choices": [choice],
+            **self._make_usage(parser),
+        }
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """One call, its answer as the chunks of a chat completion."""
+        """Make one call and yield the answer as the chunks of a chat completion."""
         head: dict[str, Json] | None = None
-        with contextlib.closing(self._call(path, body, context, partial=True)) as call:
-            for reader, text in call:
-                head = head or _head(reader, body, "chat.completion.chunk")
+        with contextlib.closing(self._call(path, body, context, streams=True)) as pieces:
+            for parser, text in pieces:
+                head = head or _make_head(parser, body, "chat.completion.chunk")
                 if text:
-                    yield {**head, "choices": [_delta({"role": "assistant", "content": text})]}
+                    yield {**head, "choices": [_make_choice({"role": "assistant", "content": text})]}
         assert head is not None
-        yield {**head, "choices": [_delta({}, reader.finish)]}
-        usage = self._usage(reader)
+        yield {**head, "choices": [_make_choice({}, parser.finish_reason)]}
+        usage = self._make_usage(parser)
         if usage:
             yield {**head, "choices": [], **usage}
 
     def _call(
-        self, path: str, body: dict[str, Json], context: StageContext, *, partial: bool
-    ) -> Generator[tuple[Reader, str]]:
-        """The pieces of the answer as they come, each with its reader; the last is empty, and the reader's
-        answer then whole.
-        """
-        cli = self._cli
-        prompt = prompt_of(cli.provider, path, body, tools=cli.tools)
-        with alone(cli.login, context) as own:
-            ask = _asked(cli, prompt, str(body["model"]), own.folder, partial)
-            reader = cli.provider.reader(ask)
+        self, path: str, body: dict[str, Json], context: StageContext, *, streams: bool
+    ) -> Generator[tuple[OutputParser, str]]:
+        """Yield the pieces of the answer, each with its parser. The last piece is empty."""
+        login, program = self._login, self._login.program
+        prompt = build_prompt(program, path, body, allows_tools=login.allows_tools)
+        with lock_login(login.identity, context) as locked:
+            call = _prepare_call(login, prompt, str(body["model"]), locked.folder, streams)
+            parser = program.make_parser(call)
             try:
-                argv = [cli.program, *cli.provider.argv(ask)]
-                # programs leave reports there, with the prompt
-                environment = {**cli.environment, "TMPDIR": str(ask.temporary)}
-                if cli.provider.variables is not None:
-                    environment |= cli.provider.variables(ask)
-                run = Run(
+                argv = [login.path, *program.make_arguments(call)]
+                # programs leave reports with the prompt in their TMPDIR
+                environment = {**login.environment, "TMPDIR": str(call.temp_folder)}
+                if program.make_variables is not None:
+                    environment |= program.make_variables(call)
+                run = ProgramRun(
                     argv,
                     env=environment,
-                    folder=ask.folder,
-                    told=prompt.text.encode("utf-8", "replace"),
+                    folder=call.folder,
+                    stdin=prompt.text.encode("utf-8", "replace"),
                     context=context,
-                    silence=cli.silence,
-                    keep=own.keep,
-                    hopeless=cli.provider.hopeless,
+                    silence=login.silence,
+                    descriptors=locked.descriptors,
+                    hopeless=program.hopeless,
                 )
             except OSError as exc:
-                raise self._failed(reader, f"{type(exc).__name__}: {exc.strerror}", prompt, None) from None
+                reason = f"{type(exc).__name__}: {exc.strerror}"
+                raise self._make_error(parser, reason, prompt, None) from None
             try:
                 with run:
-                    for line in _lines(run):
-                        text = reader.take(line)
-                        run.done = reader.complete
+                    for line in _iter_lines(run):
+                        text = parser.add_line(line)
+                        run.is_done = parser.is_complete
                         if text:
-                            self._restrained(run)
-                            yield reader, text
-                    self._restrained(run)
+                            self._check_tools_disabled(run)
+                            yield parser, text
+                    self._check_tools_disabled(run)
             except GridError as error:
-                self._report(reader, context)
-                error.details.setdefault("cli", cli.provider.name)
+                self._report_usage(parser, context)
+                error.details.setdefault("cli", program.name)
                 if not isinstance(error, JobCancelled):
-                    error.details.setdefault("reason", self._last_words(run, prompt))
+                    error.details.setdefault("reason", self._get_last_output(run, prompt))
                 raise
-            if not reader.complete or not reader.text:
-                self._report(reader, context)
-                raise self._failed(reader, run.stderr, prompt, run.code)
-        yield reader, ""
+            if not parser.is_complete or not parser.has_text:
+                self._report_usage(parser, context)
+                raise self._make_error(parser, run.stderr, prompt, run.code)
+        yield parser, ""
 
-    def _restrained(self, run: Run) -> None:
-        """SeatDegraded: the program has said that it does not keep from its tools."""
-        unsafe = self._cli.provider.unsafe
-        if unsafe is not None and not self._cli.tools and unsafe.search(run.stderr):
-            details: dict[str, Json] = {"reason": told(run.stderr), "state": str(Fault.BROKEN)}
-            raise SeatDegraded(f"{self._cli.provider.title}: its tools cannot be taken away", details)
+    def _check_tools_disabled(self, run: ProgramRun) -> None:
+        """Raise SeatDegraded if the program reports that its tools are still enabled."""
+        program = self._login.program
+        if program.unsafe is not None and not self._login.allows_tools and program.unsafe.search(run.stderr):
+            details: dict[str, Json] = {"reason": redact(run.stderr), "state": str(Failure.BROKEN)}
+            raise SeatDegraded(f"{program.title}: its tools cannot be disabled", details)
 
-    def _report(self, reader: Reader, context: StageContext) -> None:
-        """What a call that failed has used, as far as it said."""
-        if reader.usage is not None:
-            context.report(openai_usage(self._usage(reader)["usage"]))
+    def _report_usage(self, parser: OutputParser, context: StageContext) -> None:
+        """Report what a failed call has used, as far as the program has said."""
+        if parser.usage is not None:
+            context.report(parse_openai_usage(self._make_usage(parser)["usage"]))
 
-    def _usage(self, reader: Reader) -> dict[str, Json]:
-        """The usage in the API format's terms; empty where the program told none: it is counted by rule of thumb
-        then.
-        """
-        if reader.usage is None:
+    def _make_usage(self, parser: OutputParser) -> dict[str, Json]:
+        """Return the usage as a field of the answer, no field if the program reports none."""
+        if parser.usage is None:
             return {}
-        priced = self._cli.metered and reader.dollars is not None
-        return {"usage": as_openai(reader.usage) | ({"cost": reader.dollars} if priced else {})}
+        has_cost = self._login.is_metered and parser.dollars is not None
+        return {"usage": format_openai_usage(parser.usage) | ({"cost": parser.dollars} if has_cost else {})}
 
-    def _last_words(self, run: Run, prompt: Prompt) -> str:
-        words = without_prompt(run.stderr, f"{prompt.text}\n{prompt.system}")
-        return told(words, self._cli.secrets) or "it wrote nothing to stderr"
+    def _get_last_output(self, run: ProgramRun, prompt: Prompt) -> str:
+        output = remove_prompt(run.stderr, f"{prompt.text}\n{prompt.system}")
+        return redact(output, self._login.secrets) or "it wrote nothing to stderr"
 
-    def _failed(self, reader: Reader, stderr: str, prompt: Prompt, code: int | None) -> GridError:
-        """Why there is no answer, by the program's own words: those it gave as its reason, else what it wrote
-        beside its answer.
+    def _make_error(self, parser: OutputParser, stderr: str, prompt: Prompt, code: int | None) -> GridError:
+        """Return the error for a call without an answer.
+
+        The reason is the one that the program gave, else what it wrote beside its answer.
         """
-        cli = self._cli
-        asked = f"{prompt.text}\n{prompt.system}"
-        words, stderr = without_prompt(reader.refusal, asked), without_prompt(stderr, asked)
-        words = words or "\n".join(filter(None, (without_prompt(reader.noise, asked), stderr)))
-        shown = told(words, cli.secrets)
-        details: dict[str, Json] = {"cli": cli.provider.name}
+        login = self._login
+        quoted = f"{prompt.text}\n{prompt.system}"
+        message, stderr = remove_prompt(parser.refusal, quoted), remove_prompt(stderr, quoted)
+        message = message or "\n".join(filter(None, (remove_prompt(parser.noise, quoted), stderr)))
+        reason = redact(message, login.secrets)
+        details: dict[str, Json] = {"cli": login.program.name}
         if code is not None:
             details["exit"] = code
-            if not words.strip() or (reader.complete and not reader.refusal):
+            if not message.strip() or (parser.is_complete and not parser.refusal):
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                shown = f"it ended with {how} and said nothing" + (f": {shown}" if shown else "")
-        return error_of(cli.provider, words, stderr, shown, details)
+                reason = f"it ended with {how} and no answer" + (f": {reason}" if reason else "")
+        return make_error(login.program, message, stderr, reason, details)
 
 
-def _collect(call: Generator[tuple[Reader, str]], texts: list[str]) -> Reader:
-    """Collect the texts of a call; its reader."""
-    for reader, text in call:
+def _collect_texts(pieces: Generator[tuple[OutputParser, str]], texts: list[str]) -> OutputParser:
+    """Append the texts of a call to `texts` and return its parser."""
+    for parser, text in pieces:
         texts.append(text)
-        last = reader
+        last = parser
     return last
 
 
-def _asked(cli: CliLogin, prompt: Prompt, model: str, scratch: Path, partial: bool) -> Ask:
-    folder, told_, own = scratch / "work", scratch / "told", scratch / "tmp"
-    for each in (folder, told_, own):
+def _prepare_call(
+    login: ProgramLogin, prompt: Prompt, model: str, scratch: Path, streams: bool
+) -> ProgramCall:
+    """Create the folders of a call in `scratch`."""
+    folder, input_folder, temp_folder = scratch / "work", scratch / "input", scratch / "tmp"
+    for each in (folder, input_folder, temp_folder):
         each.mkdir()
-    return Ask(model, folder, told_, own, prompt.system, prompt.schema, partial, cli.tools, cli.args)
+    return ProgramCall(
+        model=model,
+        folder=folder,
+        input_folder=input_folder,
+        temp_folder=temp_folder,
+        system=prompt.system,
+        schema=prompt.schema,
+        streams=streams,
+        allows_tools=login.allows_tools,
+        args=login.args,
+    )
 
 
-def _lines(run: Run) -> Iterator[bytes]:
-    """The lines of its output, each as soon as it is whole."""
-    held = bytearray()
-    for lump in run.lumps():
-        start = len(held)
-        held += lump
-        end = held.rfind(b"\n", start)
+def _iter_lines(run: ProgramRun) -> Iterator[bytes]:
+    """Yield each line of the output as soon as it is complete."""
+    buffer = bytearray()
+    for data in run.read_output():
+        start = len(buffer)
+        buffer += data
+        end = buffer.rfind(b"\n", start)
         if end < 0:
             continue
-        whole = bytes(held[: end + 1])
-        del held[: end + 1]
-        yield from whole.splitlines()
-    if held:
-        yield bytes(held)
+        lines = bytes(buffer[: end + 1])
+        del buffer[: end + 1]
+        yield from lines.splitlines()
+    if buffer:
+        yield bytes(buffer)
 
 
-def _delta(delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
-    return {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+def _make_choice(delta: dict[str, Json], finish_reason: str | None = None) -> dict[str, Json]:
+    return {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
 
 
-def _head(reader: Reader, body: dict[str, Json], kind: str) -> dict[str, Json]:
-    name = f"chatcmpl-{reader.session or secrets.token_hex(12)}"
+def _make_head(parser: OutputParser, body: dict[str, Json], kind: str) -> dict[str, Json]:
+    name = f"chatcmpl-{parser.session or secrets.token_hex(12)}"
     return {"id": name, "object": kind, "created": int(time.time()), "model": body["model"]}

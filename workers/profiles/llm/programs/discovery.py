@@ -1,7 +1,6 @@
-"""Looking for vendors' programs: on PATH or where the table says, which version, whether somebody is logged
-in.
+"""Find vendors' programs, on PATH or where the table says, and check their version and login.
 
-Nothing is asked of a model. Only what has a table is lent, and only of that a program is started.
+The check asks no model. gridq lends and starts only programs that have a table.
 """
 
 from __future__ import annotations
@@ -23,106 +22,116 @@ from workers.profiles.llm.programs.seat_table import ProgramSeat
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
 CHECK_SECONDS = 1.5
-"""How long a program is asked for its version, and for its login: both at once, all seats at once."""
+"""Time limit for the version and login checks. They run at the same time, for all seats."""
 
-CLOSING_SECONDS = 0.4
-"""What ending a program that did not answer may take beside."""
+STOP_SECONDS = 0.4
+"""Additional time to stop a program that did not answer."""
 
 _VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
 
 CommandResult = tuple[int | None, str]
+"""The exit code (None if the command did not end in time) and the output."""
 
 
 @dataclass(frozen=True)
 class ProgramStatus:
-    """What a seat's program said: its path, its version ("": not told in time), or why it cannot work."""
+    """The result of a check: the path and the version of a program, "" if not known, or the problem."""
 
-    program: str = ""
+    path: str = ""
     version: str = ""
-    why_not: str = ""
+    problem: str = ""
 
 
 def find_program(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> str:
-    """The path of the seat's program, "" where there is none."""
+    """Return the path of the seat's program, "" if it does not exist."""
     if seat.program is not None:
         return shutil.which(str(Path(seat.program).expanduser())) or ""
-    return _on_path(VENDOR_PROGRAMS[seat.cli].programs, environ)
+    return _find_on_path(VENDOR_PROGRAMS[seat.cli].names, environ)
 
 
-def check_programs(seats: Sequence[ProgramSeat], environ: Mapping[str, str] = os.environ) -> dict[str, ProgramStatus]:
-    """What is found of each seat, by its name, within two seconds for all."""
-    programs = {seat.name: find_program(seat, environ) for seat in seats}
-    said: dict[tuple[str, str], CommandResult] = {}
+def check_programs(
+    seats: Sequence[ProgramSeat], environ: Mapping[str, str] = os.environ
+) -> dict[str, ProgramStatus]:
+    """Check the program of each seat. Return the results by seat name, within two seconds for all seats."""
+    paths = {seat.name: find_program(seat, environ) for seat in seats}
+    results: dict[tuple[str, str], CommandResult] = {}
     threads = []
     for seat in seats:
-        if programs[seat.name]:
-            login = VENDOR_PROGRAMS[seat.cli].login if not seat.env else None  # a key may stand in for it
-            for what, argv in (("version", ("--version",)), ("login", login.argv if login else ())):
+        if paths[seat.name]:
+            # with `env`, a key may replace the login
+            login_check = VENDOR_PROGRAMS[seat.cli].login_check if not seat.env else None
+            for check, argv in (
+                ("version", ("--version",)),
+                ("login", login_check.argv if login_check else ()),
+            ):
                 if argv:
-                    given = (said, (seat.name, what), seat, [programs[seat.name], *argv], environ)
-                    threads.append(threading.Thread(target=_ask, args=given, daemon=True))
+                    arguments = (results, (seat.name, check), seat, [paths[seat.name], *argv], environ)
+                    threads.append(threading.Thread(target=_run_check, args=arguments, daemon=True))
     for thread in threads:
         thread.start()
-    until = time.monotonic() + CHECK_SECONDS + CLOSING_SECONDS
+    deadline = time.monotonic() + CHECK_SECONDS + STOP_SECONDS
     for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    nothing: CommandResult = (None, "")
+        thread.join(max(0.0, deadline - time.monotonic()))
+    unknown: CommandResult = (None, "")
     return {
-        seat.name: _looked(
+        seat.name: _judge_results(
             seat,
-            programs[seat.name],
-            said.get((seat.name, "version"), nothing),
-            said.get((seat.name, "login"), nothing),
+            paths[seat.name],
+            results.get((seat.name, "version"), unknown),
+            results.get((seat.name, "login"), unknown),
         )
         for seat in seats
     }
 
 
 def list_not_lent(lent: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """For each program on PATH that no table lends: a sentence with the vendor's rule, and the lines to add,
-    each on a line of its own.
+    """Return a note for each program on PATH that is not among `lent`, the programs with a table.
+
+    A note has the vendor's rule on lending, and the lines to add to the seats file.
     """
-    sentences = []
-    for provider in VENDOR_PROGRAMS.values():
-        program = _on_path(provider.programs, environ)
-        if program and provider.name not in lent:
-            name = f'"{provider.name}"'
-            redact = f"{provider.title} ({program}) is found, not lent. {provider.rule}"
-            redact += " To lend it, add to seats.toml:"
-            lines = ("[[llm]]", f"name = {name}", f"cli = {name}", f"models = [{provider.example}]")
-            sentences.append("\n".join((redact, *lines)))
-    return sentences
+    notes = []
+    for program in VENDOR_PROGRAMS.values():
+        path = _find_on_path(program.names, environ)
+        if path and program.name not in lent:
+            name = f'"{program.name}"'
+            note = f"{program.title} ({path}) is installed but not lent. {program.rule}"
+            note += " To lend it, add to seats.toml:"
+            lines = ("[[llm]]", f"name = {name}", f"cli = {name}", f"models = [{program.example}]")
+            notes.append("\n".join((note, *lines)))
+    return notes
 
 
-def _on_path(names: Iterable[str], environ: Mapping[str, str]) -> str:
+def _find_on_path(names: Iterable[str], environ: Mapping[str, str]) -> str:
     return next(filter(None, (shutil.which(name, path=environ.get("PATH", "")) for name in names)), "")
 
 
-def _ask(
-    said: dict[tuple[str, str], CommandResult],
+def _run_check(
+    results: dict[tuple[str, str], CommandResult],
     key: tuple[str, str],
     seat: ProgramSeat,
     argv: list[str],
     environ: Mapping[str, str],
 ) -> None:
-    seen = build_environment(VENDOR_PROGRAMS[seat.cli], seat.folder(), seat.env, environ)
+    environment = build_environment(VENDOR_PROGRAMS[seat.cli], seat.expand_home(), seat.env, environ)
     with tempfile.TemporaryDirectory(prefix="gridq-cli-", ignore_cleanup_errors=True) as folder:
         try:
-            said[key] = run_to_end(argv, seen, Path(folder), CHECK_SECONDS)
+            results[key] = run_to_end(argv, environment, Path(folder), CHECK_SECONDS)
         except OSError as exc:
-            said[key] = (127, f"{type(exc).__name__}: {exc.strerror}")
+            results[key] = (127, f"{type(exc).__name__}: {exc.strerror}")
 
 
-def _looked(seat: ProgramSeat, program: str, version: CommandResult, login: CommandResult) -> ProgramStatus:
-    provider = VENDOR_PROGRAMS[seat.cli]
-    if not program:
-        where = seat.program or f"{' or '.join(provider.programs)} on PATH"
-        return ProgramStatus(why_not=f"{provider.title} is not installed: there is no {where}")
-    code, words = version
+def _judge_results(
+    seat: ProgramSeat, path: str, version: CommandResult, login: CommandResult
+) -> ProgramStatus:
+    program = VENDOR_PROGRAMS[seat.cli]
+    if not path:
+        where = seat.program or f"{' or '.join(program.names)} on PATH"
+        return ProgramStatus(problem=f"{program.title} is not installed: there is no {where}")
+    code, output = version
     if code:
-        why = f"{provider.title} ({program}) does not start: {redact(words) or f'exit code {code}'}"
-        return ProgramStatus(program, why_not=why)
-    if provider.login is not None and provider.login.out.search(login[1]):
-        return ProgramStatus(program, why_not=f"{provider.title} is logged out: {provider.log_in}")
-    found = _VERSION.search(words)
-    return ProgramStatus(program, found[0] if found else "")
+        reason = redact(output) or f"exit code {code}"
+        return ProgramStatus(path, problem=f"{program.title} ({path}) does not start: {reason}")
+    if program.login_check is not None and program.login_check.logged_out.search(login[1]):
+        return ProgramStatus(path, problem=f"{program.title} is logged out; to log in, run: {program.log_in}")
+    found = _VERSION.search(output)
+    return ProgramStatus(path, found[0] if found else "")

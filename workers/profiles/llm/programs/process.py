@@ -1,8 +1,7 @@
-"""One run of a program: started without a shell, told its input, read while it runs, killed with all it
-started.
+"""Run a program: start it without a shell, send its input, read its output, and kill it with its children.
 
-The calling thread does the reading. The program is the head of a process group of its own; a cancelled stage
-ends the whole group from another thread, so that it dies even where the reader is kept busy.
+The calling thread reads the output. The program leads a process group of its own. A cancelled stage ends the
+whole group from another thread, so that it dies even if the reader is busy.
 """
 
 from __future__ import annotations
@@ -30,29 +29,29 @@ from gridq.profiles.profile import StageContext
 from gridq.stages.child_processes import kill_tree, list_tree
 
 GRACE_SECONDS = 0.4
-"""Between the wish that a program ends, in which it may put its login in order, and its end."""
+"""Time between SIGTERM and SIGKILL, in which a program can save its login."""
 
 LINGER_SECONDS = 3.0
-"""How long a program that has said all may take to end by itself."""
+"""How long a program may take to exit after its answer is complete."""
 
 STRAGGLER_SECONDS = 0.5
-"""How long its output is read on once it has ended: something that it started may still hold it open."""
+"""How long to read the output after the program has ended. A child of it may hold the pipe open."""
 
 POLL_SECONDS = 0.02
-"""Between two looks whether it has ended, where the system cannot tell it by itself."""
+"""Interval of the checks for its end, on systems without pidfd."""
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""A program that writes more than this for one answer is broken."""
+"""Limit of the output of one call. A program that writes more is broken."""
 
 READ_BYTES = 256 * 1024
 STDERR_BYTES = 8000
-"""Bytes of stderr that are kept, its last ones."""
+"""Bytes to keep of the end of stderr."""
 
 
 class ProgramRun:
-    """A program that runs, as a context manager: it is gone when the block is left, and all it started too.
+    """A running program. At the end of the `with` block, the program and its children are gone.
 
-    OSError: it cannot be started.
+    Creating it raises OSError if the program cannot be started.
     """
 
     def __init__(
@@ -64,36 +63,38 @@ class ProgramRun:
         stdin: bytes,
         context: StageContext,
         silence: float,
-        keep: Sequence[int] = (),
+        descriptors: Sequence[int] = (),
         hopeless: re.Pattern[str] | None = None,
     ) -> None:
-        """`stdin` is its input, `silence` the seconds for which it may write nothing, `keep` the descriptors
-        that it inherits, `hopeless` words on its stderr after which it is not waited for.
+        """Start the program.
+
+        `stdin` is its input, `silence` the seconds that it may write nothing, `descriptors` those that it
+        inherits. A match of `hopeless` on its stderr ends the wait for it.
         """
         self._context = context
         self._silence = silence
         self._input = memoryview(stdin)
-        self._errors: collections.deque[bytes] = collections.deque()
-        self._kept = 0
+        self._stderr: collections.deque[bytes] = collections.deque()
+        self._stderr_bytes = 0
         self._hopeless = hopeless
-        self._given_up = False
+        self._is_hopeless = False
         self._lock = threading.Lock()
-        self._reaped = False
-        self.done = False
-        """Set by the reader where it has heard all: the program is then not waited for long."""
+        self._is_reaped = False
+        self.is_done = False
+        """The reader sets it once the answer is complete. The program then has LINGER_SECONDS to exit."""
         self.code: int | None = None
-        """How it ended; negative: by a signal."""
+        """The exit code. A negative one is a signal."""
         self._process = subprocess.Popen(  # noqa: S603 an argv, no shell; the program is the owner's
-            [*_with_parent(), *argv],
+            [*_make_parent_death_prefix(), *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
             env=dict(env),
             start_new_session=True,
-            pass_fds=tuple(keep),
+            pass_fds=tuple(descriptors),
         )
-        self._ended = _ending(self._process.pid)
+        self._end_descriptor = _open_pidfd(self._process.pid)
         context.on_cancel(self._cancel)
 
     def __enter__(self) -> Self:
@@ -106,14 +107,14 @@ class ProgramRun:
 
     @property
     def stderr(self) -> str:
-        """The end of what it wrote there."""
-        return b"".join(self._errors)[-STDERR_BYTES:].decode("utf-8", "replace")
+        """The end of its stderr."""
+        return b"".join(self._stderr)[-STDERR_BYTES:].decode("utf-8", "replace")
 
-    def lumps(self) -> Iterator[bytes]:
-        """Its stdout as it comes, until it has ended.
+    def read_output(self) -> Iterator[bytes]:
+        """Yield the stdout as it arrives, until the program has ended.
 
-        JobCancelled, StageTimeout: it is dead by then. SeatUnavailable: it was silent for too long or wrote
-        too much.
+        Raises JobCancelled and StageTimeout, and SeatUnavailable if the program is silent for too long or
+        writes too much.
         """
         process = self._process
         assert process.stdin is not None
@@ -125,60 +126,60 @@ class ProgramRun:
             ready.register(process.stdout, selectors.EVENT_READ, "out")
             ready.register(process.stderr, selectors.EVENT_READ, "err")
             ready.register(process.stdin, selectors.EVENT_WRITE, "in")
-            if self._ended is not None:
-                ready.register(self._ended, selectors.EVENT_READ, "end")
-            heard, wrote, until, swept = time.monotonic(), 0, None, False
+            if self._end_descriptor is not None:
+                ready.register(self._end_descriptor, selectors.EVENT_READ, "end")
+            last_output, size, until, is_swept = time.monotonic(), 0, None, False
             while True:
-                events = ready.select(self._wait(heard, until))
-                # stderr first: what it says there before its answer is known before it
+                events = ready.select(self._compute_timeout(last_output, until))
+                # stderr first, so that a message written before the answer is read before it
                 for key, _ in sorted(events, key=lambda event: event[0].data != "err"):
                     if key.data == "in":
-                        self._tell(ready)
+                        self._write_input(ready)
                     elif key.data == "end":
                         ready.unregister(key.fileobj)
                     else:
-                        lump = self._read(ready, key)
-                        wrote += len(lump)
-                        if key.data == "out" and lump:
-                            yield lump
-                        heard = time.monotonic() if lump else heard
+                        data = self._read(ready, key)
+                        size += len(data)
+                        if key.data == "out" and data:
+                            yield data
+                        last_output = time.monotonic() if data else last_output
                 self._context.check()
-                if self._given_up or (self.done and wrote > MAX_OUTPUT_BYTES):
+                if self._is_hopeless or (self.is_done and size > MAX_OUTPUT_BYTES):
                     return
                 now = time.monotonic()
-                open_ = {key.data for key in ready.get_map().values()}
-                if self._gone():
-                    if not swept:
-                        self._signal(signal.SIGKILL)  # what it has left behind
-                        until, swept = now + STRAGGLER_SECONDS, True
+                open_pipes = {key.data for key in ready.get_map().values()}
+                if self._has_ended():
+                    if not is_swept:
+                        self._signal(signal.SIGKILL)  # children that it has left behind
+                        until, is_swept = now + STRAGGLER_SECONDS, True
                     assert until is not None
-                    if not open_ & {"out", "err"} or now >= until:
+                    if not open_pipes & {"out", "err"} or now >= until:
                         return
                 elif until is not None and now >= until:
                     return
-                elif until is None and (self.done or "out" not in open_):
+                elif until is None and (self.is_done or "out" not in open_pipes):
                     until = now + LINGER_SECONDS
                 elif until is None:
-                    self._judge(now, heard, wrote)
+                    self._check_limits(now, last_output, size)
 
-    def _wait(self, heard: float, until: float | None) -> float:
+    def _compute_timeout(self, last_output: float, until: float | None) -> float:
         now = time.monotonic()
-        ends = [heard + self._silence if until is None else until]
+        ends = [last_output + self._silence if until is None else until]
         if self._context.deadline is not None and until is None:
             ends.append(self._context.deadline)
-        if self._ended is None:
+        if self._end_descriptor is None:
             ends.append(now + POLL_SECONDS)
         return max(0.0, min(ends) - now)
 
-    def _judge(self, now: float, heard: float, wrote: int) -> None:
+    def _check_limits(self, now: float, last_output: float, size: int) -> None:
         if self._context.deadline is not None and now >= self._context.deadline:
-            raise StageTimeout("The model did not answer within the stage's time")
-        if now >= heard + self._silence:
+            raise StageTimeout("The model did not answer within the stage's time limit")
+        if now >= last_output + self._silence:
             raise SeatUnavailable(f"The program wrote nothing for {self._silence:g} s")
-        if wrote > MAX_OUTPUT_BYTES:
+        if size > MAX_OUTPUT_BYTES:
             raise SeatUnavailable(f"The program wrote more than {MAX_OUTPUT_BYTES} bytes")
 
-    def _tell(self, ready: selectors.BaseSelector) -> None:
+    def _write_input(self, ready: selectors.BaseSelector) -> None:
         stdin = self._process.stdin
         assert stdin is not None
         try:
@@ -186,7 +187,7 @@ class ProgramRun:
                 self._input = self._input[os.write(stdin.fileno(), self._input[:READ_BYTES]) :]
         except BlockingIOError:
             return
-        except OSError:  # it reads no further: what it makes of that, it says itself
+        except OSError:  # it stopped reading; its own output will say why
             self._input = self._input[:0]
         if not self._input:
             ready.unregister(stdin)
@@ -195,37 +196,37 @@ class ProgramRun:
 
     def _read(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> bytes:
         try:
-            lump = os.read(key.fd, READ_BYTES)
+            data = os.read(key.fd, READ_BYTES)
         except BlockingIOError:
             return b""
-        if not lump:
+        if not data:
             ready.unregister(key.fileobj)
         elif key.data == "err":
-            self._errors.append(lump)
-            self._kept += len(lump)
-            while self._kept - len(self._errors[0]) > STDERR_BYTES:
-                self._kept -= len(self._errors.popleft())
+            self._stderr.append(data)
+            self._stderr_bytes += len(data)
+            while self._stderr_bytes - len(self._stderr[0]) > STDERR_BYTES:
+                self._stderr_bytes -= len(self._stderr.popleft())
             if self._hopeless is not None and self._hopeless.search(self.stderr):
-                self._given_up = True
-        return lump
+                self._is_hopeless = True
+        return data
 
-    def _gone(self) -> bool:
-        """Whether it has ended. It is not reaped yet, so that its group's number stays its own."""
+    def _has_ended(self) -> bool:
+        """Return whether it has ended. It is not reaped yet, so that its process group id is not reused."""
         with self._lock:
-            if self._reaped:
+            if self._is_reaped:
                 return True
             if sys.platform != "linux":
                 return self._process.poll() is not None
             how = os.WEXITED | os.WNOHANG | os.WNOWAIT
             try:
                 return os.waitid(os.P_PID, self._process.pid, how) is not None
-            except ChildProcessError:  # somebody else in this process has taken its end
-                self._reaped = True
+            except ChildProcessError:  # other code in this process has reaped it
+                self._is_reaped = True
                 return True
 
     def _signal(self, number: signal.Signals) -> None:
         with self._lock:
-            if not self._reaped:
+            if not self._is_reaped:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, number)
 
@@ -233,70 +234,69 @@ class ProgramRun:
         threading.Thread(target=self._kill, name="gridq-cli-kill", daemon=True).start()
 
     def _kill(self) -> None:
-        """End the group, asked first, then not; and what it has started in groups of their own, as its tools
-        do with what they run.
+        """Terminate the process group, then kill it, along with descendants in groups of their own.
+
+        A program's tools start such groups.
         """
-        with contextlib.ExitStack() as held:
-            below = self._below(held)
+        with contextlib.ExitStack() as stack:
+            descendants = self._list_descendants(stack)
             self._signal(signal.SIGTERM)
-            until = time.monotonic() + GRACE_SECONDS
-            while not self._gone() and time.monotonic() < until:
+            deadline = time.monotonic() + GRACE_SECONDS
+            while not self._has_ended() and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
-            below |= self._below(held)
+            descendants |= self._list_descendants(stack)
             self._signal(signal.SIGKILL)
-            for pid, ending in below.items():
-                if not _is_readable(ending):  # its number is still its own
+            for pid, pidfd in descendants.items():
+                if not _is_readable(pidfd):  # still running, so its pid is not reused
                     kill_tree(pid)
 
-    def _below(self, held: contextlib.ExitStack) -> dict[int, int]:
-        """The processes below it, each with a descriptor that tells its end; none where the system tells
-        neither.
-        """
+    def _list_descendants(self, stack: contextlib.ExitStack) -> dict[int, int]:
+        """Return the pidfds of its descendants by pid, none on systems without pidfd. `stack` closes them."""
         with self._lock:
-            below = [] if self._reaped else list_tree(self._process.pid)[1:]
-        found = {pid: ending for pid in below if (ending := _ending(pid)) is not None}
-        for ending in found.values():
-            held.callback(os.close, ending)
-        return found
+            pids = [] if self._is_reaped else list_tree(self._process.pid)[1:]
+        descendants = {pid: pidfd for pid in pids if (pidfd := _open_pidfd(pid)) is not None}
+        for pidfd in descendants.values():
+            stack.callback(os.close, pidfd)
+        return descendants
 
     def end(self) -> None:
-        """End what still runs, and wait until it is gone."""
+        """End the program if it still runs, and wait until it is gone."""
         if self.code is not None:
             return
-        if self._gone():
+        if self._has_ended():
             self._signal(signal.SIGKILL)
         else:
             self._kill()
         with self._lock:
             self.code = self._process.wait()
-            self._reaped = True
+            self._is_reaped = True
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        if self._ended is not None:
-            os.close(self._ended)
+        if self._end_descriptor is not None:
+            os.close(self._end_descriptor)
 
 
 def run_to_end(
     argv: Sequence[str], env: Mapping[str, str], folder: Path, seconds: float
 ) -> tuple[int | None, str]:
-    """How a short program ended and all that it wrote; None: it did not end within `seconds`.
+    """Run a short program. Return its exit code and its output, stderr last.
 
-    OSError: it cannot be started.
+    The exit code is None if it does not end within `seconds`. Raises OSError if it cannot be started.
     """
     context = StageContext(deadline=time.monotonic() + seconds)
     with ProgramRun(argv, env=env, folder=folder, stdin=b"", context=context, silence=seconds) as run:
         try:
-            wrote = b"".join(run.lumps())
+            output = b"".join(run.read_output())
         except (StageTimeout, SeatUnavailable):
             return None, ""
         run.end()
-    return run.code, wrote.decode("utf-8", "replace") + run.stderr
+    return run.code, output.decode("utf-8", "replace") + run.stderr
 
 
-def _ending(pid: int) -> int | None:
-    """A descriptor that becomes readable when `pid` ends, where the system has such."""
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when `pid` ends, None on systems without pidfd."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             return os.pidfd_open(pid)
@@ -310,17 +310,18 @@ def _is_readable(descriptor: int) -> bool:
 
 
 @functools.cache
-def _with_parent() -> tuple[str, ...]:
-    """What makes a program end with the worker that started it, even where that is killed: else it would go
-    on at the owner's cost, beside the next worker's call on the same login.
+def _make_parent_death_prefix() -> tuple[str, ...]:
+    """Return a command prefix that ends a program with its worker, even if the worker is killed.
+
+    Otherwise the program would continue at the owner's cost, beside the next worker's call on the same login.
     """
     helper = shutil.which("setpriv") if sys.platform == "linux" else None
     if helper is None:
         return ()
     prefix = (helper, "--pdeathsig", "KILL", "--")
-    attempt = [*prefix, sys.executable, "--version"]
-    try:  # a small one, such as busybox's, knows no such option
-        known = subprocess.run(attempt, capture_output=True, timeout=5, check=False)  # noqa: S603 see above
+    command = [*prefix, sys.executable, "--version"]
+    try:  # a minimal setpriv, such as busybox's, does not have the option
+        result = subprocess.run(command, capture_output=True, timeout=5, check=False)  # noqa: S603 see above
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return prefix if known.returncode == 0 else ()
+    return prefix if result.returncode == 0 else ()

@@ -1,4 +1,4 @@
-"""The seats that `[[llm]]` tables with `cli` declare."""
+"""Read and offer the seats that `[[llm]]` tables with `cli` declare."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from pathlib import Path
 from gridq.errors import ConfigError
 from gridq.protocol.models import Json, SeatOffer
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
-from workers.profiles.llm.programs.discovery import Looked, look
-from workers.profiles.llm.programs.table import CliSeat, exclusive, parse
-from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+from workers.profiles.llm.programs.discovery import ProgramStatus, check_programs
+from workers.profiles.llm.programs.seat_table import ProgramSeat, identify_login, parse_seat
+from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
 KIND = "llm"
 
 
-def is_cli(table: Json) -> bool:
-    """Whether a table is one of these."""
+def is_program_table(table: Json) -> bool:
+    """Return whether a table declares the login of a vendor's program."""
     return isinstance(table, dict) and "cli" in table
 
 
-def read(tables: Sequence[Json], environ: Mapping[str, str] = os.environ) -> list[CliSeat]:
-    """The seats of those of `tables` that are such. ConfigError: one is wrong, or two use one login."""
-    seats: list[CliSeat] = []
+def parse_seats(tables: Sequence[Json], environ: Mapping[str, str] = os.environ) -> list[ProgramSeat]:
+    """Return the seats of the tables with `cli`. Raises ConfigError if one is wrong or two use one login."""
+    seats: list[ProgramSeat] = []
     logins: dict[str, str] = {}
     for index, table in enumerate(tables):
-        if not is_cli(table):
+        if not is_program_table(table):
             continue
-        seat = parse(table, f"llm[{index}]")
-        login = exclusive(seat, environ)
+        seat = parse_seat(table, f"llm[{index}]")
+        login = identify_login(seat, environ)
         if login in logins:
             raise ConfigError(
                 f"The llm seats {logins[login]!r} and {seat.name!r} use one login: {login}",
                 {
                     "path": f"llm[{index}]",
-                    "expected": "one seat for each login: two programs on it log its owner out",
-                    "fix": "remove one, or give it a login of its own by home = …",
+                    "expected": "one seat for each login: two programs on one login log its owner out",
+                    "fix": "remove one, or give it a login of its own with home = …",
                 },
             )
         logins[login] = seat.name
@@ -44,27 +44,27 @@ def read(tables: Sequence[Json], environ: Mapping[str, str] = os.environ) -> lis
     return seats
 
 
-def offers(
-    seats: Sequence[CliSeat], missing: list[str], environ: Mapping[str, str] = os.environ
+def offer_seats(
+    seats: Sequence[ProgramSeat], missing: list[str], environ: Mapping[str, str] = os.environ
 ) -> list[SeatOffer]:
-    """The seats that could work; why another could not goes to `missing`."""
-    found = []
-    looked = look(seats, environ)
+    """Return the seats that can work. Adds to `missing` why the others cannot."""
+    offers = []
+    statuses = check_programs(seats, environ)
     for seat in seats:
-        said = looked[seat.name]
-        if said.why_not:
-            missing.append(f"Seat {seat.name!r}: {said.why_not}")
+        status = statuses[seat.name]
+        if status.problem:
+            missing.append(f"Seat {seat.name!r}: {status.problem}")
         else:
-            found.append(_offer(seat, said, environ))
-    return found
+            offers.append(_make_offer(seat, status, environ))
+    return offers
 
 
-def _offer(seat: CliSeat, said: Looked, environ: Mapping[str, str]) -> SeatOffer:
-    provider = PROVIDERS[seat.cli]
+def _make_offer(seat: ProgramSeat, status: ProgramStatus, environ: Mapping[str, str]) -> SeatOffer:
+    program = VENDOR_PROGRAMS[seat.cli]
     models = tuple(RemoteModel.model_validate(model.model_dump()) for model in seat.models)
-    capability = LlmCapability(host=provider.name, models=models, billing=seat.billing, states_cost=True)
+    capability = LlmCapability(host=program.name, models=models, billing=seat.billing, states_cost=True)
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
-    note = f"{provider.title} {said.version or '(version not told in time)'}, {count}"
+    note = f"{program.title} {status.version or '(version not known)'}, {count}"
     if seat.billing == "subscription":
         note += ", on a subscription"
     if seat.tools:
@@ -74,10 +74,10 @@ def _offer(seat: CliSeat, said: Looked, environ: Mapping[str, str]) -> SeatOffer
         kind=KIND,
         capability=capability.model_dump(mode="json", exclude_none=True),
         concurrency=seat.concurrency,
-        exclusive=exclusive(seat, environ),
+        exclusive=identify_login(seat, environ),
         limits=seat.limits(),
         requests_per_minute=seat.requests_per_minute,
-        config={**seat.model_dump(mode="json"), "program": said.program},
-        program=Path(said.program).name,
+        config={**seat.model_dump(mode="json"), "program": status.path},
+        program=Path(status.path).name,
         note=note,
     )

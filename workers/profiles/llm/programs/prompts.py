@@ -1,8 +1,7 @@
-"""A chat request as what a vendor's program takes: one prompt, and a system prompt where it has a way for it.
+"""Translate a chat request to the prompt of a vendor's program, and a system prompt if it supports one.
 
-A program is an agent behind a prompt, not a model API. What it cannot do and what would change the answer is
-refused by name; hints (sampling, the length of an answer) have no place in it and are left out, as the
-documents say.
+A program is an agent behind a prompt, not a model API. A field that it does not support and that would change
+the answer is rejected by name. Hints, such as sampling and the length of the answer, are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ IGNORED_FIELDS = frozenset(
         *("parallel_tool_calls", "thinking", "reasoning", "options", "keep_alive"),
     }
 )
-"""Fields that say how an answer is made, not what it is: left out."""
+"""Fields that say how an answer is made, not what it contains. They are dropped."""
 
 TRANSLATED_FIELDS = frozenset(
     {
@@ -44,92 +43,100 @@ NEUTRAL_VALUES: Mapping[str, tuple[Json, ...]] = {
     "echo": (False,),
     "best_of": (1,),
 }
-"""Fields that are refused unless they ask for nothing: their values that do."""
+"""Unsupported fields, with the values that have no effect. Any other value is rejected."""
 
 MAX_SCHEMA_CHARACTERS = 100_000
-"""Characters: it may have to go as one argument, of which the system takes 128 KB."""
+"""A schema may have to be one argument, for which the system's limit is 128 KB."""
 
 DEFAULT_SYSTEM = "Answer the request itself. You have no tools and no files; nobody can be asked back."
-"""Stands in place of the program's own instructions, which are those of a coding agent."""
+"""Replaces the program's own instructions, which are those of a coding agent."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What goes to the program: its stdin, its system prompt ("": none), its answer's schema (None: none)."""
+    """The input of a program: its stdin, its system prompt or "", and the schema of the answer or None."""
 
     text: str
     system: str
     schema: Json = None
 
 
-def build_prompt(provider: VendorProgram, path: str, body: dict[str, Json], *, tools: bool) -> Prompt:
-    """The prompt for a chat request. StageError names the field that the program cannot do."""
+def build_prompt(program: VendorProgram, path: str, body: dict[str, Json], *, allows_tools: bool) -> Prompt:
+    """Return the prompt for a chat request. Raises StageError naming an unsupported field."""
     if path != CHAT:
-        raise make_field_error("path", f"{CHAT}: {provider.title} has no {path}", "ask a seat at a model API's endpoint")
-    schema = _checked(provider, body)
-    system, messages = _split(provider, body["messages"])
+        raise make_field_error(
+            "path", f"{CHAT}: {program.title} has no {path}", "name a model of a seat at an endpoint"
+        )
+    schema = _check_fields(program, body)
+    system, messages = _split_messages(program, body["messages"])
     text = messages[0][1]
-    if [role for role, _ in messages] != ["user"] or _is_command(provider, text):
-        text = "\n\n".join(_transcript(messages))
+    if [role for role, _ in messages] != ["user"] or _is_command(program, text):
+        text = "\n\n".join(_format_conversation(messages))
     if not text.strip():
-        raise make_field_error("messages", "a text: a program cannot be asked nothing")
-    if not provider.system:
+        raise make_field_error("messages", "text: a program needs a prompt")
+    if not program.supports_system:
         parts = [f"<instructions>\n{system}\n</instructions>", text] if system else [text]
         return Prompt("\n\n".join(parts), "", schema)
-    return Prompt(text, system or ("" if tools else DEFAULT_SYSTEM), schema)
+    return Prompt(text, system or ("" if allows_tools else DEFAULT_SYSTEM), schema)
 
 
-def _checked(provider: VendorProgram, body: dict[str, Json]) -> Json:
-    """The schema that the answer must have, or None; refused is what the program cannot do."""
-    title = provider.title
+def _check_fields(program: VendorProgram, body: dict[str, Json]) -> Json:
+    """Reject fields that the program does not support. Return the schema of the answer, or None."""
+    title = program.title
     for field, value in body.items():
         if value is None or field in IGNORED_FIELDS or field in TRANSLATED_FIELDS:
             continue
         if value not in NEUTRAL_VALUES.get(field, ()):
-            raise _cannot(field, title, "nothing (nor stop_sequences)" if field == "stop" else "nothing")
+            raise _make_unsupported_error(
+                field, title, "absent (and no stop_sequences)" if field == "stop" else "absent"
+            )
     if body.get("n", 1) != 1:
-        raise _cannot("n", title, "1")
+        raise _make_unsupported_error("n", title, "1")
     if body.get("tools"):
-        raise _cannot("tools", title, "no tools")
+        raise _make_unsupported_error("tools", title, "no tools")
     if body.get("tool_choice") not in (None, "none", "auto"):
-        raise _cannot("tool_choice", title)
-    wanted = body.get("response_format")
-    match wanted.get("type") if isinstance(wanted, dict) else None:
+        raise _make_unsupported_error("tool_choice", title)
+    response_format = body.get("response_format")
+    match response_format.get("type") if isinstance(response_format, dict) else None:
         case None | "text":
             return None
-        case "json_schema" if provider.schema:
-            told = wanted.get("json_schema") if isinstance(wanted, dict) else None
-            schema = told.get("schema") if isinstance(told, dict) else None
+        case "json_schema" if program.supports_schema:
+            json_schema = response_format.get("json_schema") if isinstance(response_format, dict) else None
+            schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
             if not isinstance(schema, dict):
                 raise make_field_error("response_format.json_schema.schema", "an object")
             if len(json.dumps(schema)) > MAX_SCHEMA_CHARACTERS:
-                raise make_field_error("response_format.json_schema.schema", f"at most {MAX_SCHEMA_CHARACTERS} characters")
+                raise make_field_error(
+                    "response_format.json_schema.schema", f"at most {MAX_SCHEMA_CHARACTERS} characters"
+                )
             return schema
         case kind:
-            fix = "ask in the prompt for JSON, or a seat at a model API's endpoint"
-            expected = "text or json_schema" if provider.schema else "text"
-            raise make_field_error("response_format", f"{expected}: {title} has no way to {kind}", fix)
+            fix = "ask for JSON in the prompt, or name a model of a seat at an endpoint"
+            expected = "text or json_schema" if program.supports_schema else "text"
+            raise make_field_error("response_format", f"{expected}: {title} does not support {kind}", fix)
 
 
-def _cannot(field: str, title: str, expected: str = "nothing") -> StageError:
+def _make_unsupported_error(field: str, title: str, expected: str = "absent") -> StageError:
     return make_field_error(
         field,
-        f"{expected}: {title} is a program at the command line and has no way for it",
-        "leave it out, or name a model that a seat at a model API's endpoint serves",
+        f"{expected}: {title} is a command-line program and does not support it",
+        "remove it, or name a model of a seat at an endpoint",
     )
 
 
-def _split(provider: VendorProgram, told: list[dict[str, Json]]) -> tuple[str, list[tuple[str, str]]]:
-    """The system prompt at the head, and the messages after it: role and text."""
+def _split_messages(
+    program: VendorProgram, conversation: list[dict[str, Json]]
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return the leading system prompt, and the role and text of each message after it."""
     systems: list[str] = []
     messages: list[tuple[str, str]] = []
-    for at, message in enumerate(told):
+    for at, message in enumerate(conversation):
         role, place = message.get("role"), f"messages[{at}]"
         if message.get("tool_calls") or message.get("function_call") or role in ("tool", "function"):
-            raise _cannot(
-                f"{place}.{'role' if role in ('tool', 'function') else 'tool_calls'}", provider.title
+            raise _make_unsupported_error(
+                f"{place}.{'role' if role in ('tool', 'function') else 'tool_calls'}", program.title
             )
-        text = _text(message.get("content"), f"{place}.content", provider.title)
+        text = _join_text(message.get("content"), f"{place}.content", program.title)
         if role in ("system", "developer"):
             if messages:
                 messages.append(("system", text))
@@ -141,34 +148,32 @@ def _split(provider: VendorProgram, told: list[dict[str, Json]]) -> tuple[str, l
             raise make_field_error(f"{place}.role", "system, developer, user or assistant")
     if not messages or messages[-1][0] != "user":
         raise make_field_error(
-            "messages", "a last message of the user: a program cannot go on with an answer", "add one"
+            "messages", "a user message at the end: a program cannot continue an answer", "add one"
         )
     return "\n\n".join(filter(None, systems)), messages
 
 
-def _text(content: Json, place: str, title: str) -> str:
+def _join_text(content: Json, place: str, title: str) -> str:
     if isinstance(content, str) or content is None:
         return content or ""
     if not isinstance(content, list):
-        raise make_field_error(place, "a text or a list of text parts")
+        raise make_field_error(place, "a string or a list of text parts")
     for at, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text" or not isinstance(part.get("text"), str):
             raise make_field_error(
-                f"{place}[{at}]", f"text: {title} is not given {kind or 'this'} parts", "leave it out"
+                f"{place}[{at}]", f"text: {title} does not take {kind or 'such'} parts", "remove it"
             )
     return "\n\n".join(part["text"] for part in content)
 
 
-def _is_command(provider: VendorProgram, text: str) -> bool:
-    """Whether the program would take `text` as a command to itself. Within a conversation it is plain text,
-    however much of a prompt's head the program cuts off before it looks.
-    """
-    return provider.commands is not None and provider.commands.match(text) is not None
+def _is_command(program: VendorProgram, text: str) -> bool:
+    """Return whether the program would run `text` as a command. Within a conversation it is plain text."""
+    return program.commands is not None and program.commands.match(text) is not None
 
 
-def _transcript(messages: list[tuple[str, str]]) -> Iterator[str]:
-    """A conversation as one text."""
+def _format_conversation(messages: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield the parts of one prompt for a whole conversation."""
     yield "This is a conversation so far. Answer its last message, as the assistant, with the answer alone."
     for role, text in messages:
         yield f'<message role="{role}">\n{text}\n</message>'

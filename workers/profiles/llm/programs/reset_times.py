@@ -1,10 +1,10 @@
-"""When a limit ends, as the words of a program tell it.
+"""Parse when a rate limit ends, from the message of a program.
 
-Read are seconds since 1970 (`limit reached|1753880400`, `resets_at: 1777936568`), spans (`try again in 2 days
+It reads Unix seconds (`limit reached|1753880400`, `resets_at: 1777936568`), durations (`try again in 2 days
 17 hours`, `reset after 3h22m10s`, `retry in 32.4s`), times of day (`resets 4:10pm (Europe/Berlin)`, `try
 again at 12:16 PM`), days (`resets Oct 9, 3pm`, `Oct 9th, 2025 3:04 PM`, `resets tomorrow at 3pm`, `on
-11/17/2025`) and ISO 8601. A time without a zone is this machine's. What lies more than LONGEST ahead is
-taken for a mistake.
+11/17/2025`) and ISO 8601. A time without a time zone has that of `now`. A time more than MAX_AHEAD in the
+future counts as a mistake.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from datetime import time as clocktime
 from zoneinfo import ZoneInfo
 
-LONGEST = timedelta(days=32)
+MAX_AHEAD = timedelta(days=32)
 
-UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -43,49 +43,49 @@ _DAY = re.compile(rf"\b({'|'.join(DAYS)})(?:day|sday|nesday|rsday|urday)?\b", re
 _ZONE = re.compile(r"\(([A-Za-z]+(?:/[A-Za-z_+\-0-9]+)*)\)|\b(UTC|GMT)\b")
 
 
-def reset_at(text: str, now: datetime | None = None) -> float | None:
-    """Seconds since 1970 at which the limit ends that `text` tells of; None where it tells no time.
+def parse_reset_time(text: str, now: datetime | None = None) -> float | None:
+    """Return the Unix time at which the limit in `text` ends, None if it states no time.
 
-    `now`: with a zone, which is then also that of a time without one.
+    `now` has a time zone, which also applies to times without one. It defaults to this machine's time.
     """
     now = now or datetime.now().astimezone()
-    found = _found(text, now)
-    if found is None or not timedelta(0) <= found - now <= LONGEST:
+    reset = _find_time(text, now)
+    if reset is None or not timedelta(0) <= reset - now <= MAX_AHEAD:
         return None
-    return found.timestamp()
+    return reset.timestamp()
 
 
-def _found(text: str, now: datetime) -> datetime | None:
-    told = _EPOCH.search(text)
-    if told:
-        return datetime.fromtimestamp(int(told[1]), UTC)
-    told = _SECONDS.search(text)
-    if told:
-        return now + timedelta(seconds=float(told[1]))
-    told = _SPAN.search(text)
-    if told:
+def _find_time(text: str, now: datetime) -> datetime | None:
+    match = _EPOCH.search(text)
+    if match:
+        return datetime.fromtimestamp(int(match[1]), UTC)
+    match = _SECONDS.search(text)
+    if match:
+        return now + timedelta(seconds=float(match[1]))
+    match = _SPAN.search(text)
+    if match:
         seconds = sum(
-            float(amount) * (0.001 if unit.lower() == "ms" else UNITS[unit.lower()])
-            for amount, unit in _PART.findall(told[1])
+            float(amount) * (0.001 if unit.lower() == "ms" else UNIT_SECONDS[unit.lower()])
+            for amount, unit in _PART.findall(match[1])
         )
-        return now + timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() * 2 else None
+        return now + timedelta(seconds=seconds) if seconds < MAX_AHEAD.total_seconds() * 2 else None
     lead = _LEAD.search(text)
-    return _told_as_time(text[lead.end() : lead.end() + 120], now) if lead else None
+    return _parse_time(text[lead.end() : lead.end() + 120], now) if lead else None
 
 
-def _told_as_time(text: str, now: datetime) -> datetime | None:
-    """The time of day, with a day or without, at the beginning of `text`."""
-    here = now.astimezone(_zone(text) or now.tzinfo)
-    told = _ISO.search(text)
-    if told:
+def _parse_time(text: str, now: datetime) -> datetime | None:
+    """Parse the time of day at the start of `text`, with or without a day."""
+    here = now.astimezone(_find_zone(text) or now.tzinfo)
+    match = _ISO.search(text)
+    if match:
         try:
-            iso = datetime.fromisoformat(told[1])
+            iso = datetime.fromisoformat(match[1])
         except ValueError:
             return None
         return iso if iso.tzinfo else iso.replace(tzinfo=here.tzinfo)
     clock = _CLOCK.search(text)
     try:
-        day = _day(text, here)
+        day = _find_day(text, here)
         if clock is None:
             return None if day is None else datetime.combine(day, clocktime(), here.tzinfo)
         hour, minute = int(clock[1] or clock[4]), int(clock[2] or clock[5] or 0)
@@ -97,30 +97,30 @@ def _told_as_time(text: str, now: datetime) -> datetime | None:
     return at + timedelta(days=1) if at < here and day is None else at
 
 
-def _day(text: str, here: datetime) -> date | None:
-    """The day that `text` names, None where it names none. ValueError: there is no such day."""
-    told = _SLASHED.search(text)
-    if told:
-        return date(int(told[3]), int(told[1]), int(told[2]))
-    told = _DATE.search(text)
-    if told:
-        month, day = MONTHS.index(told[1].lower()) + 1, int(told[2])
-        year = int(told[3]) if told[3] else here.year + ((month, day) < (here.month, here.day))
+def _find_day(text: str, here: datetime) -> date | None:
+    """Return the day that `text` names, None if it names none. Raises ValueError for an impossible day."""
+    match = _SLASHED.search(text)
+    if match:
+        return date(int(match[3]), int(match[1]), int(match[2]))
+    match = _DATE.search(text)
+    if match:
+        month, day = MONTHS.index(match[1].lower()) + 1, int(match[2])
+        year = int(match[3]) if match[3] else here.year + ((month, day) < (here.month, here.day))
         return date(year, month, day)
     if re.search(r"\btomorrow\b", text, re.IGNORECASE):
         return here.date() + timedelta(days=1)
-    told = _DAY.search(text)
-    if told:
-        ahead = (DAYS.index(told[1].lower()) - here.weekday()) % 7
+    match = _DAY.search(text)
+    if match:
+        ahead = (DAYS.index(match[1].lower()) - here.weekday()) % 7
         return here.date() + timedelta(days=ahead or 7)
     return None
 
 
-def _zone(text: str) -> tzinfo | None:
-    told = _ZONE.search(text)
-    if told is None:
+def _find_zone(text: str) -> tzinfo | None:
+    match = _ZONE.search(text)
+    if match is None:
         return None
     try:
-        return ZoneInfo(told[1] or told[2])
-    except (ValueError, OSError, LookupError):  # no such zone here: this machine's is the best guess
+        return ZoneInfo(match[1] or match[2])
+    except (ValueError, OSError, LookupError):  # the system does not know the zone
         return None

@@ -1,8 +1,7 @@
-"""What gridq knows of a vendor's program: one `Provider` for each, and the reader of its output.
+"""The description of a vendor's program (`VendorProgram`), and the base class of the parsers of its output.
 
-A provider is a table: how the program is called, what it needs, how its words are to be understood. All that
-is done with it (starting, reading, killing, judging) is the same for each and stands in the modules beside
-this one.
+A `VendorProgram` is a table: the command line, the environment, the error messages. The other modules of this
+folder start, read and stop all programs in the same way.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from gridq.protocol.models import Json, Usage
-from workers.model_apis.request import ODD
+from workers.model_apis.api_request import SHAPE_ERRORS
 
-NOISE = 4000
-"""Characters kept of what a program writes beside its JSON."""
+MAX_NOISE_CHARACTERS = 4000
+"""Characters to keep of the output that is not JSON."""
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
-class Fault(StrEnum):
-    """What can be wrong with a program's login, as its own words tell it."""
+class Failure(StrEnum):
+    """A known failure of a program. The value is the state of the seat."""
 
     LOGGED_OUT = "logged out"
     EXPIRED = "login expired"
@@ -38,51 +37,51 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One call: what the argv is made of.
+class ProgramCall:
+    """One call of a program.
 
-    `folder` is the call's own empty working folder; beside it are `told`, for files that the program is
-    pointed at, and `temporary`, for what it writes of its own accord. `system` and `schema` are only set
-    where the provider has a way for them. `partial`: somebody reads the pieces. `tools`: the owner lets the
-    program use its tools. `args`: what the owner adds.
+    `folder` is the call's own empty working folder. Beside it are `input_folder`, for files that the program
+    should read, and `temp_folder`, for files that it writes by itself. `system` and `schema` are set only if
+    the program supports them. `streams` is true if a client reads the pieces, `allows_tools` if the owner
+    lets the program use its tools. `args` are the owner's additional arguments.
     """
 
     model: str
     folder: Path
-    told: Path
-    temporary: Path
+    input_folder: Path
+    temp_folder: Path
     system: str = ""
     schema: Json = None
-    partial: bool = False
-    tools: bool = False
+    streams: bool = False
+    allows_tools: bool = False
     args: tuple[str, ...] = ()
 
-    def file(self, name: str, text: str) -> str:
-        """Write a file that the program is to read; its path."""
-        path = self.told / name
+    def write_file(self, name: str, text: str) -> str:
+        """Write a file for the program and return its path."""
+        path = self.input_folder / name
         path.write_text(text, "utf-8", errors="replace")
         return str(path)
 
 
 @dataclass
-class Reader(ABC):
-    """One answer as it comes in, line by line. A line that is no JSON object is kept apart as noise.
+class OutputParser(ABC):
+    """Parses the output of one call, line by line. A line that is no JSON object goes to `noise`.
 
-    `complete`: the program said that its answer is whole. `refusal`: its own words for why there is none.
-    `usage` and `dollars`: what it said that the call has used, None where it said nothing.
+    `is_complete` is true once the program reports the answer as complete. `refusal` is its reason for giving
+    none. `usage` and `dollars` are what it reports as used, None if it reports nothing.
     """
 
-    text: bool = False
-    complete: bool = False
-    finish: str = "stop"
+    has_text: bool = False
+    is_complete: bool = False
+    finish_reason: str = "stop"
     refusal: str = ""
     session: str = ""
     usage: Usage | None = None
     dollars: float | None = None
     noise: str = ""
 
-    def take(self, line: bytes) -> str:
-        """Take one line in; returns the text that it adds to the answer, "" where it adds none."""
+    def add_line(self, line: bytes) -> str:
+        """Take one line. Return the text that it adds to the answer."""
         if b"\x1b" in line[:64]:
             line = _ESCAPES.sub(b"", line)
         event = None
@@ -92,77 +91,82 @@ class Reader(ABC):
             except (ValueError, RecursionError):
                 event = None
         if not isinstance(event, dict):
-            self.noise = (self.noise + line.decode("utf-8", "replace").strip() + "\n")[-NOISE:]
+            noise = self.noise + line.decode("utf-8", "replace").strip() + "\n"
+            self.noise = noise[-MAX_NOISE_CHARACTERS:]
             return ""
         try:
-            added = self.event(event)
-        except ODD:  # an event of a known kind with fields of an unknown shape
-            added = ""
-        self.text = self.text or bool(added)
-        return added
+            text = self.add_event(event)
+        except SHAPE_ERRORS:  # an event of a known kind whose fields have an unknown shape
+            text = ""
+        self.has_text = self.has_text or bool(text)
+        return text
 
     @abstractmethod
-    def event(self, event: dict[str, Json]) -> str:
-        """The same of one JSON object. An event of a kind that is not known says nothing."""
+    def add_event(self, event: dict[str, Json]) -> str:
+        """Take one JSON object. Return the text that it adds. Events of unknown kinds add none."""
 
-    def refused(self, words: Json) -> None:
-        """Keep `words` as the reason why there is no answer."""
-        self.refusal = words if isinstance(words, str) else json.dumps(words)
-        self.complete = False
+    def refuse(self, reason: Json) -> None:
+        """Record that the call has no answer, and why."""
+        self.refusal = reason if isinstance(reason, str) else json.dumps(reason)
+        self.is_complete = False
 
 
 @dataclass(frozen=True)
-class Login:
-    """A call that tells whether somebody is logged in and costs nothing. `out` is what it says where nobody
-    is.
-    """
+class LoginCheck:
+    """A command that shows for free whether somebody is logged in. `logged_out` matches if nobody is."""
 
     argv: tuple[str, ...]
-    out: re.Pattern[str]
+    logged_out: re.Pattern[str]
 
 
 @dataclass(frozen=True)
-class Provider:
+class VendorProgram:
     """One vendor's program.
 
-    `programs` are its names, the usual one first. `argv` gives what follows the name; the prompt goes by
-    stdin. `home` are the variables that move its login to another folder (`{home}` stands for the folder),
-    `homes` where that is by default: the first that is set. `environment` are the names of variables that it
-    may see beside those that every program may, `settings` what it is always told, `variables` what it is
-    told with a call. `words` are its texts for what can be wrong, the first that is found counts; `unsafe`
-    are those that say that its tools are not taken away, `hopeless` those by which a program tells of a try
-    that failed and goes on trying for ever. `commands` matches the head of a prompt that the program would
-    take as a command to itself and answer without its model. `rule` is the vendor's rule on who may use a
-    login, `log_in` how its owner logs in, `example` a model for a table.
+    `names` are the names of the executable, the usual one first. `make_arguments` returns the arguments of a
+    call; the prompt goes to stdin. `home` are the variables that move the login to another folder, for which
+    `{home}` stands. `homes` are its default places, of which the first that is set applies. `environment`
+    are variables that the program may see beside those of every program, `settings` variables that it always
+    gets, and `make_variables` returns those of a call.
+
+    `failure_patterns` match the program's error messages; the first match decides. `unsafe` matches a message
+    that its tools are still enabled, `hopeless` one about a failed attempt that the program would repeat
+    forever. `commands` matches the start of a prompt that the program would run as a command instead of
+    asking its model. `rule` is the vendor's rule on who may use a login, `log_in` how its owner logs in,
+    `example` a model for a table. `supports_system` and `supports_schema` are true if the program has options
+    for a system prompt and for a JSON schema.
     """
 
     name: str
     title: str
-    programs: tuple[str, ...]
-    argv: Callable[[Ask], list[str]]
-    reader: Callable[[Ask], Reader]
+    names: tuple[str, ...]
+    make_arguments: Callable[[ProgramCall], list[str]]
+    make_parser: Callable[[ProgramCall], OutputParser]
     home: Mapping[str, str]
     homes: tuple[str, ...]
     log_in: str
     rule: str
     example: str
-    login: Login | None = None
+    login_check: LoginCheck | None = None
     environment: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    variables: Callable[[Ask], Mapping[str, str]] | None = None
-    words: tuple[tuple[Fault, re.Pattern[str]], ...] = ()
+    make_variables: Callable[[ProgramCall], Mapping[str, str]] | None = None
+    failure_patterns: tuple[tuple[Failure, re.Pattern[str]], ...] = ()
     unsafe: re.Pattern[str] | None = None
     hopeless: re.Pattern[str] | None = None
     commands: re.Pattern[str] | None = None
-    system: bool = True
-    schema: bool = False
+    supports_system: bool = True
+    supports_schema: bool = False
 
 
-def patterns(**texts: str) -> tuple[tuple[Fault, re.Pattern[str]], ...]:
-    """A provider's `words`: a regular expression for each fault, by the fault's name in lower case."""
-    return tuple((Fault[name.upper()], re.compile(text, re.IGNORECASE)) for name, text in texts.items())
+def compile_patterns(**expressions: str) -> tuple[tuple[Failure, re.Pattern[str]], ...]:
+    """Return the `failure_patterns` of a program from regular expressions by failure, in lower case."""
+    return tuple(
+        (Failure[name.upper()], re.compile(expression, re.IGNORECASE))
+        for name, expression in expressions.items()
+    )
 
 
-def record(value: Json) -> dict[str, Json]:
-    """`value` as an object, an empty one where it is none."""
+def as_object(value: Json) -> dict[str, Json]:
+    """Return `value` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}

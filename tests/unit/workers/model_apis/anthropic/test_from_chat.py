@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
-from tests.fakes.model_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
-from workers.model_apis.anthropic.from_chat import CompletionChunks, completion, messages_body
-from workers.model_apis.request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, Asked
-from workers.model_apis.whole_answers import Chunks
+from tests.fakes.client_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
+from workers.model_apis.answer_assembly import ChatAssembler
+from workers.model_apis.anthropic.from_chat import CompletionChunks, build_completion, translate_to_messages
+from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, ApiRequest
 
 
 def body(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def user(content: Any) -> dict[str, Any]:
 
 def asked(*messages: Any, **more: Any) -> dict[str, Any]:
     """The Messages request for a chat; the official package agrees that it is one."""
-    made = messages_body(CHAT, body(*messages, **more))
+    made = translate_to_messages(CHAT, body(*messages, **more))
     valid(MESSAGES_REQUEST, made)
     return made
 
@@ -56,7 +56,7 @@ def test_plain_fields_and_system():
         "stop_sequences": ["END"],
         "metadata": {"user_id": "u"},
     }
-    assert asked(user("hi"))["max_tokens"] > 0, "Messages must be told"
+    assert asked(user("hi"))["max_tokens"] > 0, "Messages must be translator"
 
 
 def test_parts():
@@ -87,7 +87,7 @@ def test_calls_and_their_results_stand_in_turns():
 
 
 @pytest.mark.parametrize(
-    ("told", "made"),
+    ("translator", "made"),
     [
         ({}, {"type": "auto"}),
         ({"tool_choice": "auto"}, {"type": "auto"}),
@@ -102,8 +102,8 @@ def test_calls_and_their_results_stand_in_turns():
         ),
     ],
 )
-def test_tool_choice(told: dict[str, Any], made: dict[str, Any]):
-    request = asked(user("hi"), tools=[TOOL], **told)
+def test_tool_choice(translator: dict[str, Any], made: dict[str, Any]):
+    request = asked(user("hi"), tools=[TOOL], **translator)
     assert request["tool_choice"] == made
     schema = FUNCTION["parameters"]
     assert request["tools"] == [{"name": "weather", "description": "of a city", "input_schema": schema}]
@@ -149,7 +149,7 @@ CALLED = {"id": "t", "type": "function", "function": {"name": "a", "arguments": 
 )
 def test_what_has_no_counterpart_is_refused_by_name(path: str, wrong: dict[str, Any], param: str):
     with pytest.raises(StageError) as caught:
-        messages_body(path, wrong)
+        translate_to_messages(path, wrong)
     assert caught.value.details["param"] == param
     assert caught.value.details["status"] == 400
 
@@ -172,7 +172,7 @@ def test_a_whole_answer():
         {"type": "text", "text": "I look"},
         {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}},
     ]
-    made = completion(message(*blocks, reason="tool_use"), body(user("hi")))
+    made = build_completion(message(*blocks, reason="tool_use"), body(user("hi")))
     valid(COMPLETION, made)
     (choice,) = made["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -199,14 +199,14 @@ def test_a_whole_answer():
     ],
 )
 def test_finish_reasons(reason: str, finish: str):
-    made = completion(message({"type": "text", "text": "x"}, reason=reason), body(user("hi")))
+    made = build_completion(message({"type": "text", "text": "x"}, reason=reason), body(user("hi")))
     valid(COMPLETION, made)
     assert made["choices"][0]["finish_reason"] == finish
 
 
 def test_a_stream():
-    def delta(index: int, kind: str, **told: Any) -> dict[str, Any]:
-        return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **told}}
+    def delta(index: int, kind: str, **translator: Any) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **translator}}
 
     call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
     events = [
@@ -224,14 +224,14 @@ def test_a_stream():
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}},
         {"type": "message_stop"},
     ]
-    told = CompletionChunks(body(user("hi")))
-    whole = Chunks(Asked(OPENAI, CHAT, body(user("hi")), "m", "$"))
+    translator = CompletionChunks(body(user("hi")))
+    assembler = ChatAssembler(ApiRequest(OPENAI, CHAT, body(user("hi")), "m", "$"))
     for event in events:
-        for chunk in told.add(event):
+        for chunk in translator.add_event(event):
             valid(CHUNK, chunk)
-            whole.add(chunk)
-    assert whole.complete
-    made = whole.answer()
+            assembler.add_event(chunk)
+    assert assembler.is_complete
+    made = assembler.build_answer()
     valid(COMPLETION, made)
     (choice,) = made["choices"]
     assert choice["message"]["content"] == "I look"

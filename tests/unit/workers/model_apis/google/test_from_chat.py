@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from gridq.errors import SeatUnavailable, StageError
-from workers.model_apis.google.answers import ContentChunks, completion, embeddings
-from workers.model_apis.google.from_chat import ANY_SIGNATURE, content_body, translated_embedding
-from workers.model_apis.openai.from_messages import MessagesAsChat
-from workers.model_apis.request import CHAT, COMPLETIONS, translated
-from workers.model_apis.usage import google_usage
+from workers.model_apis.api_request import CHAT, COMPLETIONS, translate_request
+from workers.model_apis.google.answers import ContentChunks, build_completion, build_embeddings
+from workers.model_apis.google.from_chat import (
+    PLACEHOLDER_SIGNATURE,
+    translate_embedding_request,
+    translate_to_google,
+)
+from workers.model_apis.openai.from_messages import MessagesToChat
+from workers.model_apis.usage import parse_google_usage
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": SCHEMA}}
@@ -24,7 +28,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def google(**fields: Any) -> dict[str, Any]:
-    return translated(content_body, CHAT, body(**fields))
+    return translate_request(translate_to_google, CHAT, body(**fields))
 
 
 def config(**fields: Any) -> Any:
@@ -58,7 +62,7 @@ def test_a_conversation_becomes_turns_of_two_roles():
             "parts": [{"functionResponse": {"name": "weather", "id": "c2", "response": {"output": "rain"}}}],
         },
     ]
-    assert "'id'" not in str(content_body(CHAT, body(messages=messages), vertex=True))
+    assert "'id'" not in str(translate_to_google(CHAT, body(messages=messages), vertex=True))
 
 
 def test_a_signature_goes_back_where_the_model_wants_one():
@@ -69,7 +73,9 @@ def test_a_signature_goes_back_where_the_model_wants_one():
         return [part.get("thoughtSignature") for part in told["contents"][1]["parts"]]
 
     assert sent("gemini-3-flash", signed) == ["c2ln"]
-    assert sent("gemini-3-flash", CALL, CALL) == [ANY_SIGNATURE, None], "the first of a step alone needs one"
+    assert sent("gemini-3-flash", CALL, CALL) == [PLACEHOLDER_SIGNATURE, None], (
+        "the first of a step alone needs one"
+    )
     assert sent("gemini-2.5-flash", CALL) == [None]
     assert sent("gemini-2.5-flash", signed) == ["c2ln"]
 
@@ -219,29 +225,29 @@ def test_what_has_no_counterpart_is_refused_by_name(fields: dict[str, Any], para
 
 def test_completions_and_tokens_are_refused():
     with pytest.raises(StageError) as caught:
-        content_body(COMPLETIONS, {"model": "m", "prompt": "x"})
+        translate_to_google(COMPLETIONS, {"model": "m", "prompt": "x"})
     assert caught.value.details["param"] == "path"
     with pytest.raises(StageError) as caught:
-        translated_embedding({"model": "m", "input": [[1, 2]]}, False)
+        translate_embedding_request({"model": "m", "input": [[1, 2]]}, False)
     assert caught.value.details["param"] == "input"
 
 
 def test_embeddings_of_both_apis():
     asked = {"model": "e", "input": ["a", "b"], "dimensions": 2}
-    name, told = translated_embedding(asked, vertex=False)
+    name, told = translate_embedding_request(asked, vertex=False)
     assert name == "batchEmbedContents"
     assert told["requests"][1] == {
         "model": "models/e",
         "content": {"parts": [{"text": "b"}]},
         "outputDimensionality": 2,
     }
-    answer = embeddings({"embeddings": [{"values": [1.0]}, {"values": [2.0]}]}, asked)
+    answer = build_embeddings({"embeddings": [{"values": [1.0]}, {"values": [2.0]}]}, asked)
     assert [each["embedding"] for each in answer["data"]] == [[1.0], [2.0]]
     assert answer["usage"]["prompt_tokens"] == 1, "by rule of thumb"
-    name, told = translated_embedding(asked, vertex=True)
+    name, told = translate_embedding_request(asked, vertex=True)
     assert (name, told["instances"]) == ("predict", [{"content": "a"}, {"content": "b"}])
     vertex = {"embeddings": {"values": [3.0], "statistics": {"token_count": 4}}}
-    answer = embeddings({"predictions": [vertex, vertex]}, asked)
+    answer = build_embeddings({"predictions": [vertex, vertex]}, asked)
     assert (answer["usage"]["prompt_tokens"], answer["data"][1]["embedding"]) == (8, [3.0])
 
 
@@ -256,10 +262,10 @@ USED = {
 
 
 def test_usage_counts_thoughts_as_said_and_what_is_cached_once():
-    used = google_usage(USED)
+    used = parse_google_usage(USED)
     assert (used.tokens_in, used.tokens_out) == (1005, 50)
     assert (used.tokens_cached, used.tokens_reasoning, used.tokens_audio_in) == (900, 40, 50)
-    assert google_usage(None).tokens_in == 0
+    assert parse_google_usage(None).tokens_in == 0
 
 
 def candidate(*parts: Any, reason: str | None = None) -> dict[str, Any]:
@@ -274,7 +280,7 @@ def test_a_whole_answer():
         **candidate(thought, {"text": "I "}, {"text": "look"}, call, reason="STOP"),
         "usageMetadata": USED,
     }
-    made = completion(answer, body())
+    made = build_completion(answer, body())
     (choice,) = made["choices"]
     told = choice["message"]
     assert (told["content"], told["reasoning_content"], choice["finish_reason"]) == (
@@ -286,7 +292,7 @@ def test_a_whole_answer():
     assert told["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "c2ln"}}
     assert made["usage"]["prompt_tokens_details"] == {"cached_tokens": 900, "audio_tokens": 50}
     assert made["usage"]["completion_tokens_details"] == {"reasoning_tokens": 40}
-    assert completion(candidate({"text": "a"}, reason="STOP"), body())["usage"] is None
+    assert build_completion(candidate({"text": "a"}, reason="STOP"), body())["usage"] is None
 
 
 @pytest.mark.parametrize(
@@ -300,30 +306,38 @@ def test_a_whole_answer():
     ],
 )
 def test_why_an_answer_ended(reason: str | None, told: str):
-    assert completion(candidate({"text": "a"}, reason=reason), body())["choices"][0]["finish_reason"] == told
+    assert (
+        build_completion(candidate({"text": "a"}, reason=reason), body())["choices"][0]["finish_reason"]
+        == told
+    )
 
 
 def test_a_prompt_that_is_blocked_and_a_call_that_cannot_be_read():
     blocked = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}
-    for read in (lambda each: completion(each, body()), lambda each: list(ContentChunks(body()).add(each))):
+    for read in (
+        lambda each: build_completion(each, body()),
+        lambda each: list(ContentChunks(body()).add_event(each)),
+    ):
         with pytest.raises(StageError) as caught:
             read(blocked)
         assert caught.value.details["endpoint_code"] == "content_filter"
         assert "PROHIBITED_CONTENT" in caught.value.details["reason"]
         with pytest.raises(SeatUnavailable):
             read(candidate(reason="MALFORMED_FUNCTION_CALL"))
-    with pytest.raises(ValueError, match="not one"):
-        completion({"candidates": []}, body())
+    with pytest.raises(ValueError, match="none"):
+        build_completion({"candidates": []}, body())
 
 
 def test_a_streams_events_become_chunks_and_the_usage_comes_last():
     chunks = ContentChunks(body())
     call = {"functionCall": {"name": "weather", "args": {}}}
     made = [
-        *chunks.add({**candidate({"text": "hm", "thought": True}), "usageMetadata": {"promptTokenCount": 1}}),
-        *chunks.add(candidate({"text": "a"}, call)),
-        *chunks.add(candidate(call)),
-        *chunks.add({**candidate(reason="STOP"), "usageMetadata": USED}),
+        *chunks.add_event(
+            {**candidate({"text": "hm", "thought": True}), "usageMetadata": {"promptTokenCount": 1}}
+        ),
+        *chunks.add_event(candidate({"text": "a"}, call)),
+        *chunks.add_event(candidate(call)),
+        *chunks.add_event({**candidate(reason="STOP"), "usageMetadata": USED}),
     ]
     deltas = [each["choices"][0]["delta"] for each in made if each["choices"]]
     assert deltas[0] == {"role": "assistant", "content": ""}
@@ -345,6 +359,6 @@ def test_what_messages_says_of_thinking_reaches_the_seat():
 
     asked = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
     asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
-    told = MessagesAsChat(Inner(), thinks=True)._chat(asked)  # type: ignore[arg-type]
+    told = MessagesToChat(Inner(), thinks=True)._chat(asked)  # type: ignore[arg-type]
     assert (told["thinking"], told["reasoning_effort"]) == (asked["thinking"], "low")
-    assert "thinking" not in MessagesAsChat(Inner())._chat(asked)  # type: ignore[arg-type]
+    assert "thinking" not in MessagesToChat(Inner())._chat(asked)  # type: ignore[arg-type]

@@ -12,15 +12,15 @@ import pytest
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from tests.fakes.gemini_server import error as google_error
 from tests.fakes.gemini_server import google_type
-from workers.model_apis.http.failures import fault_of, fault_within
-from workers.model_apis.http.rate_limit_headers import span, wait
+from workers.model_apis.http.failures import find_error, make_error
+from workers.model_apis.http.rate_limit_headers import parse_retry_delay, parse_span
 
 NOW = 1_790_000_000
 
 
 def fault(status: int, body: Any = None, **headers: str) -> GridError:
     raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-    return fault_of(status, headers, raw, {"endpoint": "https://x/v1"})
+    return make_error(status, headers, raw, {"endpoint": "https://x/v1"})
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_each_refusal_is_its_error(status: int, body: Any, kind: type[GridError]
 
 
 def test_a_key_in_the_endpoints_words_is_blotted_out():
-    told = fault_of(401, {}, b'{"error": {"message": "wrong key sk-1"}}', {}, "sk-1")
+    told = make_error(401, {}, b'{"error": {"message": "wrong key sk-1"}}', {}, "sk-1")
     assert "sk-1" not in told.to_json()
 
 
@@ -116,14 +116,14 @@ def test_a_key_in_the_endpoints_words_is_blotted_out():
 def test_the_time_is_read_from_the_headers_by_the_endpoints_clock(
     headers: dict[str, str], seconds: float | None
 ):
-    told = wait({**headers, "date": formatdate(NOW, usegmt=True)})
+    told = parse_retry_delay({**headers, "date": formatdate(NOW, usegmt=True)})
     assert told == (None if seconds is None else pytest.approx(seconds))
     found = fault(429, None, **headers, date=formatdate(NOW, usegmt=True))
     assert found.details.get("retry_after") == told
 
 
 def test_without_its_clock_this_machines_counts():
-    left = wait({"x-ratelimit-reset": str(int(time.time()) + 500)})
+    left = parse_retry_delay({"x-ratelimit-reset": str(int(time.time()) + 500)})
     assert left is not None
     assert 400 < left <= 500
 
@@ -144,7 +144,7 @@ def test_a_limits_turn_is_no_reason_to_leave_a_broken_endpoint_alone_that_long()
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "-1s", "1s2", "NaN"])
 def test_what_is_no_span(text: str):
-    assert span(text) is None
+    assert parse_span(text) is None
 
 
 @pytest.mark.parametrize(
@@ -163,5 +163,5 @@ def test_what_is_no_span(text: str):
     ],
 )
 def test_an_error_within_a_stream(event: dict[str, Any], kind: type[GridError] | None):
-    found = fault_within(event)
+    found = find_error(event)
     assert kind is None if found is None else type(found) is kind

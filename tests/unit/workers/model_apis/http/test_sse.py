@@ -33,7 +33,7 @@ def test_an_event_comes_as_soon_as_it_is_whole():
 
 
 def test_a_sender_that_never_ends_an_event(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sse, "MAX_EVENT", 100)
+    monkeypatch.setattr(sse, "MAX_EVENT_CHARACTERS", 100)
     stream = EventStream()
     for _ in range(50):
         stream.feed(b"data: 1\n\n")

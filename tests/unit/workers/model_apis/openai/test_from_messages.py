@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
-from tests.fakes.model_types import CHAT_REQUEST, MESSAGE, valid
-from workers.model_apis.anthropic.events import message
-from workers.model_apis.openai.api import OpenAIApi
-from workers.model_apis.openai.from_messages import chat_body
+from tests.fakes.client_types import CHAT_REQUEST, MESSAGE, valid
+from workers.model_apis.openai.answers import build_message
+from workers.model_apis.openai.client import OpenAIClient
+from workers.model_apis.openai.from_messages import translate_to_chat
 
 
 def body(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def user(content: Any) -> dict[str, Any]:
 
 def asked(*messages: Any, **more: Any) -> dict[str, Any]:
     """The chat request for Messages; the official package agrees that it is one."""
-    made = chat_body(body(*messages, **more))
+    made = translate_to_chat(body(*messages, **more))
     valid(CHAT_REQUEST, {key: value for key, value in made.items() if key != "top_k"})
     return made
 
@@ -59,11 +59,11 @@ def test_plain_fields_and_system():
 
 
 def test_openais_own_api_is_asked_in_its_own_fields():
-    made = chat_body(body(user("hi"), top_k=4), strict=True)
+    made = translate_to_chat(body(user("hi"), top_k=4), is_strict=True)
     assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
-    assert OpenAIApi("https://api.openai.com/v1").strict
-    assert OpenAIApi("https://mine.openai.azure.com/openai/v1").strict
-    assert not OpenAIApi("https://llm.example.com/v1").strict
+    assert OpenAIClient("https://api.openai.com/v1").is_strict
+    assert OpenAIClient("https://mine.openai.azure.com/openai/v1").is_strict
+    assert not OpenAIClient("https://llm.example.com/v1").is_strict
 
 
 def test_blocks_of_text_are_one_text_and_pictures_are_parts():
@@ -183,7 +183,7 @@ def test_a_wanted_schema_is_a_response_format():
 )
 def test_what_has_no_counterpart_is_refused_by_name(wrong: dict[str, Any], param: str):
     with pytest.raises(StageError) as caught:
-        chat_body(wrong)
+        translate_to_chat(wrong)
     assert caught.value.details["param"] == param
     assert caught.value.details["status"] == 400
 
@@ -203,7 +203,7 @@ CALL = {"id": "t1", "type": "function", "function": {"name": "weather", "argumen
 
 
 def test_a_whole_answer():
-    made = message(completion(content="yes", usage=USAGE), body(user("hi")))
+    made = build_message(completion(content="yes", usage=USAGE), body(user("hi")))
     valid(MESSAGE, made)
     assert made == {
         "id": "msg_c1",
@@ -234,7 +234,7 @@ def test_a_whole_answer():
     ],
 )
 def test_stop_reasons(finish: str, told: dict[str, Any], reason: str):
-    made = message(completion(finish, **told), body(user("hi")))
+    made = build_message(completion(finish, **told), body(user("hi")))
     valid(MESSAGE, made)
     assert made["stop_reason"] == reason
 
@@ -242,14 +242,14 @@ def test_stop_reasons(finish: str, told: dict[str, Any], reason: str):
 def test_the_stop_text_that_was_met_is_told_where_the_endpoint_tells_it():
     answer = completion(content="x")
     answer["choices"][0]["stop_reason"] = "END"
-    made = message(answer, body(user("hi"), stop_sequences=["END"]))
+    made = build_message(answer, body(user("hi"), stop_sequences=["END"]))
     assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
 
 
 def test_calls_of_an_answer_and_arguments_that_are_no_json():
     broken = {"function": {"name": "weather", "arguments": '{"city'}}
     empty = {"id": "t3", "function": {"name": "now", "arguments": ""}}
-    made = message(completion("tool_calls", tool_calls=[CALL, broken, empty]), body(user("hi")))
+    made = build_message(completion("tool_calls", tool_calls=[CALL, broken, empty]), body(user("hi")))
     valid(MESSAGE, made)
     assert [block["input"] for block in made["content"]] == [{"city": "Bern"}, {"INVALID_JSON": '{"city'}, {}]
     assert len({block["id"] for block in made["content"]}) == 3
@@ -257,8 +257,8 @@ def test_calls_of_an_answer_and_arguments_that_are_no_json():
 
 def test_reasoning_is_told_to_those_who_asked_for_thinking():
     answer = completion(content="42", reasoning_content="six times seven")
-    assert [block["type"] for block in message(answer, body(user("hi")))["content"]] == ["text"]
+    assert [block["type"] for block in build_message(answer, body(user("hi")))["content"]] == ["text"]
     thinking = body(user("hi"), thinking={"type": "enabled", "budget_tokens": 1024})
-    made = message(answer, thinking)
+    made = build_message(answer, thinking)
     valid(MESSAGE, made)
     assert made["content"][0]["thinking"] == "six times seven"

@@ -1,4 +1,4 @@
-"""What the speaker of a local model asks its engine for, and what it refuses in its stead."""
+"""The requests of the backend to an engine, and those that it rejects itself."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from gridq.errors import StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.profiles.gpu.backend import EngineSpeaker
+from workers.profiles.gpu.backend import EngineBackend
 
 
 class Engine:
-    """A model's process that says what it was asked for."""
+    """A model's process that repeats the prompt of the request."""
 
-    def ask(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+    def request(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         yield {"choices": [{"index": 0, "text": repr(body["prompt"]), "finish_reason": "stop"}]}
 
 
 def said(prompt: Any) -> Json:
     body = {"model": "m", "prompt": prompt}
-    answer: Any = EngineSpeaker(Engine()).post("completions", body, StageContext())  # type: ignore[arg-type]
+    answer: Any = EngineBackend(Engine()).post("completions", body, StageContext())  # type: ignore[arg-type]
     return answer["choices"][0]["text"]
 
 

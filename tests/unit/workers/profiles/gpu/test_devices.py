@@ -55,7 +55,7 @@ class Nvml:
 
 
 def test_nvidia_cards():
-    found, missing = devices.nvidia(
+    found, missing = devices.find_nvidia_devices(
         Nvml((b"NVIDIA RTX 4090", 24 * GB, 20 * GB, (8, 9)), ("B200", 180 * GB, GB, (10, 0)))
     )
     assert missing == []
@@ -67,18 +67,18 @@ def test_nvidia_cards():
 
 
 def test_an_integrated_nvidia_gpu_counts_the_machines_memory():
-    (card,), _ = devices.nvidia(Nvml(("GB10", -1, 0, (12, 1))))
-    assert card.memory_mb == devices.memory_mb() > 0
+    (card,), _ = devices.find_nvidia_devices(Nvml(("GB10", -1, 0, (12, 1))))
+    assert card.memory_mb == devices.measure_total_mb() > 0
 
 
 def test_no_driver_is_a_reason():
-    assert devices.nvidia(Nvml(fails="init")) == ([], ["No NVIDIA GPU: Driver Not Loaded"])
-    assert devices.nvidia(Nvml())[1] == ["No NVIDIA GPU: the driver lists none"]
+    assert devices.find_nvidia_devices(Nvml(fails="init")) == ([], ["No NVIDIA GPU: Driver Not Loaded"])
+    assert devices.find_nvidia_devices(Nvml())[1] == ["No NVIDIA GPU: the driver reports none"]
 
 
 def test_one_lost_card_hides_no_other():
     card = ("A", GB, GB, (8, 0))
-    found, missing = devices.nvidia(Nvml(card, card, fails="card 0"))
+    found, missing = devices.find_nvidia_devices(Nvml(card, card, fails="card 0"))
     assert [each.device for each in found] == ["gpu1"]
     assert "GPU is lost" in missing[0]
 
@@ -90,7 +90,7 @@ def test_a_driver_that_hangs_is_left_alone():
         def nvmlInit(self) -> None:
             released.wait(30)
 
-    found, missing = devices.nvidia(Hanging(), seconds=0.05)
+    found, missing = devices.find_nvidia_devices(Hanging(), seconds=0.05)
     released.set()
     assert found == []
     assert "did not answer" in missing[0]
@@ -109,7 +109,7 @@ def mac(command: list[str]) -> str:
 
 
 def test_an_apple_chip_counts_its_unified_memory():
-    (chip,), missing = devices.apple("Darwin", "arm64", mac)
+    (chip,), missing = devices.find_apple_devices("Darwin", "arm64", mac)
     assert (chip.name, chip.backend, chip.vendor) == ("Apple M4 Max", "metal", "apple")
     assert chip.memory_mb == 64 * 1024
     assert chip.free_mb == 4 * 1024
@@ -121,13 +121,13 @@ def test_a_mac_that_does_not_tell_is_a_reason():
     def silent(command: list[str]) -> str:
         raise OSError("no sysctl")
 
-    assert "sysctl" in devices.apple("Darwin", "arm64", silent)[1][0]
-    assert "no Apple chip" in devices.apple("Darwin", "x86_64", mac)[1][0]
-    assert devices.apple("Linux", "x86_64", mac) == ([], [])
+    assert "sysctl" in devices.find_apple_devices("Darwin", "arm64", silent)[1][0]
+    assert "no Apple silicon" in devices.find_apple_devices("Darwin", "x86_64", mac)[1][0]
+    assert devices.find_apple_devices("Linux", "x86_64", mac) == ([], [])
 
 
 def test_the_cpu_is_always_there():
-    cpu = devices.processor()
+    cpu = devices.describe_cpu()
     assert cpu.backend == "cpu"
     assert 0 < cpu.free_mb <= cpu.memory_mb
     assert cpu.name
@@ -136,14 +136,14 @@ def test_the_cpu_is_always_there():
 def test_a_containers_limit_counts(tmp_path: Path):
     (tmp_path / "memory.max").write_text(f"{512 * 1024 * 1024}\n")
     (tmp_path / "memory.current").write_text(f"{200 * 1024 * 1024}\n")
-    assert devices.memory_mb(tmp_path) == 512
-    assert devices.free_mb(tmp_path) == 312
+    assert devices.measure_total_mb(tmp_path) == 512
+    assert devices.measure_available_mb(tmp_path) == 312
     (tmp_path / "memory.max").write_text("max\n")
-    assert devices.memory_mb(tmp_path) > 512
+    assert devices.measure_total_mb(tmp_path) > 512
 
 
 @pytest.mark.parametrize("gpus", [True, False])
 def test_looking_never_raises(gpus: bool):
-    found, missing = devices.found(gpus=gpus)
+    found, missing = devices.find_devices(gpus=gpus)
     assert found[-1].device == "cpu"
     assert bool(missing) or any(device.backend != "cpu" for device in found) or not gpus

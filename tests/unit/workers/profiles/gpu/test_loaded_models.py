@@ -10,8 +10,8 @@ import pytest
 
 from gridq.errors import JobCancelled, ModelFileError, SeatUnavailable
 from gridq.profiles.profile import StageContext
-from workers.model_apis.models import Model
-from workers.profiles.gpu.loaded_models import Residents
+from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.loaded_models import LoadedModels
 
 
 def model(name: str, memory_mb: int = 100) -> Model:
@@ -19,13 +19,13 @@ def model(name: str, memory_mb: int = 100) -> Model:
 
 
 class Stub:
-    """A process as the residents see it."""
+    """A process as `LoadedModels` sees it."""
 
     def __init__(self, log: list[str], name: str) -> None:
-        self.alive, self._log, self._name = True, log, name
+        self.is_alive, self._log, self._name = True, log, name
 
     def close(self) -> None:
-        self.alive = False
+        self.is_alive = False
         self._log.append(f"-{self._name}")
 
 
@@ -34,7 +34,7 @@ class Seat:
         self.log: list[str] = []
         self.held = threading.Event()
         self.held.set()
-        self.residents = Residents(budget_mb, self._load)
+        self.models = LoadedModels(budget_mb, self._load)
 
     def _load(self, wanted: Model, context: StageContext) -> Any:
         self.held.wait(5)
@@ -42,7 +42,7 @@ class Seat:
         return Stub(self.log, wanted.name)
 
     def use(self, name: str, memory_mb: int = 100) -> None:
-        with self.residents.using(model(name, memory_mb), StageContext()):
+        with self.models.use(model(name, memory_mb), StageContext()):
             pass
 
 
@@ -51,21 +51,21 @@ def test_a_model_is_loaded_once_and_the_longest_unused_goes_first():
     for name in ("a", "b", "a", "c", "a"):
         seat.use(name)
     assert seat.log == ["+a", "+b", "-b", "+c"]
-    assert seat.residents.names() == ["a", "c"]
+    assert seat.models.list_names() == ["a", "c"]
 
 
 def test_a_model_that_never_fits_says_the_numbers():
-    with pytest.raises(SeatUnavailable, match="needs 300 MB, the seat has 250 MB"):
+    with pytest.raises(SeatUnavailable, match="needs 300 MB, but the seat has 250 MB"):
         Seat(250).use("a", 300)
 
 
 def test_nothing_is_pushed_out_for_nothing():
     seat = Seat(250)
     seat.use("idle")
-    with seat.residents.using(model("busy"), StageContext()):
+    with seat.models.use(model("busy"), StageContext()):
         waiting = StageContext()
         threading.Timer(0.05, waiting.cancel).start()
-        with pytest.raises(JobCancelled), seat.residents.using(model("large", 200), waiting):
+        with pytest.raises(JobCancelled), seat.models.use(model("large", 200), waiting):
             pass
         assert seat.log == ["+idle", "+busy"]
 
@@ -89,15 +89,15 @@ def test_one_who_waits_for_room_is_not_overtaken_for_ever():
 
     def busy() -> None:
         while not over.is_set():
-            with seat.residents.using(model("a"), StageContext()):
+            with seat.models.use(model("a"), StageContext()):
                 time.sleep(0.005)
 
     threads = [threading.Thread(target=busy) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
-        with seat.residents.using(model("b"), StageContext(deadline=None)):
-            assert seat.residents.names() == ["b"]
+        with seat.models.use(model("b"), StageContext(deadline=None)):
+            assert seat.models.list_names() == ["b"]
     finally:
         over.set()
         for thread in threads:
@@ -106,8 +106,8 @@ def test_one_who_waits_for_room_is_not_overtaken_for_ever():
 
 def test_a_dead_process_is_forgotten():
     seat = Seat(250)
-    with seat.residents.using(model("a"), StageContext()) as process:
-        process.alive = False  # type: ignore[misc]
+    with seat.models.use(model("a"), StageContext()) as process:
+        process.is_alive = False  # type: ignore[misc]
     seat.use("a")
     assert seat.log == ["+a", "+a"]
 
@@ -116,28 +116,28 @@ def test_a_load_that_fails_holds_no_memory():
     def fail(wanted: Model, context: StageContext) -> Any:
         raise ModelFileError("no")
 
-    residents = Residents(100, fail)
+    models = LoadedModels(100, fail)
     for _ in range(3):
-        with pytest.raises(ModelFileError), residents.using(model("a"), StageContext()):
+        with pytest.raises(ModelFileError), models.use(model("a"), StageContext()):
             pass
 
 
 def test_closing_tells_those_who_wait():
     seat = Seat(100)
-    told: list[Exception] = []
+    errors: list[Exception] = []
 
     def wait() -> None:
         try:
             seat.use("b")
         except SeatUnavailable as error:
-            told.append(error)
+            errors.append(error)
 
-    with seat.residents.using(model("a"), StageContext()):
+    with seat.models.use(model("a"), StageContext()):
         thread = threading.Thread(target=wait)
         thread.start()
-        while not seat.residents._line:
+        while not seat.models._line:
             time.sleep(0.001)
-        seat.residents.close()
+        seat.models.close()
         thread.join(5)
-    assert len(told) == 1
+    assert len(errors) == 1
     assert seat.log == ["+a", "-a"]

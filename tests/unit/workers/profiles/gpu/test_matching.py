@@ -11,12 +11,12 @@ from gridq.protocol.models import Effect
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.matching import (
     MEMORY_CLASSES_GB,
+    describe_shortfall,
     list_memory_classes,
+    list_queues,
+    matches,
     parse_demand,
     parse_gpu_demand,
-    matches,
-    list_queues,
-    describe_shortfall,
 )
 from workers.profiles.gpu.profile import GpuProfile
 

@@ -47,12 +47,12 @@ def test_what_is_missing_is_said_in_words(tmp_path: Path):
     report = probe({"models": models}, {"GRIDQ_ENGINE": "xllamacpp"})
     said = " ".join(report.missing)
     assert "huge needs 10000000 MB" in said
-    assert "'gone' has no file" in said
+    assert "The file of the model 'gone' does not exist" in said
     assert "no_such_package_here" in said
 
 
 def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "installed", lambda name: False)
+    monkeypatch.setattr(engines, "is_installed", lambda name: False)
     report = probe({"gpus": False}, {})
     (offer,) = report.found
     assert list_queues(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
@@ -66,14 +66,14 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     """The engine that stands in the test environment was built for the CPU: asked for real, in its own
     process.
     """
-    monkeypatch.setattr(devices, "found", lambda gpus, cpu: ([CARD], []))
+    monkeypatch.setattr(devices, "find_devices", lambda gpus, cpu: ([CARD], []))
     report = probe({"models": [table(tmp_path)]}, {"GRIDQ_ENGINE": "xllamacpp"})
     (offer,) = report.found
     capability = GpuCapability.model_validate(offer.capability)
     assert capability.models == ()
     assert list_queues(capability)[0] == "gpu:cuda-24g"
     assert offer.exclusive == "device GPU-abc"
-    assert any("cannot use cuda" in sentence for sentence in report.missing)
+    assert any("does not support cuda" in sentence for sentence in report.missing)
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
 
 
 def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "installed", lambda name: True)
+    monkeypatch.setattr(engines, "is_installed", lambda name: True)
     assert engines.choose_engine({})[0] == "llama_cpp"
     assert engines.choose_engine({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
-    monkeypatch.setattr(engines, "installed", lambda name: name == "xllamacpp")
+    monkeypatch.setattr(engines, "is_installed", lambda name: name == "xllamacpp")
     assert engines.choose_engine({})[0] == "xllamacpp"
     with pytest.raises(ConfigError, match="not installed") as caught:
         engines.choose_engine({"GRIDQ_ENGINE": "llama_cpp"})
     assert caught.value.fix == "pip install llama-cpp-python"
-    with pytest.raises(ConfigError, match="no engine"):
+    with pytest.raises(ConfigError, match="Unknown engine"):
         engines.choose_engine({"GRIDQ_ENGINE": "vllm"})
 
 
 def test_more_slots_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "installed", lambda name: True)
+    monkeypatch.setattr(engines, "is_installed", lambda name: True)
     with pytest.raises(ConfigError, match="one request at a time"):
         probe({"concurrency": 2}, {"GRIDQ_ENGINE": "llama_cpp"})
 
@@ -135,4 +135,4 @@ def test_a_file_that_is_no_model_is_not_offered(tmp_path: Path) -> None:
     models = [{"name": "bad", "file": str(file), "memory_mb": 50}]
     report = probe({"models": models, "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"})
     assert all("llm:bad" not in str(offer.capability) for offer in report.found)
-    assert any("is no GGUF file" in sentence for sentence in report.missing)
+    assert any("is not a GGUF file" in sentence for sentence in report.missing)

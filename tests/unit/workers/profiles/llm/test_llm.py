@@ -16,8 +16,8 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Limit, StageCall, Usage
 from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
-from workers.profiles.llm.costs import price_usage
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
+from workers.profiles.llm.costs import price_usage
 from workers.profiles.llm.locality import is_local_url
 from workers.profiles.llm.probe import probe
 
@@ -206,7 +206,7 @@ def test_endpoints_that_refuse_or_hang_cost_no_more_than_the_probes_time(server:
         report = probe(tables, {"K": "wrong"})
         assert time.monotonic() - began < 4, "a probe has two seconds (four allowed on a busy machine)"
     assert report.found == []
-    assert "refused the key" in report.missing[0]
+    assert "rejected the key" in report.missing[0]
     assert len(report.missing) == 4
 
 

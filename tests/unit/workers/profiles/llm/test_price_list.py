@@ -12,10 +12,10 @@ from gridq.errors import ConfigError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall, Usage
 from tests.fakes.http_server import Handler, LocalServer
-from tests.fakes.model_server import KEY, OpenAIServer
+from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
-from workers.profiles.llm.accounting import charged, priced
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
+from workers.profiles.llm.costs import add_cost, price_usage
 from workers.profiles.llm.price_list import Tier, look_up
 from workers.profiles.llm.probe import probe
 
@@ -46,7 +46,7 @@ def seat(**fields: Any) -> dict[str, Any]:
 
 
 def cost(used: Usage, **model: Any) -> int | None:
-    return priced(used, RemoteModel(name="m", **model)).micro_dollars
+    return price_usage(used, RemoteModel(name="m", **model)).micro_dollars
 
 
 def test_each_kind_of_token_is_charged_once_at_its_own_price():
@@ -102,12 +102,12 @@ def test_a_call_costs_what_its_kind_of_service_does():
 def test_a_subscription_has_no_price_and_an_endpoint_that_says_what_it_cost_is_believed():
     model = RemoteModel(name="m", price_in=3, price_out=15)
     flat = LlmCapability(host="h", models=(model,), billing="subscription")
-    assert charged(USED, model, flat) == USED.model_copy(update={"micro_dollars": None})
+    assert add_cost(USED, model, flat) == USED.model_copy(update={"micro_dollars": None})
     stating = LlmCapability(host="h", models=(model,), states_cost=True)
     told = Usage(tokens_in=1000, micro_dollars=77)
-    assert charged(told, model, stating).micro_dollars == 77
-    assert charged(told, model, LlmCapability(host="h", models=(model,))).micro_dollars == 3000
-    assert charged(Usage(tokens_in=1000), model, stating).micro_dollars == 3000
+    assert add_cost(told, model, stating).micro_dollars == 77
+    assert add_cost(told, model, LlmCapability(host="h", models=(model,))).micro_dollars == 3000
+    assert add_cost(Usage(tokens_in=1000), model, stating).micro_dollars == 3000
 
 
 def test_the_list_is_that_of_the_provider_or_of_its_address_and_of_nobody_else():
@@ -165,7 +165,7 @@ def test_of_listed_models_those_without_a_price_are_left_out_of_a_budget_and_nam
         table = seat(url=server.url, key_env="K", allow_loopback=True, budget=5)
         report = probe([table], {"K": KEY})
         assert report.found == []
-        assert "no price is known for echo, other: left out" in report.missing[0]
+        assert "without a known price: echo, other" in report.missing[0]
         assert 'name = "echo"' in report.missing[0]
         assert probe([{**table, "provider": "openrouter"}], {"K": KEY}).found, "each answer says what it cost"
 

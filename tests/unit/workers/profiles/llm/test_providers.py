@@ -11,14 +11,14 @@ from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import ProbeReport
 from tests.fakes.http_server import Handler, LocalServer
-from tests.fakes.model_server import KEY, OpenAIServer
-from workers.model_apis.openai.api import OpenAIApi
+from tests.fakes.openai_server import KEY, OpenAIServer
+from workers.model_apis.openai.client import OpenAIClient
 from workers.profiles.llm.capability import LlmSeat
-from workers.profiles.llm.credentials import opened
+from workers.profiles.llm.credentials import open_client
 from workers.profiles.llm.price_list import look_up
 from workers.profiles.llm.probe import probe
 from workers.profiles.llm.providers import PROVIDERS
-from workers.profiles.llm.seats_from_environment import NAMED, key_variables
+from workers.profiles.llm.seats_from_environment import PROVIDER_VARIABLES, list_key_variables
 
 OWN = {name for name, provider in PROVIDERS.items() if provider.url is None}
 MODELS = [{"name": "m"}]
@@ -61,22 +61,22 @@ def test_an_unknown_provider_is_told_the_nearest(told: str, near: str | None):
         probe([{"provider": told, "models": MODELS}], {})
     assert caught.value.path == "llm[0].provider"
     assert "openrouter" in caught.value.details["expected"]
-    assert (f'"{near}"' if near else "url and API format") in caught.value.details["fix"]
+    assert (f'"{near}"' if near else "url and api") in caught.value.details["fix"]
 
 
-@pytest.mark.parametrize("provider", [each for each in PROVIDERS.values() if each.listed])
+@pytest.mark.parametrize("provider", [each for each in PROVIDERS.values() if each.price_list_id])
 def test_the_price_list_knows_every_provider_that_is_said_to_stand_in_it(provider: Any):
     from genai_prices.data_snapshot import get_snapshot
 
-    found = get_snapshot().find_provider(None, provider.listed, None)
-    assert found.id == provider.listed
-    assert look_up([found.models[0].id], provider.listed, "").keys() <= {found.models[0].id}
+    found = get_snapshot().find_provider(None, provider.price_list_id, None)
+    assert found.id == provider.price_list_id
+    assert look_up([found.models[0].id], provider.price_list_id, "").keys() <= {found.models[0].id}
 
 
 def test_azure_has_its_own_header_and_version(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     table = {"provider": "azure", "url": server.url, "allow_loopback": True, "api_version": "2024-10-21"}
-    api = opened(config_of(probe([{**table, "models": MODELS}]), "azure"))
+    api = open_client(config_of(probe([{**table, "models": MODELS}]), "azure"))
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(SeatDegraded):  # this server asks for a bearer
         api.post("chat/completions", body, StageContext())
@@ -93,7 +93,7 @@ def test_mistral_is_not_asked_for_a_streams_usage_which_it_refuses(
 ):
     monkeypatch.setenv("SOME_KEY", KEY)
     table = {"provider": provider, "url": server.url, "key_env": "SOME_KEY", "allow_loopback": True}
-    api = opened(config_of(probe([{**table, "models": MODELS}]), provider))
+    api = open_client(config_of(probe([{**table, "models": MODELS}]), provider))
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     options = {"stream_options": {"include_usage": True}}
     assert list(api.stream("chat/completions", body | options, StageContext()))
@@ -109,8 +109,8 @@ def test_a_list_of_models_may_be_bare():
             self.answer(200, [{"id": "a"}, {"id": "b"}])
 
     with LocalServer(Bare) as bare:
-        api = OpenAIApi(bare.url)
-        assert api.models(5) == ["a", "b"]
+        api = OpenAIClient(bare.url)
+        assert api.list_models(5) == ["a", "b"]
         api.close()
 
 
@@ -118,7 +118,7 @@ def test_a_key_in_a_file_is_read_for_each_call(server: OpenAIServer, tmp_path: P
     path = tmp_path / "token"
     path.write_text("an-old-token")
     table = {"name": "s", "url": server.url, "key_file": str(path), "models": MODELS, "allow_loopback": True}
-    api = opened(LlmSeat.model_validate(table))
+    api = open_client(LlmSeat.model_validate(table))
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(SeatDegraded) as refused:
         api.post("chat/completions", body, StageContext())
@@ -180,17 +180,17 @@ def test_every_key_of_the_environment_is_a_seat():
 def test_a_switch_leaves_a_seat_out_and_the_probe_says_so(switch: str):
     report = probe([], {**ENVIRON, switch: "1", "GRIDQ_SKIP_OPENAI": "0"})
     assert {offer.name for offer in report.found} == {"anthropic", "openai", "mistral", "vertex"}
-    assert report.missing == [f"google: left out, as {switch} says"]
+    assert report.missing == [f"google: skipped because {switch} is set"]
 
 
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
         ({"VERTEX_AI_TOKEN": ""}, "VERTEX_AI_TOKEN_FILE"),
-        ({"VERTEX_AI_MODEL": ""}, "VERTEX_AI_MODEL must name them"),
-        ({"MISTRAL_BASE_URL": "http://localhost:1/v1"}, "MISTRAL_BASE_URL is on this machine"),
-        ({"OPENAI_BASE_URL": "ftp://x"}, "OPENAI_BASE_URL or OPENAI_MODEL is not usable"),
-        ({"ANTHROPIC_MODEL": "any"}, "ANTHROPIC_MODEL is not usable"),
+        ({"VERTEX_AI_MODEL": ""}, "name them in VERTEX_AI_MODEL"),
+        ({"MISTRAL_BASE_URL": "http://localhost:1/v1"}, "MISTRAL_BASE_URL points to this machine"),
+        ({"OPENAI_BASE_URL": "ftp://x"}, "OPENAI_BASE_URL or OPENAI_MODEL is not valid"),
+        ({"ANTHROPIC_MODEL": "any"}, "ANTHROPIC_MODEL is not valid"),
     ],
 )
 def test_what_is_not_usable_is_said_and_the_rest_is_found(changed: dict[str, str], told: str):
@@ -218,5 +218,5 @@ def test_a_table_that_uses_the_key_stands_for_the_seat_of_the_environment():
 
 
 def test_every_named_seat_has_a_key():
-    for each in NAMED:
-        assert key_variables(each.provider)
+    for each in PROVIDER_VARIABLES:
+        assert list_key_variables(each.provider)

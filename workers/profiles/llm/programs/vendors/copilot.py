@@ -1,7 +1,8 @@
 """GitHub Copilot CLI: `copilot --output-format json`.
 
-Facts: the vendor's documents and what version 1.0.102 prints. The events of a session, among them
-`assistant.message_delta`, `assistant.message`, `assistant.usage`, `session.error`; at the end `result`.
+Source: the vendor's documentation and the output of version 1.0.102. Each line is an event of the session,
+such as `assistant.message_delta`, `assistant.message`, `assistant.usage` and `session.error`, and finally
+`result`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gridq.protocol.models import Json, Usage
-from workers.model_apis.usage import count
-from workers.profiles.llm.programs.vendor import Ask, Provider, Reader, patterns, record
+from workers.model_apis.usage import parse_count
+from workers.profiles.llm.programs.vendor import (
+    OutputParser,
+    ProgramCall,
+    VendorProgram,
+    as_object,
+    compile_patterns,
+)
 
 
-def argv(ask: Ask) -> list[str]:
-    told = ["--output-format", "json", "--model", ask.model]
-    told += [
+def make_arguments(call: ProgramCall) -> list[str]:
+    arguments = ["--output-format", "json", "--model", call.model]
+    arguments += [
         "--no-color",
         "--no-auto-update",
         "--no-ask-user",
@@ -23,58 +30,58 @@ def argv(ask: Ask) -> list[str]:
         "--log-level",
         "none",
     ]
-    told += ["--stream", "on" if ask.partial and not ask.tools else "off"]
-    if ask.tools:
-        return [*told, "--allow-all-tools", *ask.args]
-    return [*told, "--available-tools=none", "--disable-builtin-mcps", "--disallow-temp-dir", *ask.args]
+    arguments += ["--stream", "on" if call.streams and not call.allows_tools else "off"]
+    if call.allows_tools:
+        return [*arguments, "--allow-all-tools", *call.args]
+    return [*arguments, "--available-tools=none", "--disable-builtin-mcps", "--disallow-temp-dir", *call.args]
 
 
 @dataclass
-class CopilotReader(Reader):
-    said: str = ""
+class CopilotParser(OutputParser):
+    last_message: str = ""
 
-    def event(self, event: dict[str, Json]) -> str:
-        data = record(event.get("data"))
+    def add_event(self, event: dict[str, Json]) -> str:
+        data = as_object(event.get("data"))
         match event.get("type"):
             case "session.start":
                 self.session = str(data.get("sessionId") or "")
             case "assistant.message_delta":
                 return str(data.get("deltaContent") or "")
             case "assistant.message":
-                self.said = str(data.get("content") or "") or self.said
+                self.last_message = str(data.get("content") or "") or self.last_message
             case "assistant.usage":
                 before = self.usage or Usage()
                 self.usage = Usage(
-                    tokens_in=before.tokens_in + count(data.get("inputTokens")),
-                    tokens_cached=before.tokens_cached + count(data.get("cacheReadTokens")),
-                    tokens_out=before.tokens_out + count(data.get("outputTokens")),
+                    tokens_in=before.tokens_in + parse_count(data.get("inputTokens")),
+                    tokens_cached=before.tokens_cached + parse_count(data.get("cacheReadTokens")),
+                    tokens_out=before.tokens_out + parse_count(data.get("outputTokens")),
                 )
             case "session.error":
                 status = data.get("statusCode")
-                words = data.get("message") or data.get("errorType") or ""
-                self.refused(f"{words} (HTTP {status})" if status else words)
+                message = data.get("message") or data.get("errorType") or ""
+                self.refuse(f"{message} (HTTP {status})" if status else message)
             case "result":
                 self.session = event.get("sessionId") or self.session
-                self.complete = not event.get("exitCode") and not self.refusal
-                return self.said if self.complete and not self.text else ""
+                self.is_complete = not event.get("exitCode") and not self.refusal
+                return self.last_message if self.is_complete and not self.has_text else ""
         return ""
 
 
-COPILOT = Provider(
+COPILOT = VendorProgram(
     name="copilot",
     title="GitHub Copilot CLI",
-    programs=("copilot",),
-    argv=argv,
-    reader=lambda ask: CopilotReader(),
+    names=("copilot",),
+    make_arguments=make_arguments,
+    make_parser=lambda call: CopilotParser(),
     home={"COPILOT_HOME": "{home}"},
     homes=("$COPILOT_HOME", "~/.copilot"),
     log_in="copilot, then /login",
-    rule="GitHub's terms allow a login to one person only, and its organisation assigns Copilot seats to "
+    rule="GitHub's terms allow only one person to use a login, and organizations assign Copilot seats to "
     "named users.",
     example='{name = "claude-sonnet-4.5", families = ["claude"]}',
     environment=("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
     settings={"COPILOT_AUTO_UPDATE": "false"},
-    words=patterns(
+    failure_patterns=compile_patterns(
         expired=r"token (has )?expired|bad credentials|session expired",
         logged_out=r"no authentication information|not (logged|signed) in|/login|unauthorized|"
         r"authentication (failed|required)|\(HTTP 40[13]\)",
@@ -85,5 +92,5 @@ COPILOT = Provider(
         no_model=r"model .{0,80}not (available|supported|found|enabled)|invalid model|\bfrom --model\b",
         refused=r"context (window|length)|prompt is too long|token count|\(HTTP 4(00|13)\)",
     ),
-    system=False,
+    supports_system=False,
 )

@@ -1,8 +1,8 @@
 """Gemini CLI: `gemini --output-format stream-json`.
 
-Facts: the vendor's documents and what version 0.61.0 prints. Events: `init`, `message` (of the user and, in
-pieces, of the assistant), `tool_use`, `tool_result`, `error` and `result` with `stats`. Exit codes: 41 for a
-missing login, 42 for a wrong request, 53 for too many turns.
+Source: the vendor's documentation and the output of version 0.61.0. Events: `init`, `message` (of the user,
+and of the assistant in pieces), `tool_use`, `tool_result`, `error`, and `result` with `stats`. Exit codes: 41
+for a missing login, 42 for a wrong request, 53 for too many turns.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gridq.protocol.models import Json, Usage
-from workers.model_apis.usage import count
-from workers.profiles.llm.programs.vendor import Ask, Provider, Reader, patterns, record
+from workers.model_apis.usage import parse_count
+from workers.profiles.llm.programs.vendor import (
+    OutputParser,
+    ProgramCall,
+    VendorProgram,
+    as_object,
+    compile_patterns,
+)
 
-QUIET: dict[str, Json] = {
+COMMON_SETTINGS: dict[str, Json] = {
     "general": {
         "enableAutoUpdate": False,
         "enableAutoUpdateNotification": False,
-        "maxAttempts": 1,  # the grid has other seats to try
+        "maxAttempts": 1,  # the grid tries other seats
         "retryFetchErrors": False,
     },
     "privacy": {"usageStatisticsEnabled": False},
     "telemetry": {"enabled": False},
 }
-NO_TOOLS: dict[str, Json] = {
+NO_TOOLS_SETTINGS: dict[str, Json] = {
     "tools": {"core": ["none"]},
     "mcp": {"allowed": []},
     "skills": {"enabled": False},
@@ -34,30 +40,30 @@ NO_TOOLS: dict[str, Json] = {
     "experimental": {"enableAgents": False},
     "context": {"fileName": ["none.md"], "includeDirectoryTree": False},
 }
-"""Settings of the system, which no other file of settings overrides: no tool, no server of tools, no file of
-instructions. The program reads them only from a folder that nobody else may write to.
+"""No tools, no MCP servers and no instruction files. They go into the system settings, which no other
+settings override. The program reads those only from a folder that nobody else can write to.
 """
 
 
-def argv(ask: Ask) -> list[str]:
-    told = ["--output-format", "stream-json", "--model", ask.model, "--extensions", "none"]
-    if ask.tools:
-        return [*told, *ask.args]
-    return [*told, "--approval-mode", "default", "--allowed-mcp-server-names", "none", *ask.args]
+def make_arguments(call: ProgramCall) -> list[str]:
+    arguments = ["--output-format", "stream-json", "--model", call.model, "--extensions", "none"]
+    if call.allows_tools:
+        return [*arguments, *call.args]
+    return [*arguments, "--approval-mode", "default", "--allowed-mcp-server-names", "none", *call.args]
 
 
-def variables(ask: Ask) -> Mapping[str, str]:
-    told = {}
-    if ask.system:
-        told["GEMINI_SYSTEM_MD"] = ask.file("system.md", ask.system)
-    settings = QUIET if ask.tools else QUIET | NO_TOOLS
-    told["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] = ask.file("settings.json", json.dumps(settings))
-    return told
+def make_variables(call: ProgramCall) -> Mapping[str, str]:
+    variables = {}
+    if call.system:
+        variables["GEMINI_SYSTEM_MD"] = call.write_file("system.md", call.system)
+    settings = COMMON_SETTINGS if call.allows_tools else COMMON_SETTINGS | NO_TOOLS_SETTINGS
+    variables["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] = call.write_file("settings.json", json.dumps(settings))
+    return variables
 
 
 @dataclass
-class GeminiReader(Reader):
-    def event(self, event: dict[str, Json]) -> str:
+class GeminiParser(OutputParser):
+    def add_event(self, event: dict[str, Json]) -> str:
         match event.get("type"):
             case "init":
                 self.session = event.get("session_id") or ""
@@ -66,37 +72,37 @@ class GeminiReader(Reader):
             case "error" if event.get("severity") != "warning":
                 self.refusal = str(event.get("message") or "")
             case "result":
-                self._usage(record(event.get("stats")))
+                self._set_usage(as_object(event.get("stats")))
                 if event.get("status") == "success":
-                    self.complete, self.refusal = True, ""
+                    self.is_complete, self.refusal = True, ""
                 else:
                     error = event.get("error")
-                    self.refused(record(error).get("message") or error or self.refusal)
-            case None if "error" in event:  # what is wrong before a stream begins comes as one object
+                    self.refuse(as_object(error).get("message") or error or self.refusal)
+            case None if "error" in event:  # an error before the stream is one object
                 error = event["error"]
-                self.refused(record(error).get("message") or error)
+                self.refuse(as_object(error).get("message") or error)
         return ""
 
-    def _usage(self, stats: dict[str, Json]) -> None:
-        used = Usage(
-            tokens_in=count(stats.get("input_tokens")),
-            tokens_cached=count(stats.get("cached")),
-            tokens_out=count(stats.get("output_tokens")),
+    def _set_usage(self, stats: dict[str, Json]) -> None:
+        usage = Usage(
+            tokens_in=parse_count(stats.get("input_tokens")),
+            tokens_cached=parse_count(stats.get("cached")),
+            tokens_out=parse_count(stats.get("output_tokens")),
         )
-        self.usage = used if used != Usage() else None
+        self.usage = usage if usage != Usage() else None
 
 
-GEMINI = Provider(
+GEMINI = VendorProgram(
     name="gemini",
     title="Gemini CLI",
-    programs=("gemini",),
-    argv=argv,
-    reader=lambda ask: GeminiReader(),
+    names=("gemini",),
+    make_arguments=make_arguments,
+    make_parser=lambda call: GeminiParser(),
     home={"GEMINI_CLI_HOME": "{home}"},
     homes=("$GEMINI_CLI_HOME", "~"),
-    log_in="gemini, and choose a login there",
-    rule="Google licenses Gemini Code Assist to one named user each, and a login is its holder's own: lend "
-    "an API key instead.",
+    log_in="gemini, then choose a login method",
+    rule="Google licenses Gemini Code Assist to one named user, so a login is for its holder only. Lend an "
+    "API key instead.",
     example='{name = "gemini-2.5-pro", families = ["gemini"]}',
     environment=(
         "GOOGLE_CLOUD_PROJECT",
@@ -109,8 +115,8 @@ GEMINI = Provider(
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
         "GEMINI_CLI_NO_RELAUNCH": "true",
     },
-    variables=variables,
-    words=patterns(
+    make_variables=make_variables,
+    failure_patterns=compile_patterns(
         expired=r"invalid_grant|token (has been )?(expired|revoked)|reauth",
         logged_out=r"set an auth method|api key not valid|api_key_invalid|unauthenticated|"
         r"must specify the \w+_API_KEY|invalid auth method|\bcode\"?:\s*(40[13]|41)\b|"

@@ -1,9 +1,9 @@
 """opencode: `opencode run --format json`.
 
-Facts: the project's documents, its open source and what version 1.18.33 prints. Events: `step_start`, `text`
-(each part whole), `tool_use`, `step_finish` with tokens and cost, `error`. A limit, an overload or a lost
-connection is tried again for ever and told on stderr alone. A project's configuration is `opencode.json` in
-the working folder; it stands above the owner's own. Models are named `provider/model`.
+Source: the project's documentation, its source code and the output of version 1.18.33. Events: `step_start`,
+`text` (a complete part), `tool_use`, `step_finish` with tokens and cost, `error`. After a rate limit, an
+overload or a lost connection it retries forever and reports it on stderr only. The project's configuration,
+`opencode.json` in the working folder, overrides the owner's. Models are named `provider/model`.
 """
 
 from __future__ import annotations
@@ -13,75 +13,82 @@ import re
 from dataclasses import dataclass
 
 from gridq.protocol.models import Json, Usage
-from workers.model_apis.usage import count
-from workers.profiles.llm.programs.vendor import Ask, Login, Provider, Reader, patterns, record
+from workers.model_apis.usage import parse_count
+from workers.profiles.llm.programs.vendor import (
+    LoginCheck,
+    OutputParser,
+    ProgramCall,
+    VendorProgram,
+    as_object,
+    compile_patterns,
+)
 
 AGENT = "gridq"
-FINISH = {"length": "length", "content-filter": "content_filter"}
+FINISH_REASONS = {"length": "length", "content-filter": "content_filter"}
 
 
-def argv(ask: Ask) -> list[str]:
+def make_arguments(call: ProgramCall) -> list[str]:
     agent: dict[str, Json] = {"mode": "primary", "description": "answers"}
-    if ask.system:
-        agent["prompt"] = "{file:" + ask.file("system.md", ask.system) + "}"
+    if call.system:
+        agent["prompt"] = "{file:" + call.write_file("system.md", call.system) + "}"
     settings: dict[str, Json] = {"share": "disabled", "autoupdate": False, "agent": {AGENT: agent}}
-    if not ask.tools:
+    if not call.allows_tools:
         settings["permission"] = agent["permission"] = {"*": "deny"}
         agent["tools"] = {"*": False}
-    (ask.folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
-    told = ["run", "--print-logs", "--log-level", "ERROR", "--format", "json"]
-    return [*told, "--model", ask.model, "--agent", AGENT, *ask.args]
+    (call.folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
+    arguments = ["run", "--print-logs", "--log-level", "ERROR", "--format", "json"]
+    return [*arguments, "--model", call.model, "--agent", AGENT, *call.args]
 
 
 @dataclass
-class OpencodeReader(Reader):
+class OpencodeParser(OutputParser):
     reason: str = ""
 
-    def event(self, event: dict[str, Json]) -> str:
+    def add_event(self, event: dict[str, Json]) -> str:
         self.session = event.get("sessionID") or self.session
-        part = record(event.get("part"))
+        part = as_object(event.get("part"))
         match event.get("type"):
             case "text":
                 text = str(part.get("text") or "")
-                return f"\n\n{text}" if self.text and text else text
+                return f"\n\n{text}" if self.has_text and text else text
             case "step_finish":
-                self._usage(part)
+                self._set_usage(part)
                 self.reason = part.get("reason") or ""
-                self.complete = self.reason not in ("tool-calls", "error") and not self.refusal
-                self.finish = FINISH.get(self.reason, "stop")
+                self.is_complete = self.reason not in ("tool-calls", "error") and not self.refusal
+                self.finish_reason = FINISH_REASONS.get(self.reason, "stop")
             case "error":
-                error = record(event.get("error"))
-                data = record(error.get("data"))
+                error = as_object(event.get("error"))
+                data = as_object(error.get("data"))
                 status = data.get("statusCode")
-                words = data.get("message") or error.get("message") or error.get("name") or ""
-                self.refused(f"{words} (HTTP {status})" if status else words)
+                message = data.get("message") or error.get("message") or error.get("name") or ""
+                self.refuse(f"{message} (HTTP {status})" if status else message)
         return ""
 
-    def _usage(self, part: dict[str, Json]) -> None:
-        """Add what a step has used: a call may have several."""
-        tokens, cost = record(part.get("tokens")), part.get("cost")
-        cache = record(tokens.get("cache"))
-        read, written = count(cache.get("read")), count(cache.get("write"))
-        reasoning = count(tokens.get("reasoning"))
+    def _set_usage(self, part: dict[str, Json]) -> None:
+        """Add the usage of one step. A call may have several."""
+        tokens, cost = as_object(part.get("tokens")), part.get("cost")
+        cache = as_object(tokens.get("cache"))
+        read, written = parse_count(cache.get("read")), parse_count(cache.get("write"))
+        reasoning = parse_count(tokens.get("reasoning"))
         if tokens:
             before = self.usage or Usage()
             self.usage = Usage(
-                tokens_in=before.tokens_in + count(tokens.get("input")) + read + written,
+                tokens_in=before.tokens_in + parse_count(tokens.get("input")) + read + written,
                 tokens_cached=before.tokens_cached + read,
                 tokens_cache_written=before.tokens_cache_written + written,
-                tokens_out=before.tokens_out + count(tokens.get("output")) + reasoning,
+                tokens_out=before.tokens_out + parse_count(tokens.get("output")) + reasoning,
                 tokens_reasoning=before.tokens_reasoning + reasoning,
             )
         if isinstance(cost, int | float):
             self.dollars = (self.dollars or 0.0) + float(cost)
 
 
-OPENCODE = Provider(
+OPENCODE = VendorProgram(
     name="opencode",
     title="opencode",
-    programs=("opencode",),
-    argv=argv,
-    reader=lambda ask: OpencodeReader(),
+    names=("opencode",),
+    make_arguments=make_arguments,
+    make_parser=lambda call: OpencodeParser(),
     home={
         "XDG_DATA_HOME": "{home}/.local/share",
         "XDG_CONFIG_HOME": "{home}/.config",
@@ -90,17 +97,17 @@ OPENCODE = Provider(
     },
     homes=("~/.local/share/opencode",),
     log_in="opencode auth login",
-    rule="opencode sets no rule of its own: the terms of the provider that is logged in hold, and most bind "
+    rule="opencode has no rule of its own. The terms of the provider that is logged in apply, and most limit "
     "a subscription to one person.",
     example='{name = "anthropic/claude-sonnet-4-5", families = ["claude"]}',
-    login=Login(("auth", "list"), re.compile(r"\b0 credentials(?![\s\S]*\b[1-9]\d* environment)")),
+    login_check=LoginCheck(("auth", "list"), re.compile(r"\b0 credentials(?![\s\S]*\b[1-9]\d* environment)")),
     environment=("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
     settings={
         f"OPENCODE_DISABLE_{what}": "1"
         for what in ("AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE", "SHARE", "PRUNE")
     },
     hopeless=re.compile(r'message="stream error"[^\n]*\n'),
-    words=patterns(
+    failure_patterns=compile_patterns(
         expired=r"token (has )?expired|token refresh failed|invalid_grant",
         logged_out=r"ProviderAuthError|invalid (x-)?api.?key|incorrect api key|unauthorized|"
         r"api key is missing|\(HTTP 401\)|\(HTTP 403\)",

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli_seats import CLIS
-from tests.fakes.programs import FakeClis
+from tests.fakes.programs import FakePrograms
+from tests.program_seats import PROGRAM_NAMES
 
 
 @pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakeClis:
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakePrograms:
     """A fake of every program."""
-    return FakeClis(tmp_path_factory.mktemp("clis"), *CLIS)
+    return FakePrograms(tmp_path_factory.mktemp("clis"), *PROGRAM_NAMES)
 
 
 @pytest.fixture
-def on_path(fakes: FakeClis, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_path(fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of this process finds the fakes."""
     for name, value in fakes.environ.items():
         monkeypatch.setenv(name, value)

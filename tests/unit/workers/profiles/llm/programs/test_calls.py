@@ -17,14 +17,14 @@ from gridq.errors import (
     StageError,
 )
 from gridq.profiles.profile import StageContext
-from tests.cli_seats import CLIS, WORDS, ask, failing, named, seat, stage
-from tests.fakes.model_types import CHUNK, COMPLETION, EVENT, MESSAGE, valid
-from tests.fakes.programs import FakeClis
+from tests.fakes.client_types import CHUNK, COMPLETION, EVENT, MESSAGE, valid
+from tests.fakes.programs import FakePrograms
+from tests.program_seats import PROGRAM_NAMES, WORDS, ask, failing, named, seat, stage
 
 pytestmark = pytest.mark.usefixtures("on_path")
 
 
-@pytest.fixture(params=CLIS)
+@pytest.fixture(params=PROGRAM_NAMES)
 def cli(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -84,7 +84,7 @@ def test_the_stages_of_a_model_reach_it(cli: str):
 
 
 def test_a_program_sees_its_prompt_and_little_else(
-    cli: str, fakes: FakeClis, monkeypatch: pytest.MonkeyPatch
+    cli: str, fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
@@ -113,18 +113,18 @@ def test_a_huge_answer_does_not_block():
     assert len(answer["choices"][0]["message"]["content"]) == 10_000_000
 
 
-def test_a_home_of_its_own_is_the_login_that_is_used(cli: str, fakes: FakeClis, tmp_path: Path):
+def test_a_home_of_its_own_is_the_login_that_is_used(cli: str, fakes: FakePrograms, tmp_path: Path):
     ask(seat(cli, home=str(tmp_path)), cli, "echo")
     seen = fakes.calls(cli)[-1]["env"]
     assert [name for name, value in seen.items() if value.startswith(str(tmp_path))]
 
 
-def test_what_a_table_names_is_seen(fakes: FakeClis):
+def test_what_a_table_names_is_seen(fakes: FakePrograms):
     ask(seat("claude", env=["SECRET_THING"]), "claude", "echo")
     assert fakes.calls("claude")[-1]["env"]["SECRET_THING"] == "never"
 
 
-def test_tools_are_forbidden_unless_the_owner_allows_them(cli: str, fakes: FakeClis):
+def test_tools_are_forbidden_unless_the_owner_allows_them(cli: str, fakes: FakePrograms):
     ask(seat(cli), cli, "echo")
     forbidden = fakes.calls(cli)[-1]
     ask(seat(cli, tools=True), cli, "echo")
@@ -202,8 +202,8 @@ def test_odd_programs_are_understood_all_the_same(model: str, monkeypatch: pytes
     assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
 
 
-def test_a_program_that_is_gone_rests_its_seat(fakes: FakeClis, tmp_path: Path):
-    own = FakeClis(tmp_path / "own", "claude")
+def test_a_program_that_is_gone_rests_its_seat(fakes: FakePrograms, tmp_path: Path):
+    own = FakePrograms(tmp_path / "own", "claude")
     profile = seat("claude", program=str(own.folder / "claude"))
     (own.folder / "claude").unlink()
     error = failing(profile, "claude", "echo")
@@ -211,8 +211,8 @@ def test_a_program_that_is_gone_rests_its_seat(fakes: FakeClis, tmp_path: Path):
     assert error.details["state"] == "broken install"
 
 
-def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_path: Path):
-    own = FakeClis(tmp_path / "own")
+def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakePrograms, tmp_path: Path):
+    own = FakePrograms(tmp_path / "own")
     text = "import sys; print('429 Too Many Requests', file=sys.stderr); sys.exit(len(sys.argv) > 2)"
     own.install("codex", text)
     profile = seat("codex", program=str(own.folder / "codex"))
@@ -220,7 +220,7 @@ def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_p
     assert os.listdir(own.folder) == ["codex"]
 
 
-def test_a_schema_of_the_answer_is_what_comes_back(fakes: FakeClis):
+def test_a_schema_of_the_answer_is_what_comes_back(fakes: FakePrograms):
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     pieces: list[Any] = []
@@ -253,7 +253,7 @@ def test_a_failure_with_a_long_prompt_is_told_soon_and_without_it():
     ],
 )
 def test_a_stage_asks_nothing_that_a_program_cannot_do(
-    implementation: str, value: dict[str, Any], field: str, fakes: FakeClis
+    implementation: str, value: dict[str, Any], field: str, fakes: FakePrograms
 ):
     before = len(fakes.calls("claude"))
     with pytest.raises(StageError) as caught:
@@ -263,13 +263,13 @@ def test_a_stage_asks_nothing_that_a_program_cannot_do(
 
 
 def test_a_program_that_keeps_its_tools_is_not_used(tmp_path: Path):
-    own = FakeClis(tmp_path / "own")
+    own = FakePrograms(tmp_path / "own")
     said = "'Security Warning: Skipping system settings file /x: insecure'"
     event = '{"type":"message","role":"assistant","content":"so"}'
     own.install("gemini", f"import sys; print({said}, file=sys.stderr, flush=True); print('{event}')")
     pieces: list[Any] = []
     program = str(own.folder / "gemini")
-    with pytest.raises(SeatDegraded, match="its tools cannot be taken away"):
+    with pytest.raises(SeatDegraded, match="its tools cannot be disabled"):
         ask(seat("gemini", program=program), "gemini", "echo", StageContext(emit=pieces.append))
     assert pieces == []
 
@@ -279,10 +279,10 @@ def test_a_user_without_a_folder_for_calls_is_told(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     error = failing(seat("claude"), "claude", "echo")
     assert type(error) is SeatUnavailable
-    assert "There is no folder" in error.message
+    assert "Cannot create the folder" in error.message
 
 
-def test_nothing_of_a_call_is_left_behind(fakes: FakeClis):
+def test_nothing_of_a_call_is_left_behind(fakes: FakePrograms):
     ask(seat("claude"), "claude", "echo")
     left = sorted((fakes.folder / ".cache" / "gridq" / "logins").iterdir())
     assert left

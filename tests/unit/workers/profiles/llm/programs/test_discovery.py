@@ -52,7 +52,7 @@ def test_nothing_is_lent_by_itself(fakes: FakePrograms):
     assert [offer.name for offer in report.found] == ["codex"]
     assert len(report.not_lent) == len(PROGRAMS) - 1
     (claude,) = [what for what in report.not_lent if "Claude Code" in what]
-    assert "is found, not lent" in claude
+    assert "is installed but not lent" in claude
     assert VENDOR_PROGRAMS["claude"].rule in claude
     (seat,) = tomllib.loads(claude.partition("\n")[2])["llm"]  # it can be pasted as it stands
     assert (seat["name"], seat["cli"]) == ("claude", "claude")
@@ -68,8 +68,8 @@ def test_what_is_not_there_or_logged_out_or_broken_is_told(tmp_path: Path):
     report = probe([table(cli) for cli in ("claude", "codex", "opencode", "gemini")], own.environ)
     assert report.found == []
     said = " ".join(report.missing)
-    assert "Seat 'claude': Claude Code is logged out: claude auth login" in said
-    assert "Seat 'codex': Codex is logged out: codex login" in said
+    assert "Seat 'claude': Claude Code is logged out; to log in, run: claude auth login" in said
+    assert "Seat 'codex': Codex is logged out; to log in, run: codex login" in said
     assert "does not start: Error: Cannot find module semver" in said
     assert "Seat 'gemini': Gemini CLI is not installed: there is no gemini on PATH" in said
 
@@ -86,7 +86,7 @@ def test_a_program_that_hangs_costs_the_seat_nothing(tmp_path: Path, monkeypatch
     own = FakePrograms(tmp_path / "bin")
     own.install("claude", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
     (offer,) = probe([table()], own.environ).found
-    assert "version not told in time" in offer.note
+    assert "version not known" in offer.note
 
 
 def test_two_logins_of_one_program_make_two_seats(fakes: FakePrograms, tmp_path: Path):

@@ -13,8 +13,8 @@ import pytest
 
 from gridq.errors import GridError, JobCancelled, SeatUnavailable, StageTimeout
 from gridq.profiles.profile import StageContext
-from tests.cli_seats import alive, ask, failing, seat
-from tests.fakes.programs import FakeClis
+from tests.fakes.programs import FakePrograms
+from tests.program_seats import alive, ask, failing, seat
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("on_path")
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.usefixtures("on_path")
 CALL = """
 import sys
 from gridq.profiles.profile import StageContext
-from workers.profiles.llm.programs.backend import CliSpeaker
-from workers.profiles.llm.programs.table import login, parse
+from workers.profiles.llm.programs.backend import ProgramBackend
+from workers.profiles.llm.programs.seat_table import make_login, parse_seat
 table = {"name": "mine", "cli": "claude", "program": sys.argv[1], "models": [{"name": "stubborn"}]}
 body = {"model": "stubborn", "messages": [{"role": "user", "content": "so it goes"}]}
-CliSpeaker(login(parse(table, "llm"))).post("chat/completions", body, StageContext())
+ProgramBackend(make_login(parse_seat(table, "llm"))).post("chat/completions", body, StageContext())
 """
 
 
-def test_what_a_program_leaves_behind_ends_with_it(fakes: FakeClis):
+def test_what_a_program_leaves_behind_ends_with_it(fakes: FakePrograms):
     answer = ask(seat("claude"), "claude", "straggler")
     assert answer["choices"][0]["message"]["content"] == "so it goes on "
     child = next(call["child"] for call in reversed(fakes.calls("claude")) if "child" in call)
@@ -38,7 +38,7 @@ def test_what_a_program_leaves_behind_ends_with_it(fakes: FakeClis):
 
 
 @pytest.mark.parametrize("model", ["slow", "stubborn", "detached", "silent"])
-def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
+def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakePrograms):
     profile = seat("claude")
     before = len(fakes.calls("claude"))
     context = StageContext(emit=lambda piece: None)
@@ -63,13 +63,13 @@ def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
             wait_for(lambda pid=pid: not alive(pid))
 
 
-def test_a_stage_whose_time_is_over_ends_it(fakes: FakeClis):
+def test_a_stage_whose_time_is_over_ends_it(fakes: FakePrograms):
     with pytest.raises(StageTimeout):
         ask(seat("claude"), "claude", "slow", StageContext(deadline=time.monotonic() + 0.5))
     assert not alive(fakes.calls("claude")[-1]["pid"])
 
 
-def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakeClis):
+def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakePrograms):
     error = failing(seat("claude", silence=0.5), "claude", "silent")
     assert type(error) is SeatUnavailable
     assert "wrote nothing" in error.message
@@ -77,7 +77,7 @@ def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakeClis):
 
 
 def test_two_calls_on_one_login_come_one_after_the_other(
-    fakes: FakeClis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fakes: FakePrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("workers.profiles.llm.programs.login_lock.WAIT_SECONDS", 0.2)
     one, other = seat("claude"), seat("claude")
@@ -93,13 +93,13 @@ def test_two_calls_on_one_login_come_one_after_the_other(
     wait_for(lambda: len(fakes.calls("claude")) > before)
     error = failing(other, "claude", "echo")
     assert type(error) is SeatUnavailable
-    assert "uses the seat's login" in error.message
+    assert "using the seat's login" in error.message
     context.cancel()
     thread.join(10)
     assert ask(other, "claude", "echo")
 
 
-def test_a_program_does_not_outlive_its_killed_worker(fakes: FakeClis):
+def test_a_program_does_not_outlive_its_killed_worker(fakes: FakePrograms):
     before = len(fakes.calls("claude"))
     program = shutil.which("claude")
     worker = subprocess.Popen([sys.executable, "-c", CALL, program], cwd=Path(__file__).parents[6])

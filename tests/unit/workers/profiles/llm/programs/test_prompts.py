@@ -1,4 +1,4 @@
-"""What of a chat request a program can be asked, and what is refused by its name."""
+"""Chat requests as prompts of programs, and the fields that are rejected by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
-from workers.profiles.llm.programs.prompts import DEFAULT_SYSTEM, Prompt, prompt_of
-from workers.profiles.llm.programs.vendor import Provider
-from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+from workers.profiles.llm.programs.prompts import DEFAULT_SYSTEM, Prompt, build_prompt
+from workers.profiles.llm.programs.vendor import VendorProgram
+from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 from workers.profiles.llm.programs.vendors.claude import CLAUDE
 from workers.profiles.llm.programs.vendors.copilot import COPILOT
 
@@ -18,51 +18,51 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WANTED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
 
 
-def asked(provider: Provider = CLAUDE, *, tools: bool = False, **body: Any) -> Prompt:
+def prompt(program: VendorProgram = CLAUDE, *, tools: bool = False, **body: Any) -> Prompt:
     body = {"model": "m", "messages": [USER], **body}
-    return prompt_of(provider, "chat/completions", body, tools=tools)
+    return build_prompt(program, "chat/completions", body, allows_tools=tools)
 
 
 def test_one_message_is_the_prompt_as_it_is():
-    assert asked() == Prompt("so it goes", DEFAULT_SYSTEM)
+    assert prompt() == Prompt("so it goes", DEFAULT_SYSTEM)
 
 
 def test_a_system_prompt_goes_where_the_program_has_a_way_for_it():
     system = [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "In French."}]
-    assert asked(messages=[*system, USER]) == Prompt("so it goes", "Be brief.\n\nIn French.")
-    told = asked(COPILOT, messages=[*system, USER])
-    assert told.system == ""
-    assert told.text == "<instructions>\nBe brief.\n\nIn French.\n</instructions>\n\nso it goes"
-    assert asked(COPILOT).text == "so it goes"
+    assert prompt(messages=[*system, USER]) == Prompt("so it goes", "Be brief.\n\nIn French.")
+    prepended = prompt(COPILOT, messages=[*system, USER])
+    assert prepended.system == ""
+    assert prepended.text == "<instructions>\nBe brief.\n\nIn French.\n</instructions>\n\nso it goes"
+    assert prompt(COPILOT).text == "so it goes"
 
 
 def test_a_program_with_its_tools_keeps_its_own_instructions():
-    assert asked(tools=True).system == ""
+    assert prompt(tools=True).system == ""
 
 
 def test_a_conversation_is_told_as_one():
     messages = [USER, {"role": "assistant", "content": "on"}, {"role": "user", "content": "and on"}]
-    text = asked(messages=messages).text
+    text = prompt(messages=messages).text
     assert text.index('role="user">\nso it goes') < text.index('role="assistant">\non') < text.index("and on")
     assert "Answer its last message" in text
 
 
 def test_text_parts_are_text():
     parts = [{"type": "text", "text": "so"}, {"type": "text", "text": "it goes"}]
-    assert asked(messages=[{"role": "user", "content": parts}]).text == "so\n\nit goes"
+    assert prompt(messages=[{"role": "user", "content": parts}]).text == "so\n\nit goes"
 
 
 def test_hints_are_left_out():
     hints = {"temperature": 0.2, "top_p": 0.5, "max_tokens": 5, "max_completion_tokens": 5, "seed": 1}
     more = {"user": "me", "n": 1, "stop": None, "functions": [], "tool_choice": "auto", "logprobs": False}
-    assert asked(**hints, **more, response_format={"type": "text"}) == asked()
+    assert prompt(**hints, **more, response_format={"type": "text"}) == prompt()
 
 
 def test_a_schema_goes_where_the_program_has_a_way_for_it():
-    assert asked(response_format=WANTED).schema == SCHEMA
+    assert prompt(response_format=WANTED).schema == SCHEMA
 
 
-@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=list(PROVIDERS))
+@pytest.mark.parametrize("program", VENDOR_PROGRAMS.values(), ids=list(VENDOR_PROGRAMS))
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -86,23 +86,27 @@ def test_a_schema_goes_where_the_program_has_a_way_for_it():
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ],
 )
-def test_what_a_program_cannot_do_is_refused_by_name(provider: Provider, body: dict[str, Any], field: str):
+def test_what_a_program_cannot_do_is_refused_by_name(
+    program: VendorProgram, body: dict[str, Any], field: str
+):
     with pytest.raises(StageError) as caught:
-        prompt_of(provider, "chat/completions", {"model": "m", "messages": [USER], **body}, tools=False)
+        build_prompt(
+            program, "chat/completions", {"model": "m", "messages": [USER], **body}, allows_tools=False
+        )
     assert caught.value.details["param"] == field
     assert caught.value.details["status"] == 400
 
 
-@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=list(PROVIDERS))
+@pytest.mark.parametrize("program", VENDOR_PROGRAMS.values(), ids=list(VENDOR_PROGRAMS))
 @pytest.mark.parametrize("path", ["completions", "embeddings"])
-def test_another_path_is_refused(provider: Provider, path: str):
+def test_another_path_is_refused(program: VendorProgram, path: str):
     with pytest.raises(StageError, match="path"):
-        prompt_of(provider, path, {"model": "m", "prompt": "so"}, tools=False)
+        build_prompt(program, path, {"model": "m", "prompt": "so"}, allows_tools=False)
 
 
 def test_a_schema_is_refused_where_the_program_has_no_way_for_it():
-    for provider in PROVIDERS.values():
-        if not provider.schema:
+    for program in VENDOR_PROGRAMS.values():
+        if not program.supports_schema:
             with pytest.raises(StageError) as caught:
-                asked(provider, response_format=WANTED)
+                prompt(program, response_format=WANTED)
             assert caught.value.details["param"] == "response_format"

@@ -13,10 +13,10 @@ import pytest
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from tests.fakes.programs import FAKE
 from tests.unit.workers.model_apis.test_odd_shapes import broken
-from workers.profiles.llm.programs.failures import error_of, fault_in
-from workers.profiles.llm.programs.reset_times import reset_at
-from workers.profiles.llm.programs.vendor import Ask, Fault, Reader
-from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+from workers.profiles.llm.programs.failures import classify_failure, make_error
+from workers.profiles.llm.programs.reset_times import parse_reset_time
+from workers.profiles.llm.programs.vendor import Failure, OutputParser, ProgramCall
+from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
 RECORDED = FAKE.parent
 TRIES = {
@@ -89,19 +89,19 @@ CLAUDES = datetime.fromtimestamp(1795887052, UTC)
 CASES = [(cli, case, *expected) for cli, cases in TRIES.items() for case, expected in cases.items()]
 
 
-def read(cli: str, case: str, *, partial: bool = False) -> tuple[Reader, list[str]]:
-    ask = Ask("m", Path(), Path(), Path(), partial=partial)
-    reader = PROVIDERS[cli].reader(ask)
+def read(cli: str, case: str, *, streams: bool = False) -> tuple[OutputParser, list[str]]:
+    call = ProgramCall("m", Path(), Path(), Path(), streams=streams)
+    parser = VENDOR_PROGRAMS[cli].make_parser(call)
     lines = (RECORDED / cli / f"{case}.stdout").read_bytes().splitlines()
-    return reader, list(filter(None, map(reader.take, lines)))
+    return parser, list(filter(None, map(parser.add_line, lines)))
 
 
 def failed(cli: str, case: str) -> GridError:
-    reader, _ = read(cli, case)
-    assert not (reader.complete and reader.text)
+    parser, _ = read(cli, case)
+    assert not (parser.is_complete and parser.has_text)
     stderr = (RECORDED / cli / f"{case}.stderr").read_text("utf-8")
-    words = reader.refusal or f"{reader.noise}\n{stderr}"
-    return error_of(PROVIDERS[cli], words, stderr, words, {})
+    words = parser.refusal or f"{parser.noise}\n{stderr}"
+    return make_error(VENDOR_PROGRAMS[cli], words, stderr, words, {})
 
 
 @pytest.mark.parametrize(("cli", "case", "kind", "state"), CASES)
@@ -113,15 +113,15 @@ def test_a_failure_is_told_apart(cli: str, case: str, kind: type[GridError], sta
 
 @pytest.mark.parametrize("cli", sorted(PLAIN))
 def test_an_answer_and_what_it_used(cli: str):
-    reader, texts = read(cli, PLAIN[cli])
+    parser, texts = read(cli, PLAIN[cli])
     assert "".join(texts).endswith("so it goes on ")  # copilot's server was asked with the date before
-    assert reader.complete
-    assert reader.session
+    assert parser.is_complete
+    assert parser.session
     if cli == "copilot":  # it says nothing of tokens
-        assert reader.usage is None
+        assert parser.usage is None
     else:
-        assert reader.usage is not None
-        assert (reader.usage.tokens_in, reader.usage.tokens_cached, reader.usage.tokens_out) == (7, 2, 3)
+        assert parser.usage is not None
+        assert (parser.usage.tokens_in, parser.usage.tokens_cached, parser.usage.tokens_out) == (7, 2, 3)
 
 
 @pytest.mark.parametrize("cli", sorted(PLAIN))
@@ -129,20 +129,20 @@ def test_what_a_program_prints_with_a_part_broken_breaks_nothing(cli: str):
     chance = random.Random(3)
     lines = (RECORDED / cli / f"{PLAIN[cli]}.stdout").read_bytes().splitlines()
     for _ in range(300):
-        reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=False))
+        parser = VENDOR_PROGRAMS[cli].make_parser(ProgramCall("m", Path(), Path(), Path(), streams=False))
         for line in [b"Welcome!", b"[" * 100_000, b'{"a": ' + b"[" * 100_000, *lines]:
             event = json.loads(line) if line.endswith(b"}") else None
             odd = json.dumps(broken(event, chance)).encode() if event and chance.random() < 0.3 else line
-            assert isinstance(reader.take(odd), str)
-        assert reader.usage is None or reader.usage.tokens_in < 10**12
+            assert isinstance(parser.add_line(odd), str)
+        assert parser.usage is None or parser.usage.tokens_in < 10**12
 
 
 def test_claude_says_pieces_and_what_it_costs():
-    reader, texts = read("claude", "stream", partial=True)
+    parser, texts = read("claude", "stream", streams=True)
     assert len(texts) > 1
     assert "".join(texts) == "so it goes on "
-    assert reader.dollars is not None
-    assert reader.dollars > 0
+    assert parser.dollars is not None
+    assert parser.dollars > 0
 
 
 @pytest.mark.parametrize(
@@ -150,30 +150,30 @@ def test_claude_says_pieces_and_what_it_costs():
     [("claude", "sub-window", CLAUDES), ("codex", "spent", datetime(2026, 12, 2, 2, 54, tzinfo=UTC))],
 )
 def test_the_end_of_a_limit_is_known_from_what_is_printed(cli: str, case: str, expected: datetime):
-    reader, _ = read(cli, case)
-    assert fault_in(PROVIDERS[cli], reader.refusal) is Fault.LIMITED
-    found = reset_at(reader.refusal, expected - timedelta(hours=3))
+    parser, _ = read(cli, case)
+    assert classify_failure(VENDOR_PROGRAMS[cli], parser.refusal) is Failure.LIMITED
+    found = parse_reset_time(parser.refusal, expected - timedelta(hours=3))
     assert found == expected.timestamp()
 
 
 def test_a_codexs_last_words_are_its_answer():
-    reader, texts = read("codex", "reasoning")
+    parser, texts = read("codex", "reasoning")
     assert len(texts) == 1
-    assert reader.usage is not None
-    assert reader.usage.tokens_reasoning
+    assert parser.usage is not None
+    assert parser.usage.tokens_reasoning
 
 
-@pytest.mark.parametrize("cli", sorted(PROVIDERS))
+@pytest.mark.parametrize("cli", sorted(VENDOR_PROGRAMS))
 @pytest.mark.parametrize(
     "line", ["{", "[]", "null", "{}", '{"type": 5}', '{"type":"result"}', "\x1b[?25l", "ä"]
 )
 def test_odd_lines_break_nothing(cli: str, line: str):
-    reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path()))
-    assert reader.take(line.encode()) == ""
-    assert not reader.text
+    parser = VENDOR_PROGRAMS[cli].make_parser(ProgramCall("m", Path(), Path(), Path()))
+    assert parser.add_line(line.encode()) == ""
+    assert not parser.has_text
 
 
-@pytest.mark.parametrize("cli", sorted(PROVIDERS))
+@pytest.mark.parametrize("cli", sorted(VENDOR_PROGRAMS))
 def test_events_of_odd_shapes_break_nothing(cli: str):
     odd: list[Any] = [None, 1, "x", [], {}, True, {"text": 5, "type": []}, [{"type": "text", "text": 5}]]
     kinds = (
@@ -185,6 +185,6 @@ def test_events_of_odd_shapes_break_nothing(cli: str):
     fields += ("stop_reason", "session_id", "subtype", "is_error", "total_cost_usd", "severity", "status")
     for kind in kinds:
         for value in odd:
-            reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=True))
+            parser = VENDOR_PROGRAMS[cli].make_parser(ProgramCall("m", Path(), Path(), Path(), streams=True))
             event = {"type": kind, "role": "assistant", "timestamp_ms": 1, **dict.fromkeys(fields, value)}
-            assert isinstance(reader.take(json.dumps(event).encode()), str)
+            assert isinstance(parser.add_line(json.dumps(event).encode()), str)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from workers.profiles.llm.programs.reset_times import reset_at
+from workers.profiles.llm.programs.reset_times import parse_reset_time
 
 NOW = datetime(2026, 11, 28, 15, 0, tzinfo=UTC)  # a Saturday
 
@@ -58,15 +58,15 @@ def at(*date: int) -> datetime:
     ],
 )
 def test_a_time_is_understood(text: str, expected: datetime | None):
-    found = reset_at(text, NOW)
+    found = parse_reset_time(text, NOW)
     assert (found and datetime.fromtimestamp(found, UTC)) == expected
 
 
 def test_a_time_without_a_zone_is_that_of_the_clock_it_is_read_by():
     now = NOW.astimezone(timezone(timedelta(hours=2)))
-    assert reset_at("resets 6pm", now) == at(2026, 11, 28, 16).timestamp()
+    assert parse_reset_time("resets 6pm", now) == at(2026, 11, 28, 16).timestamp()
 
 
 def test_a_new_year_is_turned():
     now = at(2026, 12, 30, 12)
-    assert reset_at("resets Jan 2, 3pm (UTC)", now) == at(2027, 1, 2, 15).timestamp()
+    assert parse_reset_time("resets Jan 2, 3pm (UTC)", now) == at(2027, 1, 2, 15).timestamp()

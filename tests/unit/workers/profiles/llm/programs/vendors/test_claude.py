@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli_seats import ask, seat
-from tests.fakes.programs import FakeClis
-from workers.profiles.llm.programs.prompts import prompt_of
-from workers.profiles.llm.programs.vendor import Provider
+from tests.fakes.programs import FakePrograms
+from tests.program_seats import ask, seat
+from workers.profiles.llm.programs.prompts import build_prompt
+from workers.profiles.llm.programs.vendor import VendorProgram
 from workers.profiles.llm.programs.vendors.claude import CLAUDE
 from workers.profiles.llm.programs.vendors.codex import CODEX
 
 SWITCHES = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS", "CLAUDE_CODE_DISABLE_ATTACHMENTS"}
 
 
-def text_of(prompt: str, provider: Provider = CLAUDE, *, tools: bool = False) -> str:
+def text_of(prompt: str, program: VendorProgram = CLAUDE, *, tools: bool = False) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
-    return prompt_of(provider, "chat/completions", body, tools=tools).text
+    return build_prompt(program, "chat/completions", body, allows_tools=tools).text
 
 
 @pytest.mark.usefixtures("on_path")
-def test_files_that_a_prompt_names_are_not_read_without_tools(fakes: FakeClis) -> None:
+def test_files_that_a_prompt_names_are_not_read_without_tools(fakes: FakePrograms) -> None:
     ask(seat("claude"), "claude", "echo")
     seen = fakes.calls("claude")[-1]["env"]
     assert {seen.get(name) for name in SWITCHES} == {"1"}
@@ -28,7 +28,7 @@ def test_files_that_a_prompt_names_are_not_read_without_tools(fakes: FakeClis) -
 
 @pytest.mark.usefixtures("on_path")
 def test_an_owners_variable_does_not_bring_them_back(
-    fakes: FakeClis, monkeypatch: pytest.MonkeyPatch
+    fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in SWITCHES:
         monkeypatch.setenv(name, "0")
@@ -38,7 +38,7 @@ def test_an_owners_variable_does_not_bring_them_back(
 
 
 @pytest.mark.usefixtures("on_path")
-def test_with_tools_the_program_reads_as_its_owner_is_used_to(fakes: FakeClis) -> None:
+def test_with_tools_the_program_reads_as_its_owner_is_used_to(fakes: FakePrograms) -> None:
     ask(seat("claude", tools=True), "claude", "echo")
     assert not SWITCHES & set(fakes.calls("claude")[-1]["env"])
 

