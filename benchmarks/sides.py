@@ -66,7 +66,7 @@ def environment(url: str, home: Path, result_ttl: float, *, profiles: str = BENC
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     settings.cache_clear()
-    inbox.default.cache_clear()
+    inbox.get_default_inbox.cache_clear()
     configure(settings())
     try:
         yield settings()
@@ -77,7 +77,7 @@ def environment(url: str, home: Path, result_ttl: float, *, profiles: str = BENC
             else:
                 os.environ[name] = value
         settings.cache_clear()
-        inbox.default.cache_clear()
+        inbox.get_default_inbox.cache_clear()
         configure(settings())
 
 

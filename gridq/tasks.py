@@ -55,7 +55,7 @@ class GraphTask(Task):  # type: ignore[misc]
                 )
         graph, value, job_options = self.make_graph(*(args or ()), **(kwargs or {}))
         job = check_job_id(task_id or make_job_id())
-        known = inbox.default().enqueue(
+        known = inbox.get_default_inbox().enqueue(
             job, graph, value, celery=True, is_new_id=task_id is None, **job_options
         )
         if known != job:

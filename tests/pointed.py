@@ -34,7 +34,7 @@ def pointed_at(config: Settings, more: Mapping[str, str] | None = None) -> Itera
         for name, value in {**environment(config), **(more or {})}.items():
             patch.setenv(name, value)
         settings.cache_clear()
-        inbox.default.cache_clear()
+        inbox.get_default_inbox.cache_clear()
         app_module.configure(config)
         with Client(config=config) as client:
             yield client
@@ -42,4 +42,4 @@ def pointed_at(config: Settings, more: Mapping[str, str] | None = None) -> Itera
             for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
                 client.redis.unlink(key)
     settings.cache_clear()
-    inbox.default.cache_clear()
+    inbox.get_default_inbox.cache_clear()

@@ -225,11 +225,11 @@ class End:
         state, _, payload = data.partition(b"\n")
         return cls(JobState(state.decode()), payload)
 
-    def error(self) -> GridError | None:
+    def to_error(self) -> GridError | None:
         """Return the error of a job that did not succeed; else None."""
-        return None if self.state is JobState.DONE else error_from_record(self.record())
+        return None if self.state is JobState.DONE else error_from_record(self.to_record())
 
-    def record(self) -> Any:
+    def to_record(self) -> Any:
         """Return the error as JSON.
 
         The scripts know no time zone, so the time at which a budget resets is formatted here: in `reason` for

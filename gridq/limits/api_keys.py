@@ -211,13 +211,13 @@ def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tupl
     secret = secrets.token_urlsafe(32)
     new_id = secrets.token_hex(6)
 
-    def successor(old: Key) -> Key:
+    def build_successor(old: Key) -> Key:
         now = now_ms(client)  # read at each try: the old key may have been revoked just now
         if not old.is_valid(now):
             raise _build_revoked_error(key_id)
         return replace(old, id=new_id, hash=hash_secret(secret), created=now, expires_at=None)
 
-    _, key = _expire(client, keys, key_id, now_ms(client) + int(overlap * 1000), successor)
+    _, key = _expire(client, keys, key_id, now_ms(client) + int(overlap * 1000), build_successor)
     assert key is not None
     return key, _format_key(key, secret)
 
@@ -295,22 +295,22 @@ def _format_key(key: Key, secret: str) -> str:
 
 
 def _expire(
-    client: Redis, keys: Keys, key_id: str, at: int, successor: Callable[[Key], Key] | None = None
+    client: Redis, keys: Keys, key_id: str, at: int, build_successor: Callable[[Key], Key] | None = None
 ) -> tuple[Key, Key | None]:
     """Let a key expire at `at` or earlier, and store its successor, in one transaction."""
     written: list[Key] = []
 
-    def once(pipe: Pipeline) -> None:
+    def write_keys(pipe: Pipeline) -> None:
         old = _find(pipe, keys, key_id)
         written[:] = [replace(old, expires_at=at if old.expires_at is None else min(at, old.expires_at))]
-        if successor is not None:
-            written.append(successor(old))
+        if build_successor is not None:
+            written.append(build_successor(old))
         pipe.multi()
         pipe.hset(keys("api_keys"), mapping={key.id: key.dump() for key in written})
 
     # It is repeated if the keys changed in between: a key that was revoked meanwhile must stay revoked.
-    client.transaction(once, keys("api_keys"))
-    return written[0], written[1] if successor is not None else None
+    client.transaction(write_keys, keys("api_keys"))
+    return written[0], written[1] if build_successor is not None else None
 
 
 def _find(client: Redis, keys: Keys, key_id: str) -> Key:

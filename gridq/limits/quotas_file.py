@@ -138,7 +138,7 @@ class Limits:
         shared |= {f"o:{name}": limits for name, limits in self.owners.items()}
         shared |= {f"f:{names.normalize_slug(name)}": limits for name, limits in self.families.items()}
         shared[meters.WHOLE_GRID] = self.grid
-        found |= {f"m:{bearer}": meters.format_limits(limits) for bearer, limits in shared.items() if limits}
+        found |= {f"m:{name}": meters.format_limits(limits) for name, limits in shared.items() if limits}
         found |= {f"q:{name}": _join_words(one.max_pending, one.policy) for name, one in self.queues.items()}
         return found | ({"q": str(len(self.queues))} if self.queues else {})
 

@@ -80,22 +80,22 @@ class Rebuilt:
         elif entry.what == "job" and spent is not None:
             _count(spent, "jobs", entry, 1)
             for who in _list_payers(entry):
-                self._use(("", who), {"jobs": 1})
+                self._add_usage(("", who), {"jobs": 1})
         elif entry.charged is not None:
             if spent is not None:
                 _count(spent, "money", entry, micro)
             used = {"money": micro, "tokens": entry.tokens_in + entry.tokens_out}
             if entry.charged == "agent" and entry.team:
                 for who in _list_payers(entry):
-                    self._use(("", who), used)
+                    self._add_usage(("", who), used)
             used["requests"] = entry.requests
             if entry.accounts or micro:
-                self._use((entry.seat, OWN), used)
-                self._use((entry.seat, GRID), used)
+                self._add_usage((entry.seat, OWN), used)
+                self._add_usage((entry.seat, GRID), used)
             for name in entry.accounts.split(","):
-                self._use(("", name), used)
+                self._add_usage(("", name), used)
 
-    def _use(self, which: AccountKey, used: dict[str, int]) -> None:
+    def _add_usage(self, which: AccountKey, used: dict[str, int]) -> None:
         """Add usage to the known meters of an account."""
         for name in self.meters.get(which, ()):
             self.meters[which][name] += used.get(name.partition("/")[0], 0)
@@ -141,7 +141,7 @@ def _read_counters(client: Redis, keys: Keys, seats: set[str]) -> _Counters:
         pipe.hgetall(keys("reserved"))
         for name in names:
             pipe.hmget(keys("seat", name), OWN, GRID)
-        clock, turns, newest, spent, who, shared, promised, *records = pipe.execute()
+        clock, turns, newest, spent, who, shared, reserved_totals, *records = pipe.execute()
         if _find_month(turns, clock) == month:  # else a new month began in between
             break
     found: dict[AccountKey, list[Meter]] = {}
@@ -151,7 +151,7 @@ def _read_counters(client: Redis, keys: Keys, seats: set[str]) -> _Counters:
     for raw_name, raw in shared.items():
         found["", raw_name.decode()] = parse_budget(raw, raw_name.decode(), 0)
     reserved = _sum_reservations([by.decode() for by in who])
-    for raw_name, amount in promised.items():
+    for raw_name, amount in reserved_totals.items():
         tokens, _, name = raw_name.decode().rpartition(" ")
         reserved["", name][tokens or "money"] = int(amount)
     counts = {what.decode(): int(amount) for what, amount in spent.items()}
@@ -209,9 +209,7 @@ def _compare(rebuilt: Rebuilt, stored: _Counters) -> Verification:
                 compared += 1
                 continue
             if meter.name not in rebuilt.meters.get(which, {}):
-                notes.append(
-                    f"{counter} is not compared: its window began before the ledger"
-                )
+                notes.append(f"{counter} is not compared: its window began before the ledger")
                 continue
             compared += 1
             used = rebuilt.meters[which][meter.name]

@@ -39,7 +39,7 @@ def _publish(app: Celery, scripts: Scripts, job: str) -> None:
     data = client.lindex(keys("result", job), 0)
     if data is not None:
         end = End.parse(data)  # type: ignore[arg-type]
-        error = end.error()
+        error = end.to_error()
         if error is None:
             try:
                 answer = values.decode(values.read(client, keys, end.payload))

@@ -29,7 +29,7 @@ class JobControl(Control):  # type: ignore[misc]
         A job that has ended stays as it is. BrokerUnreachable: a job may not have been cancelled; calling
         again is safe.
         """
-        scripts = inbox.default().scripts
+        scripts = inbox.get_default_inbox().scripts
         error = JobCancelled("The job was revoked").to_json()
         jobs = maybe_list(task_id) or []
         with translated():

@@ -51,7 +51,7 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
 
 
 def format_expected(expected: Mapping[int, UsageEstimate]) -> list[str]:
-    """Return the job's fields `tokens:<step>` → "in out", or "in out timeout_ms" for a step with a timeout."""
+    """Return the job's fields `tokens:<step>` → "in out", or "in out timeout_ms" for one with a timeout."""
     return [word for step, usage in expected.items() for word in (f"tokens:{step}", usage.to_text())]
 
 

@@ -65,6 +65,6 @@ class Inbox:
 
 
 @cache
-def default() -> Inbox:
+def get_default_inbox() -> Inbox:
     """Return this process's inbox of the grid that the settings name."""
     return Inbox(Scripts(connect_to_submit(name="gridq-submit"), settings()), settings())

@@ -179,7 +179,7 @@ class LiveForecast:
             f"The job could not start within its {option} of {seconds:.3g} s: "
             f"a stage of {forecast.queue} {when}"
         )
-        raise _with_details(DeadlineUnreachable(message, details), forecast)
+        raise _add_details(DeadlineUnreachable(message, details), forecast)
 
     def explain(
         self,
@@ -202,7 +202,7 @@ class LiveForecast:
         if stage is not None:
             with suppress(RedisError, OSError):  # the refusal matters more
                 forecast = self._forecast_first(stage, options, excluded_seats)
-        return _with_details(error, forecast)
+        return _add_details(error, forecast)
 
     def _forecast_first(
         self, stage: FirstStage, options: JobOptions, excluded_seats: ExcludedSeats
@@ -229,5 +229,5 @@ class LiveForecast:
         return found
 
 
-def _with_details(error: E, forecast: StartForecast | None) -> E:
+def _add_details(error: E, forecast: StartForecast | None) -> E:
     return type(error)(error.message, explain_refusal(error, forecast))

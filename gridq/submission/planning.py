@@ -38,7 +38,7 @@ def place_stage(
     if runner in ("builtin", "python"):
         if demand is not None:
             raise CapabilityConflict(
-                f"The stage {spec.name!r} needs {demand.queue}, but its implementation is {spec.implementation}",
+                f"The stage {spec.name!r} needs {demand.queue}, but is implemented by {spec.implementation}",
                 {
                     "path": path,
                     "expected": "an implementation of the kind it needs, such as llm:chat",

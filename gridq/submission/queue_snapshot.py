@@ -127,7 +127,7 @@ class SeatLoad:
                 wait = max(wait, (meter.resets_at - now_ms) / 1000, 0.001)
         return BudgetRoom(wait, is_reserved)
 
-    def limited_to(self, room: BudgetRoom) -> SeatLoad:
+    def limit_to(self, room: BudgetRoom) -> SeatLoad:
         """Return the seat as a stage meets it for which its budgets have room then."""
         if not (room.wait or room.is_reserved):
             return self
@@ -231,7 +231,7 @@ class QueueSnapshot:
             for seat, room in zip(self.seats, rooms, strict=True):
                 if room is not None:
                     after_reset = room.wait > 0
-                    alike[after_reset, self._taken_by[after_reset, seat.seat]].append(seat.limited_to(room))
+                    alike[after_reset, self._taken_by[after_reset, seat.seat]].append(seat.limit_to(room))
             sets = sorted(alike.items(), key=lambda item: (item[0][0], _rank_by_slots(item[1])))
             if len(sets) > MAX_GROUPS:
                 rest = [seat for _, seats in sets[MAX_GROUPS - 1 :] for seat in seats]
@@ -301,7 +301,7 @@ class SeatGroup:
         self._backlogs: dict[tuple[str, str], AgentBacklog] = {}
         self._mixes: tuple[dict[str, float], dict[str, float]] = (defaultdict(float), defaultdict(float))
         names = {seat.seat for seat in seats}
-        shares = {key: _share_of(takers, names) for key, takers in snapshot.takers[after_reset].items()}
+        shares = {key: _find_share(takers, names) for key, takers in snapshot.takers[after_reset].items()}
         for stages in snapshot.pending:
             if share := shares[stages.taker_key]:
                 self._add(stages, share)
@@ -364,7 +364,7 @@ def _count_before(at: float, start: float, count: float, weight: float) -> float
     return min(max(math.floor((at - start) * count / weight) + 1, 0), count)
 
 
-def _share_of(takers: Sequence[SeatLoad], names: set[str]) -> float:
+def _find_share(takers: Sequence[SeatLoad], names: set[str]) -> float:
     """Return the part of the takers' slots that belongs to the named seats."""
     ours = sum(seat.concurrency for seat in takers if seat.seat in names)
     return ours / sum(seat.concurrency for seat in takers) if ours else 0.0
@@ -400,16 +400,16 @@ def read_snapshot(client: Redis, keys: Keys, batch_age: float) -> QueueSnapshot:
     now = clock[0] * 1000 + clock[1] / 1000
     queues = sorted(queue.decode() for queue in busy)
     pending, virtual_times, clocks = _read_pending(client, keys, queues, now, batch_age)
-    leases = [lease for held in slots for lease in held][:MAX_LEASES]
+    leases = [lease for seat_leases in slots for lease in seat_leases][:MAX_LEASES]
     running = _read_running(client, keys, leases, now)
     seats = tuple(
-        _load_of(seat, [running.get(lease, ("", None)) for lease in held], now / 1000)
-        for seat, held in zip(live, slots, strict=True)
+        _build_load(seat, [running.get(lease, ("", None)) for lease in seat_leases], now / 1000)
+        for seat, seat_leases in zip(live, slots, strict=True)
     )
     return QueueSnapshot(seats, pending, virtual_times, clocks, now)
 
 
-def _load_of(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> SeatLoad:
+def _build_load(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> SeatLoad:
     back_in: float | None = 0.0
     if seat.state != "ready":
         back_in = None if seat.until is None else max(seat.until - now, 0.001)
@@ -473,7 +473,7 @@ def _read_pending(
     for queue, cls, agent in sets:
         pipe.zcard(keys("waiting", queue, cls, agent))
         pipe.zcount(keys("waiting", queue, cls, agent), "-inf", now - batch_age * 1000)
-    fields_by_kind = {kind: _virtual_time_fields(kind, queues, sets) for kind in kinds}
+    fields_by_kind = {kind: _list_virtual_time_fields(kind, queues, sets) for kind in kinds}
     for kind, fields in fields_by_kind.items():
         pipe.hmget(keys("virtual_time", kind), fields)
     replies: list[Any] = pipe.execute() if sets or kinds else []
@@ -498,7 +498,7 @@ def _read_pending(
     return tuple(pending), virtual_times, clocks
 
 
-def _virtual_time_fields(kind: str, queues: list[str], sets: list[tuple[str, str, str]]) -> list[str]:
+def _list_virtual_time_fields(kind: str, queues: list[str], sets: list[tuple[str, str, str]]) -> list[str]:
     """Return the fields of a kind's virtual times: the kind, its queues, the agents that wait."""
     agents = {agent for queue, _, agent in sets if get_kind(queue) == kind}
     return ["*", *(f"*{queue}" for queue in queues if get_kind(queue) == kind), *sorted(agents)]

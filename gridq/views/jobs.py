@@ -156,25 +156,25 @@ class JobReader:
         if end is not None:
             self._fill_ended(view, end, about)
         elif head[2] is not None:
-            _fill(view, head)
+            _fill_header(view, head)
             view.state = JobState.RUNNING
             self._fill_running(view, head, rows)
         elif inbox[1] is not None:
             view.state = JobState.QUEUED
             options = json.loads(inbox[4] or b"{}")
-            view.name = _text(inbox[0]) or str(options.get("name") or "")
-            view.agent = _text(inbox[1])
+            view.name = _decode(inbox[0]) or str(options.get("name") or "")
+            view.agent = _decode(inbox[1])
             view.priority = str(options.get("priority", view.priority))
-            view.submitted, view.deadline = _seconds(inbox[2]) or 0.0, _seconds(inbox[3])
+            view.submitted, view.deadline = _to_seconds(inbox[2]) or 0.0, _to_seconds(inbox[3])
         return view
 
     def _fill_ended(self, view: JobView, end: bytes, about: list[bytes | None]) -> None:
         found = End.parse(end)
         view.state = found.state
-        _fill(view, about)
-        view.ended = _seconds(about[8])
+        _fill_header(view, about)
+        view.ended = _to_seconds(about[8])
         if found.state is not JobState.DONE:
-            view.error = found.record()
+            view.error = found.to_record()
         view.stages = list(_list_recorded(view.rows))
         if view.error is not None:
             _fill_counts(view.stages, view.error.get("details") or {})
@@ -209,7 +209,7 @@ class JobReader:
         recorded = {stage.path: stage for stage in _list_recorded(view.rows)}
         for index, step in enumerate(self._steps):
             one = {name: column[index] for name, column in fields.items()}
-            state, worker = _state(one, workers.get(index)), workers.get(index)
+            state, worker = _find_state(one, workers.get(index)), workers.get(index)
             for op in step.ops:
                 stage = StageView(op.path, op.name, step.queue, state, step=index)
                 _fill_recorded(stage, recorded.get(op.path))
@@ -245,13 +245,13 @@ _FIELDS = (
 _COUNTS = ("attempts", "failures", "losses", "deaths")
 
 
-def _fill(view: JobView, head: list[bytes | None]) -> None:
+def _fill_header(view: JobView, head: list[bytes | None]) -> None:
     name, agent, _, _, at, prio, deadline = head[:7]
-    view.name, view.agent, view.priority = _text(name), _text(agent), _priority(prio)
-    view.submitted, view.deadline = _seconds(at) or 0.0, _seconds(deadline)
+    view.name, view.agent, view.priority = _decode(name), _decode(agent), _parse_priority(prio)
+    view.submitted, view.deadline = _to_seconds(at) or 0.0, _to_seconds(deadline)
 
 
-def _state(one: dict[str, bytes | None], worker: str | None) -> StageState:
+def _find_state(one: dict[str, bytes | None], worker: str | None) -> StageState:
     if one["skipped"] is not None:
         return StageState.SKIPPED
     if one["done"] is not None:
@@ -275,9 +275,9 @@ def _fill_current(stage: StageView, one: dict[str, bytes | None], worker: str | 
     for name in _COUNTS:
         setattr(stage, name, int(one[name] or 0))
     if one["chain"] is not None:
-        at, links = parse_chain(_text(one["chain"]))
+        at, links = parse_chain(_decode(one["chain"]))
         stage.queue, stage.links = links[at], tuple(links)
-    ready, started = _seconds(one["ready_at"]), _seconds(one["started_at"])
+    ready, started = _to_seconds(one["ready_at"]), _to_seconds(one["started_at"])
     if stage.state is StageState.RUNNING:
         stage.seat, stage.started = worker or "", started
         stage.run_ms = None if started is None else max(now - started, 0) * 1000
@@ -288,19 +288,19 @@ def _fill_current(stage: StageView, one: dict[str, bytes | None], worker: str | 
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
-        names = _text(one["excluded"]).split(
+        names = _decode(one["excluded"]).split(
             ","
         )  # "=seat", all but that one, stands beside the names of the others
         stage.excluded = tuple(name for name in names if name and not name.startswith("="))
-        stage.expects = UsageEstimate.parse(_text(one["tokens"] or b"0 0"))
-        stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["pending"])))
+        stage.expects = UsageEstimate.parse(_decode(one["tokens"] or b"0 0"))
+        stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _decode(one["pending"])))
 
 
 def _fill_quarantine(stage: StageView, stored: bytes) -> None:
     """Fill in where a stage in quarantine ran last, and until when an operator may act."""
     until, _, error = stored.partition(b" ")
     details = json.loads(error)["details"]
-    stage.seat, stage.until = str(details.get("worker") or stage.seat), _seconds(until)
+    stage.seat, stage.until = str(details.get("worker") or stage.seat), _to_seconds(until)
     stage.started = stage.run_ms = stage.wait_ms = None
 
 
@@ -344,19 +344,19 @@ def build_summary(
 ) -> JobSummary | None:
     """Return a job's line of the list, from its three records; None if all are gone."""
     if about[7] is not None:
-        state, ended = JobState(about[7].decode()), _seconds(about[8])
+        state, ended = JobState(about[7].decode()), _to_seconds(about[8])
     elif head[2] is not None:
         about, state, ended = head, JobState.RUNNING, None
     elif inbox[1] is not None:
         options = json.loads(inbox[2] or b"{}")
-        name = _text(inbox[0]) or str(options.get("name") or "")
+        name = _decode(inbox[0]) or str(options.get("name") or "")
         priority = str(options.get("priority", "interactive"))
-        return JobSummary(job, JobState.QUEUED, name, _text(inbox[1]), priority, at / 1000)
+        return JobSummary(job, JobState.QUEUED, name, _decode(inbox[1]), priority, at / 1000)
     else:
         return None
     name, agent, count, left, _, prio, _ = about[:7]
     count, left = int(count or 0), int(left or 0)
-    return JobSummary(job, state, _text(name), _text(agent), _priority(prio), at / 1000, ended, count, left)
+    return JobSummary(job, state, _decode(name), _decode(agent), _parse_priority(prio), at / 1000, ended, count, left)
 
 
 def parse_worker(worker: bytes) -> str:
@@ -376,14 +376,14 @@ def parse_rows(texts: list[bytes]) -> list[HistoryRow]:
     return [HistoryRow.model_validate(row) for text in texts for row in json.loads(text)]
 
 
-def _text(value: bytes | None) -> str:
+def _decode(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "replace")
 
 
-def _priority(value: bytes | None) -> str:
+def _parse_priority(value: bytes | None) -> str:
     return "batch" if value == b"1" else "interactive"
 
 
-def _seconds(value: bytes | None) -> float | None:
+def _to_seconds(value: bytes | None) -> float | None:
     """Return a stored time, which is in ms, in seconds."""
     return float(value) / 1000 if value else None

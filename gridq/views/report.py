@@ -79,13 +79,13 @@ class SeatReport:
             self.recorded_for_others = (self.recorded_for_others or 0) + 1
             self.lent = (self.lent or 0) + micro
 
-    def if_priced(self, micro: int | None) -> int | None:
+    def get_if_priced(self, micro: int | None) -> int | None:
         """Return a sum of money; None if it is 0 only because what was used has no price."""
         return None if self.unpriced and not micro else micro
 
     def to_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object, with `reclaimed`."""
-        sums = {name: self.if_priced(getattr(self, name)) for name in ("used", "wasted", "lent")}
+        sums = {name: self.get_if_priced(getattr(self, name)) for name in ("used", "wasted", "lent")}
         return asdict(self) | sums | {"reclaimed": self.reclaimed}
 
 

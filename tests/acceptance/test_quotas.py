@@ -215,7 +215,7 @@ def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
     """The router asks again: what stood in the inbox when its key ended is not run."""
     made = command("keys", "create", "--agent", "eve")
     try:
-        about = inbox.default()
+        about = inbox.get_default_inbox()
         about.enqueue("late-job", graph(0), {}, celery=True, key=made["key"])
         command("keys", "revoke", made["id"])
         with pytest.raises(KeyRevoked):

@@ -119,7 +119,7 @@ def _end(client: Redis, keys: Keys, record: JobRecord, ends: list[bytes]) -> Non
     record.ends = len(ends)
     if ends:
         end = End.parse(ends[0])
-        record.state, record.error = end.state, end.error()
+        record.state, record.error = end.state, end.to_error()
         if record.error is None:
             record.value = values.decode(values.read(client, keys, end.payload))
 

@@ -252,7 +252,7 @@ def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_told_apart(slot: One
 
 def test_revoke_needs_no_worker_and_no_router(grid_env: GridEnv) -> None:
     """Celery's own is a broadcast, which is lost where nobody listens."""
-    inbox.default.cache_clear()
+    inbox.get_default_inbox.cache_clear()
     with Client(config=grid_env.settings) as client:
         waits, by_control, ended = (run_graph.delay(ECHO, n) for n in range(3))
         waits.revoke()
@@ -266,7 +266,7 @@ def test_revoke_needs_no_worker_and_no_router(grid_env: GridEnv) -> None:
         waits.revoke()
         for result in (waits, by_control, ended):
             result.forget()
-    inbox.default.cache_clear()
+    inbox.get_default_inbox.cache_clear()
 
 
 class SeatAtEndpoint:

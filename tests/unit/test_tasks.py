@@ -14,7 +14,7 @@ import gridq
 from gridq.app import app
 from gridq.errors import ConfigError
 from gridq.messaging.router_request import AdmissionRequest
-from gridq.submission.inbox import default
+from gridq.submission.inbox import get_default_inbox
 from tests.conftest import GridEnv
 
 ECHO = {"root": {"op": "Const", "value": 1}}
@@ -23,7 +23,7 @@ ECHO = {"root": {"op": "Const", "value": 1}}
 @pytest.fixture
 def submitted(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> GridEnv:
     """A server on which it can be seen what was stored."""
-    default.cache_clear()
+    get_default_inbox.cache_clear()
     return grid_env
 
 
@@ -62,7 +62,7 @@ def test_a_group_is_several_jobs(submitted: GridEnv) -> None:
 
 @pytest.mark.parametrize("job", [5, "a:b", "a\n", "*"])
 def test_an_id_that_is_none(submitted: GridEnv, job: Any) -> None:
-    with pytest.raises(ConfigError, match="cannot be a job's id"):
+    with pytest.raises(ConfigError, match="Invalid job id"):
         gridq.run_graph.apply_async((ECHO,), task_id=job)
 
 

@@ -212,7 +212,7 @@ class GridConnection:
 
     async def read_answer(self, job: str, end: End) -> bytes:
         """Return the JSON text of the answer. Raises the error that ended the job, or ValueGone."""
-        error = end.error()
+        error = end.to_error()
         if error is not None:
             raise error
         if not values.is_link(end.payload):

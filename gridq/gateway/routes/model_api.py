@@ -237,7 +237,7 @@ class ModelApiResponse(Response):
             try:
                 ended = await self._read_ended()
                 if entry.end is not JobState.DONE:
-                    raise ended.end.error() or GridError("The job failed")
+                    raise ended.end.to_error() or GridError("The job failed")
                 headers = b"".join(b": %b: %b\n" % header for header in _usage_headers(ended.rows))
             except JobNotFound:  # its result has expired, but its stream is complete
                 if entry.end is not JobState.DONE:

@@ -81,11 +81,11 @@ def test_a_key_that_cannot_be_one(grid_env: GridEnv, key: Json) -> None:
 
 @pytest.fixture
 def client(grid_env: GridEnv) -> Iterator[Client]:
-    inbox.default.cache_clear()
+    inbox.get_default_inbox.cache_clear()
     with Client(config=grid_env.settings) as made:
         made._admission = Admission(made.scripts, made.config, {"bench": BenchProfile()})
         yield made
-    inbox.default.cache_clear()
+    inbox.get_default_inbox.cache_clear()
 
 
 def test_the_same_key_gives_the_same_job_by_every_door(client: Client) -> None:
