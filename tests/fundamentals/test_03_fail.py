@@ -22,5 +22,5 @@ def test_a_wrong_graph_is_refused_at_once(grid: Client) -> None:
     """Nothing of it runs, and the error says where the mistake is and what would fix it."""
     with pytest.raises(UnknownStage) as refused:
         gridq.submit({"root": {"op": "Stage", "id": "parse_jsn"}}, "{}")
-    assert refused.value.code == "graph.unknown_stage"
-    assert refused.value.details["path"] == "root.id"
+    assert refused.value.code == "stage.not_found"
+    assert refused.value.details["path"] == "root"

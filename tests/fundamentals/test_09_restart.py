@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-import gridq
 from gridq.config.settings import Settings
 from tests.fakes.bench_profile import BENCH
 from tests.pointed import pointed_at
@@ -23,12 +22,12 @@ def test_a_job_outlives_its_worker(server: EmbeddedServer, tmp_path: Path) -> No
     )
     sleep = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1_000}}}
     with pointed_at(config) as client, GridProcesses(config, ["bench"], folder=tmp_path / "logs") as grid:
-        job = gridq.submit(sleep)
+        job = client.submit(sleep)
         wait_for(lambda: any(stage.state == "running" for stage in client.view(job).stages))
         worker = grid.children["bench"]
         worker.kill()
         worker.wait()
         grid.spawn("bench")
-        assert gridq.result(job, timeout=30) == {"ms": 1_000}
+        assert client.result(job, timeout=30) ["ms"] == 1_000
         (row,) = client.rows(job)
-        assert (row.attempt, row.losses) == (2, 1)
+        assert (row.attempt, row.losses) == (2, 1), "one attempt was lost with the worker"
