@@ -16,7 +16,7 @@ from benchmarks.measure import Figure, Measured, percentile
 from gridq.profiles.profile import StageContext
 from tests.fakes.programs import FakePrograms
 from workers.profiles.llm.programs.backend import ProgramBackend
-from workers.profiles.llm.programs.seat_table import ProgramSeat, login
+from workers.profiles.llm.programs.seat_table import ProgramSeat, make_login
 from workers.profiles.llm.programs.vendor import ProgramCall
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
@@ -33,14 +33,14 @@ def run(*, calls: int = 100) -> list[Measured]:
             {"name": "mine", "cli": "claude", "models": [{"name": "echo"}], "home": folder, "program": "/"}
         )
         program = str(fakes.folder / "claude")
-        cli = login(seat.model_copy(update={"program": program}), fakes.environ)
-        work, told = Path(folder) / "work", Path(folder) / "told"
+        login = make_login(seat.model_copy(update={"program": program}), fakes.environ)
+        work, inputs = Path(folder) / "work", Path(folder) / "input"
         work.mkdir()
-        told.mkdir()
+        inputs.mkdir()
         for streamed in (False, True):
-            ask = ProgramCall("echo", work, told, work, "Be brief.", partial=streamed)
-            argv = [program, *VENDOR_PROGRAMS["claude"].argv(ask)]
-            speaker = ProgramBackend(cli)
+            call = ProgramCall("echo", work, inputs, work, "Be brief.", streams=streamed)
+            argv = [program, *VENDOR_PROGRAMS["claude"].make_arguments(call)]
+            backend = ProgramBackend(login)
             alone, through = [], []
             for _ in range(calls):
                 began = time.monotonic()
@@ -49,12 +49,12 @@ def run(*, calls: int = 100) -> list[Measured]:
                     input=PROMPT.encode(),
                     capture_output=True,
                     cwd=work,
-                    env=dict(cli.environment),
+                    env=dict(login.environment),
                     check=True,
                 )
                 alone.append(time.monotonic() - began)
                 began = time.monotonic()
-                _call(speaker, streamed)
+                _call(backend, streamed)
                 through.append(time.monotonic() - began)
             how = "streamed" if streamed else "whole"
             for name, share in (("median", 0.5), ("quickest tenth", 0.1)):
@@ -64,9 +64,9 @@ def run(*, calls: int = 100) -> list[Measured]:
     return found
 
 
-def _call(speaker: ProgramBackend, streamed: bool) -> None:
+def _call(backend: ProgramBackend, streamed: bool) -> None:
     if streamed:
-        for _ in speaker.stream("chat/completions", BODY, StageContext(emit=lambda piece: None)):
+        for _ in backend.stream("chat/completions", BODY, StageContext(emit=lambda piece: None)):
             pass
     else:
-        speaker.post("chat/completions", BODY, StageContext())
+        backend.post("chat/completions", BODY, StageContext())

@@ -38,7 +38,7 @@ from workers.profiles.gpu.capability import GpuConfig
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
 from workers.profiles.llm.programs.program_seats import is_program_table
 from workers.profiles.llm.programs.seat_table import ProgramSeat
-from workers.profiles.llm.programs.seat_table import parse_seat as parse_table
+from workers.profiles.llm.programs.seat_table import parse_seat as parse_program
 from workers.profiles.llm.seats_from_table import parse_seats as read_endpoints
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,7 @@ def test_the_seats_files_in_the_docs_are_right(page: str, programs: list[str]) -
     text = (DOCS / page).read_text()
     examples = [tomllib.loads(example) for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
     tables = [table for example in examples for table in Owners().split(example).get("llm", [])]
-    seats = [parse_table(table, "llm") for table in tables if is_program_table(table)]
+    seats = [parse_program(table, "llm") for table in tables if is_program_table(table)]
     assert [seat.name for seat in seats] == programs
     read_endpoints(tables, {})
 

@@ -1,4 +1,4 @@
-"""The connections under a API format: how they are kept, bounded, dropped, proxied, and what odd servers do."""
+"""The connections of an API client: reuse, limits, drops, proxies and faulty servers."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_a_late_cancel_does_not_touch_the_next_call(api_to: Make):
 
 def test_what_cannot_be_sent_is_the_requests_fault(api_to: Make):
     api = api_to("http://127.0.0.1:9/v1")
-    with pytest.raises(StageError, match="cannot be sent"):
+    with pytest.raises(StageError, match="cannot be encoded"):
         api.post("chat/completions", {"temperature": float("nan")}, StageContext())
 
 

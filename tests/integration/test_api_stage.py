@@ -1,4 +1,4 @@
-"""The stage `llm:api_request` at seats of either API format: what goes to the endpoint, what comes back, how it fails."""
+"""The stage `llm:api_request` on seats of each API format: requests, answers and failures."""
 
 from __future__ import annotations
 

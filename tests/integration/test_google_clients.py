@@ -1,4 +1,4 @@
-"""The test server of Google's API format before Google's own client; and a seat at it before the other vendors'."""
+"""The fake server of Google's API format with Google's own client, and a seat at it with other vendors' clients."""
 
 from __future__ import annotations
 

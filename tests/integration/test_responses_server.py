@@ -1,4 +1,4 @@
-"""The tests' server of OpenAI's Responses, before OpenAI's own client: what it says is what the API format says."""
+"""The fake server of OpenAI's Responses API with OpenAI's own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vendors' own programs through a whole grid, each before a local server of the API format that it speaks."""
+"""The vendors' own programs in a whole grid, each with a local server of its API format."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _make_config(body: dict[str, Json]) -> dict[str, Json]:
 
 
 def parse_generation(model: str) -> int | None:
-    """Return the 2 of `gemini-2.5-pro`, 3 for an alias like `gemini-flash-latest`, None for other families."""
+    """Return the 2 of `gemini-2.5-pro`, 3 for aliases (`gemini-flash-latest`), None for other families."""
     found = re.search(r"gemini-(\d+)?", model)
     return None if found is None else int(found[1] or 3)
 

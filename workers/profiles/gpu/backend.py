@@ -42,7 +42,7 @@ class EngineBackend:
         return assembler.build_answer()
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """Yield the chunks as the engine makes them. Raises StageError if the request wants several answers."""
+        """Yield the chunks as the engine makes them. Raises StageError for a request of several answers."""
         if (body.get("n") or 1) != 1:
             raise make_field_error("n", "1: this seat's engine returns one answer", "remove 'n'")
         if path == COMPLETIONS:

@@ -211,7 +211,7 @@ def _read_number(path: Path) -> int | None:
 
 
 def measure_free_mb(backend: str, uuid: str | None) -> int | None:
-    """Return the free memory of a device in MB, None if not known. May block: never call it in a heartbeat."""
+    """Return the free memory of a device in MB, None if not known. May block: not for heartbeats."""
     if backend != "cuda":
         return measure_available_mb()
     devices, _ = find_nvidia_devices()

@@ -1,4 +1,4 @@
-"""What a call used, read from each API format's own names and told in the other's, nothing lost on the way."""
+"""Usage in each API format, and its translation to the other without loss."""
 
 from __future__ import annotations
 

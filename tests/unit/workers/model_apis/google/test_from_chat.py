@@ -62,7 +62,7 @@ def test_a_conversation_becomes_turns_of_two_roles():
             "parts": [{"functionResponse": {"name": "weather", "id": "c2", "response": {"output": "rain"}}}],
         },
     ]
-    assert "'id'" not in str(translate_to_google(CHAT, body(messages=messages), vertex=True))
+    assert "'id'" not in str(translate_to_google(CHAT, body(messages=messages), is_vertex=True))
 
 
 def test_a_signature_goes_back_where_the_model_wants_one():
@@ -234,7 +234,7 @@ def test_completions_and_tokens_are_refused():
 
 def test_embeddings_of_both_apis():
     asked = {"model": "e", "input": ["a", "b"], "dimensions": 2}
-    name, told = translate_embedding_request(asked, vertex=False)
+    name, told = translate_embedding_request(asked, is_vertex=False)
     assert name == "batchEmbedContents"
     assert told["requests"][1] == {
         "model": "models/e",
@@ -244,7 +244,7 @@ def test_embeddings_of_both_apis():
     answer = build_embeddings({"embeddings": [{"values": [1.0]}, {"values": [2.0]}]}, asked)
     assert [each["embedding"] for each in answer["data"]] == [[1.0], [2.0]]
     assert answer["usage"]["prompt_tokens"] == 1, "by rule of thumb"
-    name, told = translate_embedding_request(asked, vertex=True)
+    name, told = translate_embedding_request(asked, is_vertex=True)
     assert (name, told["instances"]) == ("predict", [{"content": "a"}, {"content": "b"}])
     vertex = {"embeddings": {"values": [3.0], "statistics": {"token_count": 4}}}
     answer = build_embeddings({"predictions": [vertex, vertex]}, asked)
@@ -359,6 +359,6 @@ def test_what_messages_says_of_thinking_reaches_the_seat():
 
     asked = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
     asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
-    told = MessagesToChat(Inner(), thinks=True)._chat(asked)  # type: ignore[arg-type]
+    told = MessagesToChat(Inner(), accepts_thinking=True)._chat(asked)  # type: ignore[arg-type]
     assert (told["thinking"], told["reasoning_effort"]) == (asked["thinking"], "low")
     assert "thinking" not in MessagesToChat(Inner())._chat(asked)  # type: ignore[arg-type]
