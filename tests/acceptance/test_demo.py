@@ -117,7 +117,7 @@ def test_a_job_that_fails_is_code_1_and_leaves_its_logs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--engine", "gpt"], 2, "'gpt' is no engine"),
+        (["--engine", "gpt"], 2, "Unknown engine 'gpt'"),
         (["--graph", "none.json"], 2, "No such file"),
         (["--input", "{"], 2, "The input is not JSON"),
     ],

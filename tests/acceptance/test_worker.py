@@ -108,7 +108,7 @@ def test_status_of_a_machine_that_only_serves(grid: HomeFolder, machine: HomeFol
     machine.ready("worker")
     told = machine("status")
     assert told.returncode == 0
-    for word in ("gridq worker runs", "two", "Valkey", "local"):
+    for word in ("gridq worker: process", "two", "Valkey", "local"):
         assert word in told.stdout
     [state] = machine.json("status")["running"]
     assert [part["name"] for part in state["parts"]] == ["two"]
