@@ -5,4 +5,4 @@ Out: its output in bounded time and size, or StageError.
 Imported by: stages.
 """
 
-__all__ = ["functions"]
+__all__ = ["bounds", "functions", "inputs", "json_parsing", "paths"]
