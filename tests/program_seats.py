@@ -1,4 +1,4 @@
-"""Seats of fake programs, as their workers open them, and calls on them."""
+"""Open seats with fake programs, as workers do, and call them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(cli: str, model: str) -> str:
 
 
 def seat(cli: str, **fields: Any) -> LlmProfile:
-    """A seat as its worker opens it; nothing is probed."""
+    """Open a seat as its worker does, without a probe."""
     profile = LlmProfile()
     models = [{"name": named(cli, model)} for model in MODELS]
     table = {"name": "mine", "cli": cli, "models": models, **fields}
@@ -46,21 +46,21 @@ def seat(cli: str, **fields: Any) -> LlmProfile:
 
 
 def ask(profile: LlmProfile, cli: str, model: str, context: StageContext | None = None, **body: Json) -> Json:
-    """One chat of OpenAI's API format."""
+    """Run one chat request of the OpenAI API format."""
     asked = {"model": named(cli, model), "messages": WORDS, **body}
     value = {"api": "openai", "path": "chat/completions", "body": asked}
     return profile.run(stage("llm:api_request"), value, context or StageContext())
 
 
 def failing(profile: LlmProfile, cli: str, model: str) -> GridError:
-    """The error of such a chat."""
+    """Return the error of one chat request."""
     with pytest.raises(GridError) as caught:
         ask(profile, cli, model)
     return caught.value
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and is not reaped yet does not."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The official client packages' own types, as judges of what goes over the two API formats."""
+"""The types of the official client packages, to validate requests and answers of both API formats."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EMBEDDINGS: TypeAdapter[Any] = TypeAdapter(openai.types.CreateEmbeddingResponse)
 
 
 def valid(kind: TypeAdapter[Any], value: Any) -> Any:
-    """`value` as the package reads it; pydantic's ValidationError where it is not of the kind."""
-    return _whole(kind.validate_python(value))
+    """Return `value` as the package parses it. Raises pydantic's ValidationError."""
+    return _read_all(kind.validate_python(value))
 
 
-def _whole(value: Any) -> Any:
-    """An Iterable is only checked as it is read: read it."""
+def _read_all(value: Any) -> Any:
+    """Read iterables, which pydantic checks only as they are read."""
     if isinstance(value, dict):
-        return {key: _whole(each) for key, each in value.items()}
+        return {key: _read_all(each) for key, each in value.items()}
     if isinstance(value, list | tuple | Iterator):
-        return [_whole(each) for each in value]
+        return [_read_all(each) for each in value]
     return value

@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server that behaves as the request's model name says, errors included."""
+"""A fake server of the OpenAI API format. The name of the model selects its behavior, errors included."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "sk-test-0123456789"
 
 
 class OpenAIServer(ModelServer):
-    """Start it with `with WireServer() as server`; `server.url` is the base URL.
+    """Use `with OpenAIServer() as server`. `server.url` is the base URL.
 
     Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
     `pausing` with 700; `held` says the first and, once `go_on` is set, the others; `vast` says each word

@@ -1,4 +1,4 @@
-"""HTTP before one profile, so that the vendors' own clients can ask its `llm:api_request` without a grid."""
+"""An HTTP server for one profile, so that vendors' clients can use its `llm:api_request` without a grid."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.fakes.http_server import Handler, LocalServer
 
 
 class ProfileServer(LocalServer):
-    """`with WireDoor(profile) as door`; `door.url` is where the clients' paths begin, without `/v1`."""
+    """Use `with ProfileServer(profile) as server`. Clients need `server.url`, some with `/v1`."""
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(_handler(profile))
 
 
 def _handler(profile: Profile) -> type[Handler]:
-    class Door(Handler):
+    class ProfileHandler(Handler):
         protocol_version = "HTTP/1.0"  # a stream ends with its connection
 
         def do_POST(self) -> None:
@@ -36,24 +36,24 @@ def _handler(profile: Profile) -> type[Handler]:
             )
             value = {"api": self.api, "path": path, "body": body, "model": body["model"]}
             context = StageContext(emit=self._event if body.get("stream") else None)
-            self.begun = False
+            self.started = False
             try:
                 answer = profile.run(call, value, context)
             except GridError as error:
                 self.answer(error.details.get("status", 503), {"error": {"message": str(error)}})
                 return
-            if not self.begun:
+            if not self.started:
                 self.answer(200, answer)
             elif self.api == "openai":
                 self.wfile.write(b"data: [DONE]\n\n")
 
         def _event(self, piece: dict[str, Any]) -> None:
-            if not self.begun:
-                self.begun = True
+            if not self.started:
+                self.started = True
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.end_headers()
             name = f"event: {piece['type']}\n" if self.api == "anthropic" else ""
             self.wfile.write(f"{name}data: {json.dumps(piece)}\n\n".encode())
 
-    return Door
+    return ProfileHandler

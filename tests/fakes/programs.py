@@ -1,4 +1,4 @@
-"""Vendors' programs that are not theirs, on a PATH of their own; see `fixtures/clis/fake.py`."""
+"""Fakes of the vendors' programs, on a PATH of their own; see `fixtures/clis/fake.py`."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ PROGRAMS = {
 
 
 class FakePrograms:
-    """Fakes in a folder: `environ` is an environment that finds only them."""
+    """Fake programs in a folder. `environ` is an environment whose PATH has only them."""
 
-    def __init__(self, folder: Path, *clis: str) -> None:
+    def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        for cli in clis:
-            self.install(cli)
+        for name in names:
+            self.install(name)
         self.environ = {
             "PATH": f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin",
             "HOME": str(folder),
             "SECRET_THING": "never",
         }
 
-    def install(self, cli: str, text: str | None = None) -> Path:
-        """Put a fake there, or a program of one's own."""
-        path = self.folder / PROGRAMS[cli]
+    def install(self, name: str, text: str | None = None) -> Path:
+        """Install a fake, or a program with the Python source `text`."""
+        path = self.folder / PROGRAMS[name]
         body = FAKE.read_text("utf-8") if text is None else text
         path.write_text(f"#!{sys.executable} -SE\n{body}", "utf-8")
         path.chmod(0o700)
         return path
 
-    def log_out(self, cli: str) -> None:
-        (self.folder / f"{PROGRAMS[cli]}.out").touch()
+    def log_out(self, name: str) -> None:
+        (self.folder / f"{PROGRAMS[name]}.out").touch()
 
-    def calls(self, cli: str) -> list[dict[str, Any]]:
-        """What it noted of its calls."""
-        path = self.folder / f"{PROGRAMS[cli]}.calls"
+    def calls(self, name: str) -> list[dict[str, Any]]:
+        """The records that the fake wrote of its calls."""
+        path = self.folder / f"{PROGRAMS[name]}.calls"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]

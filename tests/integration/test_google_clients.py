@@ -1,4 +1,4 @@
-"""The fake server of Google's API format with Google's own client, and a seat at it with other vendors' clients."""
+"""Google's own client with a fake server, and a seat at that server with the clients of other vendors."""
 
 from __future__ import annotations
 

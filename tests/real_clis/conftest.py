@@ -1,4 +1,4 @@
-"""`make clis` runs these; they are no part of `make test`, which has fakes of the same programs."""
+"""Only `make clis` runs these tests. `make test` uses fakes of the same programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid with two seats of one vendor's program: one well logged in, and one whose login is refused."""
+"""Start a grid with two seats of one vendor's program: one with a valid login, one with an invalid login."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ MODELS = ("echo", "silent", "status-429")
 
 @dataclass(frozen=True)
 class Login:
-    """What a seat's table says of it: variables of its worker that the program sees, further arguments."""
+    """The login fields of a seat's table: variables that the program may see, and additional arguments."""
 
     variables: dict[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Cli:
-    """A program, the server of the API format that it speaks, and how one logs in there.
+class TestedProgram:
+    """A program, the fake server of its API format, and the login there.
 
     `log_in` takes the program, the folder of the login, the server's URL and the key.
     """
@@ -63,13 +63,13 @@ def _claude(program: Path, home: Path, url: str, key: str) -> Login:
 
 
 def _codex(program: Path, home: Path, url: str, key: str) -> Login:
-    """By its own `codex login`, at a provider of the owner's."""
+    """Log in with `codex login`, at a provider of the owner."""
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)}
     argv = [program, "login", "--with-api-key"]
     subprocess.run(argv, input=key.encode(), env=env, capture_output=True, timeout=60, check=True)
-    told = f'name="local", base_url="{url}", wire_api="responses", requires_openai_auth=true'
-    told += ", request_max_retries=0, stream_max_retries=0"
-    return Login(args=("-c", 'model_provider="local"', "-c", f"model_providers.local={{{told}}}"))
+    provider = f'name="local", base_url="{url}", wire_api="responses", requires_openai_auth=true'
+    provider += ", request_max_retries=0, stream_max_retries=0"
+    return Login(args=("-c", 'model_provider="local"', "-c", f"model_providers.local={{{provider}}}"))
 
 
 def _gemini(program: Path, home: Path, url: str, key: str) -> Login:
@@ -79,41 +79,39 @@ def _gemini(program: Path, home: Path, url: str, key: str) -> Login:
     return Login({"GOOGLE_GEMINI_BASE_URL": url.removesuffix("/v1beta"), "GEMINI_API_KEY": key})
 
 
-CLIS = {
-    "claude": Cli(AnthropicServer, _claude),
-    "codex": Cli(ResponsesServer, _codex, streams=False),
-    "gemini": Cli(GeminiServer, _gemini),
+TESTED_PROGRAMS = {
+    "claude": TestedProgram(AnthropicServer, _claude),
+    "codex": TestedProgram(ResponsesServer, _codex, streams=False),
+    "gemini": TestedProgram(GeminiServer, _gemini),
 }
 
 
 @dataclass
 class Grid:
-    """What runs: the program's server, a client, the folder of the children's logs and the cache below which
-    calls have their folders.
-    """
+    """A running grid: the server, a client, the folder of the logs, and the cache with the folders of calls."""
 
-    cli: Cli
+    tested: TestedProgram
     program: Path
     folder: Path
     cache: Path
     server: ModelServer
     client: Client
 
-    def told(self, event: str, job: str) -> dict[str, Any]:
-        """The line of the logs that says `event` of a job, once it is there."""
+    def wait_for_log(self, event: str, job: str) -> dict[str, Any]:
+        """Wait for the log record `event` of a job and return it."""
 
-        def there() -> dict[str, Any]:
+        def find_record() -> dict[str, Any]:
             for path in self.folder.glob("logs*/*.log"):
                 for line in path.read_text(errors="replace").splitlines():
-                    said = json.loads(line) if line.startswith("{") else {}
-                    if said.get("event") == event and said.get("job") == job:
-                        return said
+                    record = json.loads(line) if line.startswith("{") else {}
+                    if record.get("event") == event and record.get("job") == job:
+                        return record
             return {}
 
-        return wait_for(there, 60)
+        return wait_for(find_record, 60)
 
-    def asked(self, model: str) -> list[dict[str, Any]]:
-        """The requests that the server got for `model`, which Google's has in the path."""
+    def list_requests(self, model: str) -> list[dict[str, Any]]:
+        """Return the server's requests for `model`, which Google's API has in the path."""
         return [
             each
             for each in self.server.requests
@@ -123,8 +121,8 @@ class Grid:
 
 @contextmanager
 def own_cache() -> Iterator[Path]:
-    """A folder for what seats keep, instead of the user's cache. It lies in the home folder, for Gemini CLI
-    takes no settings from a place below one that others can write to, as folders of tests are.
+    """A folder that replaces the user's cache. It is in the home folder, because Gemini CLI reads no settings
+    below a folder that others can write to, such as the folders of tests.
     """
     base = Path.home() / ".cache"
     base.mkdir(exist_ok=True)
@@ -134,9 +132,9 @@ def own_cache() -> Iterator[Path]:
 
 @contextmanager
 def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Grid]:
-    """The grid of one program on the server at `url`; `tools`: its owner lets it use its tools."""
-    cli, path = CLIS[name], program(name)
-    with cli.server() as server, own_cache() as cache:
+    """Run the grid of one program on the server at `url`. With `tools` the program may use its tools."""
+    tested, path = TESTED_PROGRAMS[name], program(name)
+    with tested.server() as server, own_cache() as cache:
         assert server.key is not None
         workers = {}
         tables = ""
@@ -146,7 +144,7 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
         ):
             home = folder / seat
             home.mkdir()
-            login = cli.log_in(path, home, server.url, key)
+            login = tested.log_in(path, home, server.url, key)
             declared = ", ".join(f'{{ name = "{model}" }}' for model in models)
             tables += SEAT.format(
                 name=seat, cli=name, program=path, home=home, env=json.dumps([*login.variables]),
@@ -170,4 +168,4 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
             GridProcesses(config, ["good"], folder=folder / "logs", env=workers["good"]),
             GridProcesses(config, ["refused"], routers=0, folder=folder / "logs2", env=workers["refused"]),
         ):
-            yield Grid(cli, path, folder, cache, server, client)
+            yield Grid(tested, path, folder, cache, server, client)

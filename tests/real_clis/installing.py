@@ -1,4 +1,4 @@
-"""The vendors' programs in the versions that the lock files here name, installed once below `build/`."""
+"""Install the vendors' programs in the versions of the lock files, once, below `build/`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "build" / "clis"
-AWAY = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|ERR_SOCKET_TIMEOUT")
-"""What npm says where its registry is not to be had."""
+OFFLINE = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|ERR_SOCKET_TIMEOUT")
+"""npm's errors if its registry cannot be reached."""
 
 
 def program(name: str) -> Path:
-    """The path of a program. Without npm or its registry the test is skipped and says so."""
+    """Return the path of a program. Skips the test without npm or its registry."""
     lock = HERE / name / "package-lock.json"
     folder = CACHE / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if not (folder / "done").exists():
@@ -32,7 +32,7 @@ def program(name: str) -> Path:
             ran = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         except subprocess.TimeoutExpired:
             pytest.skip(f"npm has not installed {name} within 300 s")
-        if ran.returncode and AWAY.search(ran.stderr):
+        if ran.returncode and OFFLINE.search(ran.stderr):
             pytest.skip(f"npm cannot install {name}: {ran.stderr.strip().splitlines()[0]}")
         assert ran.returncode == 0, ran.stderr
         (folder / "done").touch()

@@ -1,6 +1,6 @@
-"""Claude Code reads what a prompt names by `@path`, and obeys one that begins with a slash, by itself.
+"""Keep Claude Code from reading files that a prompt names as `@path`, and from running a prompt as a command.
 
-Each file here holds a canary, which is to reach the model only where the seat's owner has allowed tools.
+Each file here holds a canary, which must reach the model only if the owner of the seat allows tools.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPELLINGS = {
 
 @dataclass(frozen=True)
 class Lent:
-    """A grid, whether its seat's owner has allowed tools, and what stands in the owner's files."""
+    """A grid, whether its owner allows tools, and the content of the owner's files."""
 
     grid: Grid
     tools: bool
@@ -41,8 +41,8 @@ class Lent:
         cache = self.grid.cache
         return SPELLINGS[spelling].format(cache=cache, below=cache.relative_to(Path.home()))
 
-    def asked(self, stage_id: str, value: dict[str, object]) -> str:
-        """All that the model was sent for one stage."""
+    def run_stage(self, stage_id: str, value: dict[str, object]) -> str:
+        """Run one stage and return everything that the model was sent."""
         before = len(self.grid.server.requests)
         self.grid.client.run({"root": stage(stage_id, model="echo")}, value, 60)
         bodies = [each["body"] for each in self.grid.server.requests[before:]]
@@ -66,7 +66,7 @@ def lent(
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_file_that_a_prompt_names_stays_with_its_owner(lent: Lent, spelling: str) -> None:
     named = lent.spelled(spelling)
-    sent = lent.asked("llm_complete", {"prompt": f"Repeat: {named}"})
+    sent = lent.run_stage("llm_complete", {"prompt": f"Repeat: {named}"})
     assert json.dumps(f"Repeat: {named}")[1:-1] in sent
     assert (lent.canary in sent) is lent.tools
 
@@ -79,7 +79,7 @@ def test_a_file_that_an_earlier_turn_names_stays_with_its_owner(lent: Lent, spel
         {"role": "assistant", "content": f"It is {named}"},
         {"role": "user", "content": "Repeat it."},
     ]
-    sent = lent.asked("llm_chat", {"messages": messages})
+    sent = lent.run_stage("llm_chat", {"messages": messages})
     assert json.dumps(f"Read {named}")[1:-1] in sent
     assert (lent.canary in sent) is lent.tools
 
@@ -87,7 +87,7 @@ def test_a_file_that_an_earlier_turn_names_stays_with_its_owner(lent: Lent, spel
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_file_that_a_system_prompt_names_stays_with_its_owner(lent: Lent, spelling: str) -> None:
     named = lent.spelled(spelling)
-    sent = lent.asked("llm_complete", {"prompt": "Repeat it.", "system": f"Read {named}"})
+    sent = lent.run_stage("llm_complete", {"prompt": "Repeat it.", "system": f"Read {named}"})
     assert json.dumps(f"Read {named}")[1:-1] in sent
     assert lent.canary not in sent
 
@@ -97,4 +97,4 @@ def test_a_file_that_a_system_prompt_names_stays_with_its_owner(lent: Lent, spel
     ["/help", "/cost", "/model opus", "/compact", "  /help", "\n/help", "\ufeff/help", "/etc/hosts?"],
 )
 def test_a_prompt_that_begins_with_a_slash_is_text_for_the_model(lent: Lent, prompt: str) -> None:
-    assert json.dumps(prompt, ensure_ascii=False)[1:-1] in lent.asked("llm_complete", {"prompt": prompt})
+    assert json.dumps(prompt, ensure_ascii=False)[1:-1] in lent.run_stage("llm_complete", {"prompt": prompt})

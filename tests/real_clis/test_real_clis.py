@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.homes import processes
 from tests.builders import stage
-from tests.real_clis.grid import CLIS, Grid, up
+from tests.real_clis.grid import TESTED_PROGRAMS, Grid, up
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -23,7 +23,7 @@ def complete(model: str) -> dict[str, object]:
     return {"root": stage("llm_complete", model=model)}
 
 
-@pytest.fixture(scope="module", params=CLIS)
+@pytest.fixture(scope="module", params=TESTED_PROGRAMS)
 def grid(
     request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Grid]:
@@ -31,35 +31,35 @@ def grid(
         yield made
 
 
-def test_an_answer_whole_without_tools(grid: Grid) -> None:
+def test_a_complete_answer_without_tools(grid: Grid) -> None:
     before = len(grid.server.requests)
     answer = grid.client.run(complete("echo"), ASKED, 60)
     assert answer.strip().endswith("so it goes on")
     (asked,) = grid.server.requests[before:]
     assert "You are terse." in str(asked["body"])
-    assert tools_of(asked["body"]) in ([], ["request_user_input"])  # which `codex exec` refuses
+    assert tools_of(asked["body"]) in ([], ["request_user_input"])  # which `codex exec` rejects
     (row,) = grid.client.rows(grid.client.jobs(1)[0].job)
     assert row.tokens_in > 0
     assert row.tokens_out > 0
 
 
-def test_an_answer_in_pieces(grid: Grid) -> None:
+def test_a_streamed_answer(grid: Grid) -> None:
     job = grid.client.submit(complete("echo"), ASKED, stream=True)
     pieces = [piece.value for piece in grid.client.stream(job, 60)]
     assert "".join(map(str, pieces)).strip().endswith("so it goes on")
-    assert len(pieces) > 1 or not grid.cli.streams
+    assert len(pieces) > 1 or not grid.tested.streams
 
 
-def test_a_rate_limit_sends_the_stage_elsewhere(grid: Grid) -> None:
+def test_a_rate_limit_moves_the_stage_to_another_seat(grid: Grid) -> None:
     job = grid.client.submit(complete("status-429"), ASKED)
-    assert grid.told("stage retried", job)["code"] == "seat.rate_limited"
+    assert grid.wait_for_log("stage retried", job)["code"] == "seat.rate_limited"
     grid.client.cancel(job)
-    assert len(grid.asked("status-429")) < 10, "the program's own retries are off"
+    assert len(grid.list_requests("status-429")) < 10, "the program's own retries are off"
 
 
-def test_a_login_that_is_refused_rests_its_seat(grid: Grid) -> None:
+def test_an_invalid_login_opens_the_breaker_of_its_seat(grid: Grid) -> None:
     job = grid.client.submit(complete("locked"), ASKED)
-    assert grid.told("seat cooldown", job)["code"] == "seat.degraded"
+    assert grid.wait_for_log("seat cooldown", job)["code"] == "seat.degraded"
     grid.client.cancel(job)
 
 
@@ -68,7 +68,7 @@ def test_cancel_ends_the_program_and_all_that_it_started(grid: Grid) -> None:
         return [line for line in processes(grid.folder) if _is(grid, line)]
 
     job = grid.client.submit(complete("silent"), ASKED)
-    wait_for(lambda: grid.asked("silent"), 60)
+    wait_for(lambda: grid.list_requests("silent"), 60)
     assert running()
     assert grid.client.cancel(job)
     wait_for(lambda: not running(), 30)
@@ -76,10 +76,10 @@ def test_cancel_ends_the_program_and_all_that_it_started(grid: Grid) -> None:
 
 
 def tools_of(body: dict[str, Any]) -> list[str]:
-    """The names of the tools in a request; in Google's API format they stand one level deeper."""
+    """Return the names of the tools in a request. Google's API format nests them one level deeper."""
     tools: list[dict[str, Any]] = body.get("tools") or []
-    told = [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
-    return [each["name"] for each in told]
+    functions = [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
+    return [each["name"] for each in functions]
 
 
 def _is(grid: Grid, line: str) -> bool:

@@ -1,3 +1,22 @@
-"""What the profiles share: the `Llm` demand, the model catalogue, the stages of a model, the OpenAI-shaped
-API format.
+"""The model APIs of OpenAI, Anthropic and Google: requests, answers, errors and usage.
+
+In: a model's stage with its input, and the backend of a seat.
+Out: the stage's output, streamed if its client asked for a stream, and its usage.
+Imported by: profiles, demo.
 """
+
+__all__ = [
+    "answer_assembly",
+    "anthropic",
+    "api_request",
+    "backend",
+    "demand",
+    "google",
+    "http",
+    "model_catalogue",
+    "openai",
+    "priced_context",
+    "stage_runner",
+    "stages",
+    "usage",
+]

@@ -43,7 +43,7 @@ class AnswerAssembler(ABC):
     @property
     @abstractmethod
     def is_complete(self) -> bool:
-        """Whether the stream has reached its end."""
+        """True once the stream has reached its end."""
 
     @abstractmethod
     def compute_usage(self) -> Usage:

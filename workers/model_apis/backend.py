@@ -19,7 +19,7 @@ class Backend(Protocol):
 
     @property
     def is_strict(self) -> bool:
-        """Whether it rejects fields that the vendor's own API does not have."""
+        """True if it rejects fields that the vendor's own API does not have."""
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         """Send one request and return the complete answer. Raises StageError and SeatError."""

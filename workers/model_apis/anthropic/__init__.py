@@ -1,0 +1,8 @@
+"""Seats with the Anthropic API format.
+
+In: requests of the Anthropic or the OpenAI API format.
+Out: answers in the format of the request.
+Imported by: model_apis.adapters, profiles.
+"""
+
+__all__ = ["client", "from_chat"]

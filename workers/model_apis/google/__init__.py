@@ -1,0 +1,8 @@
+"""Seats with Google's API format.
+
+In: requests of the OpenAI API format.
+Out: answers in the OpenAI API format.
+Imported by: model_apis.adapters, profiles.
+"""
+
+__all__ = ["client", "from_chat"]

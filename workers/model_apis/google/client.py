@@ -30,7 +30,7 @@ class GoogleClient(ApiClient):
 
     @property
     def is_strict(self) -> bool:
-        """Whether it is Vertex AI, which takes no ids of tool calls and has its own path for embeddings."""
+        """True for Vertex AI, which takes no ids of tool calls and has its own path for embeddings."""
         return "/publishers/" in urlsplit(self.url).path
 
     def make_auth_headers(self, key: str) -> dict[str, str]:

@@ -24,13 +24,13 @@ from workers.model_apis.http.failures import find_error, make_error
 from workers.model_apis.http.sse import EventStream, EventTooLong
 
 SILENCE_SECONDS = 300.0
-"""How long an endpoint may send nothing. A slow engine needs minutes for the first token of a long prompt."""
+"""The longest time without data. A slow engine needs minutes for the first token of a long prompt."""
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit of one answer. An endpoint that sends more is broken."""
 
 DRAIN_SECONDS = 0.1
-"""How long to wait for the end of a stream after its last event, so that its connection can be reused."""
+"""The wait for the end of a stream after its last event, so that its connection can be reused."""
 
 READ_BYTES = 256 * 1024
 OK = 200
@@ -79,7 +79,7 @@ class ApiClient(ABC):
 
     @property
     def is_strict(self) -> bool:
-        """Whether it rejects fields that the vendor's own API does not have."""
+        """True if it rejects fields that the vendor's own API does not have."""
         return False
 
     @abstractmethod

@@ -33,7 +33,7 @@ MAX_IDLE_CONNECTIONS = 512
 """Equals the maximum concurrency of a seat."""
 
 IDLE_SECONDS = 30.0
-"""How long an idle connection stays open. The latest is used first, so a quiet seat keeps few."""
+"""Lifetime of an idle connection. The latest one is used first, so a quiet seat keeps few."""
 
 
 class CallDropped(OSError):
@@ -105,7 +105,7 @@ class CallSocket:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it was idle for too long, or the endpoint has closed it or sent unexpected data."""
+        """True if it was idle for too long, or if the endpoint has closed it or sent unexpected data."""
         if self.is_expired:
             return True
         self._socket.settimeout(0)

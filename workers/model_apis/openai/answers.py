@@ -91,7 +91,7 @@ class Block:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it can end: a tool call once its arguments are complete JSON, other blocks always."""
+        """True if it can end: a tool call once its arguments are complete JSON, other blocks always."""
         if self.start["type"] != "tool_use":
             return True
         if not self.arguments.rstrip().endswith("}"):

@@ -14,7 +14,7 @@ from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu.model_process import ModelProcess
 
 POLL_SECONDS = 0.2
-"""How often a stage that waits for memory checks for its cancellation."""
+"""Interval at which a stage that waits for memory checks for its cancellation."""
 
 
 class LoadedModel:

@@ -83,7 +83,7 @@ class ModelProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes requests. False as soon as it is being stopped."""
+        """True while it takes requests. False as soon as it is being stopped."""
         return not self._has_ended and not self._is_stopping
 
     @property

@@ -72,7 +72,7 @@ class SeatBudgets(BaseModel):
 
     @property
     def has_dollar_budget(self) -> bool:
-        """Whether any of its limits is in dollars. Then each of its models needs a price."""
+        """True if any of its limits is in dollars. Then each of its models needs a price."""
         return any(limit.resource == "money" for limit in self.limits())
 
 

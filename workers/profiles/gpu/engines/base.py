@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 Chunk = dict[str, Any]
-"""A chunk of the OpenAI API format, `{"choices": [{"delta"|"text", "finish_reason"}]}`; the last has `usage`."""
+"""A chunk of the OpenAI API format: `{"choices": [{"delta"|"text", "finish_reason"}]}` or `{"usage"}`."""
 
 ChunkSink = Callable[[Chunk], bool]
 """A function that takes a chunk. It returns True to stop the generation."""

@@ -32,10 +32,10 @@ GRACE_SECONDS = 0.4
 """Time between SIGTERM and SIGKILL, in which a program can save its login."""
 
 LINGER_SECONDS = 3.0
-"""How long a program may take to exit after its answer is complete."""
+"""Time for a program to exit after its answer is complete."""
 
 STRAGGLER_SECONDS = 0.5
-"""How long to read the output after the program has ended. A child of it may hold the pipe open."""
+"""Time to read the output after the program has ended. A child of it may hold the pipe open."""
 
 POLL_SECONDS = 0.02
 """Interval of the checks for its end, on systems without pidfd."""

@@ -1,0 +1,8 @@
+"""The vendors' programs, one module for each.
+
+In: a call, the output of the program.
+Out: the arguments of the program, the text and the usage of its answer.
+Imported by: profiles.llm.programs.
+"""
+
+__all__ = ["all_vendors"]
