@@ -9,7 +9,6 @@ from redis import exceptions as faults
 
 from gridq import errors
 from gridq.app import app
-from gridq.execution import session
 from gridq.jobs.record import End
 from gridq.protocol.models import Advertisement
 from gridq.router.router import Router
@@ -49,7 +48,6 @@ def router(grid_env: GridEnv) -> Router:
     made = Router(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
     made.scripts.register("m.a", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
-    assert session.current() is None
     return made
 
 
@@ -59,11 +57,11 @@ def _end(scripts: Scripts, job: str) -> End | None:
 
 
 def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(graph: bytes) -> Any:
+    def compile(graph: bytes) -> Any:
         raise KeyError("a fault")
 
     Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
-    monkeypatch.setattr(router.admission, "split", split)
+    monkeypatch.setattr(router.admission, "compile", compile)
     assert not router.admit("j1")
     end = _end(router.scripts, "j1")
     assert end is not None
@@ -72,11 +70,11 @@ def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.
 
 
 def test_a_server_that_is_away_ends_nothing(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(graph: bytes) -> Any:
+    def compile(graph: bytes) -> Any:
         raise faults.ConnectionError("it is away")
 
     Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
-    monkeypatch.setattr(router.admission, "split", split)
+    monkeypatch.setattr(router.admission, "compile", compile)
     with pytest.raises(faults.ConnectionError):
         router.admit("j1")
     assert _end(router.scripts, "j1") is None
@@ -89,13 +87,13 @@ def test_a_refusal_leaves_alone_what_another_router_has_admitted(
     other = Admission(router.scripts, router.scripts.config, {"bench": Paid()})
     Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
 
-    def split(graph: bytes) -> Any:
+    def compile(graph: bytes) -> Any:
         with monkeypatch.context() as undone:
             undone.setattr(router, "admission", other)
             router.admit("j1")
         raise errors.UnknownStage("it is not known here")
 
-    monkeypatch.setattr(router.admission, "split", split)
+    monkeypatch.setattr(router.admission, "compile", compile)
     assert not router.admit("j1")
     assert _end(router.scripts, "j1") is None
     assert router.scripts.client.exists(router.scripts.keys("job", "j1"))
@@ -125,8 +123,8 @@ def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None
     scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
     scripts.client.set(scripts.keys("advertisement", "m.b"), '{"seat":5}', px=60_000)
     newer = Advertisement(
-        seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1, queues=["bench:any"],
-        capability={"slugs": ["any"], "new": {}},
+        seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1,
+        queues=["bench:any"], capability={"slugs": ["any"], "new": {}},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, newer, 10)
     assert [ad.seat for ad in registry.read_advertisements(scripts.client, scripts.keys)] == ["m.a"]
