@@ -2,7 +2,7 @@
 
 In: GRIDQ_* variables, the files they name, `config.toml` and records in the home folder.
 Out: one frozen Settings, parsed URLs and ids, or ConfigError with the variable or the file's line.
-Imported by: everything but errors.
+Imported by: protocol and everything above it but graph, workers.
 """
 
 __all__ = ["flower_login", "home", "machine_id", "settings", "source_positions", "time_zones", "urls"]

@@ -2,7 +2,7 @@
 
 In: the names in GRIDQ_PROFILES.
 Out: profiles that state demands, probe the machine and run stages.
-Imported by: stages, submission, execution, views, client, gateway, cli, and by packages that offer profiles.
+Imported by: stages, submission, execution, router, client, gateway, cli, workers, and packages with profiles.
 """
 
 __all__ = ["conformance", "profile"]

@@ -2,7 +2,7 @@
 
 In: JSON, text from Redis, tables of the operator's files.
 Out: frozen models, and errors that name the place at fault. No module here talks to a server.
-Imported by: everything but config and errors.
+Imported by: telemetry, graph and everything above them, workers.
 """
 
 __all__ = [
