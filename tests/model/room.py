@@ -80,6 +80,6 @@ class Room:
         for number, job in enumerate(dropped):
             where = [queue for queue in self.needed if self.batch[queue][job]]
             assert any(self.over(queue, dropped[:number]) for queue in where), f"{job} gave way for nothing"
-            assert isinstance(self.grid.ended(job).error(), QueueDropped)
+            assert isinstance(self.grid.ended(job).to_error(), QueueDropped)
         for queue in self.needed:
             assert sum(self.grid.classes(queue).values()) <= self.bounds[queue][0], f"{queue} is over-full"

@@ -220,7 +220,7 @@ def test_a_link_has_all_of_its_attempts_and_the_last_is_reached(grid: Grid) -> N
         grid.wait_over()
     assert after == "plain"
     assert sorted(took) == [A, A, A, B, B, B]
-    error = grid.ended(job).error()
+    error = grid.ended(job).to_error()
     assert error is not None
     assert error.details["failures"] == 6
 

@@ -26,7 +26,7 @@ def test_a_stage_s_own_fault_fails_the_job_at_once(grid: Grid) -> None:
     other = grid.take(slot="1")
     assert grid.fail(claim, "stage") == "plain"
     assert _state(grid, job) is JobState.FAILED
-    assert grid.ended(job).error() is not None
+    assert grid.ended(job).to_error() is not None
     assert grid.pending() == []
     assert grid.scripts.renew("m.a", "i1", [other.lease]) == [other.lease]
 

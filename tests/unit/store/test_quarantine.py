@@ -39,7 +39,7 @@ def _poison(grid: Grid, job: str) -> None:
 
 
 def _details(grid: Grid, job: str) -> dict[str, Any]:
-    error = grid.ended(job).error()
+    error = grid.ended(job).to_error()
     assert error is not None
     return error.details
 

@@ -118,7 +118,7 @@ def test_why_the_rate_is_used_up(grid: Grid) -> None:
     grid.seat(concurrency=2, requests_per_minute=1)
     grid.job(one(), "j1")
     grid.take()
-    assert reason(grid) == "its seats had made their requests of the minute"
+    assert reason(grid) == "its seats had used up their requests of the minute"
 
 
 def test_why_its_agent_is_over_its_money(grid: Grid) -> None:
@@ -132,7 +132,7 @@ def test_why_its_agent_is_over_its_money(grid: Grid) -> None:
 
 def test_why_nobody_looked(grid: Grid) -> None:
     grid.seat()
-    assert reason(grid) == "a seat that serves it was free and did not look"
+    assert reason(grid) == "a seat that serves it was free and did not take it"
 
 
 def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
