@@ -103,7 +103,7 @@ def until(client: httpx.Client, status: int) -> httpx.Response:
     return wait_for(lambda: client.get("/v1/models"), 5, true=lambda answer: answer.status_code == status)
 
 
-def test_without_a_key_nobody_is_let_in(site: Site) -> None:
+def test_a_key_is_required(site: Site) -> None:
     bare, _ = site.clients()
     answer = bare.get("/v1/models")
     assert (answer.status_code, code(answer)) == (401, "auth.key_missing")
@@ -119,7 +119,7 @@ def test_a_key_comes_in_either_header(site: Site) -> None:
     assert code(basic.get("/v1/models")) == "auth.key_missing"
 
 
-def test_a_key_is_good_for_its_scopes_alone(site: Site) -> None:
+def test_a_key_is_limited_to_its_scopes(site: Site) -> None:
     _, text = site.key(scopes=("submit",))
     client, _ = site.clients(text)
     answer = client.get("/v1/models")
@@ -131,7 +131,7 @@ def test_a_key_is_good_for_its_scopes_alone(site: Site) -> None:
         assert code(answer) == "auth.scope"
 
 
-def test_a_revoked_key_ends_at_every_gateway_within_a_second_or_so(site: Site) -> None:
+def test_a_revoked_key_is_refused_by_every_gateway_within_a_second(site: Site) -> None:
     key, text = site.key()
     for client in site.clients(text):
         assert client.get("/v1/models").status_code == 200
@@ -142,7 +142,7 @@ def test_a_revoked_key_ends_at_every_gateway_within_a_second_or_so(site: Site) -
         assert text not in answer.text
 
 
-def test_so_many_requests_a_minute_at_both_together(site: Site) -> None:
+def test_requests_a_minute_are_limited_over_all_gateways(site: Site) -> None:
     key, text = site.key(limits=KeyLimits(rpm=5))
     first, second = site.clients(text)
     found = [(first, second)[n % 2].get("/v1/models") for n in range(9)]
@@ -157,7 +157,7 @@ def test_so_many_requests_a_minute_at_both_together(site: Site) -> None:
     assert other.get("/v1/models").status_code == 200
 
 
-def test_so_many_open_at_once_at_both_together(site: Site) -> None:
+def test_open_requests_are_limited_over_all_gateways(site: Site) -> None:
     key, text = site.key(limits=KeyLimits(parallel=2))
     first, second = site.clients(text)
     with site.open_request(site.first, text), site.open_request(site.second, text):
@@ -170,14 +170,14 @@ def test_so_many_open_at_once_at_both_together(site: Site) -> None:
     wait_for(lambda: not site.redis.exists(site.keys("open_requests", key.id)), 5)
 
 
-def test_a_key_without_limits_costs_no_question(site: Site) -> None:
+def test_a_key_without_limits_costs_no_server_call(site: Site) -> None:
     key, text = site.key()
     client, _ = site.clients(text)
     assert client.get("/v1/models").status_code == 200
     assert not site.redis.exists(site.keys("request_times", key.id), site.keys("open_requests", key.id))
 
 
-def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None:
+def test_invalid_keys_are_limited_per_address(site: Site) -> None:
     _, good = site.key()
     client, _ = site.clients()
     assert client.get("/v1/models", headers={"x-api-key": good}).status_code == 200
@@ -195,13 +195,13 @@ def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None
     assert elsewhere.get("/v1/models", headers={"x-api-key": wrong[0]}).status_code == 401
 
 
-def test_who_may_only_submit_reads_no_stream_by_resuming_it(site: Site) -> None:
+def test_resuming_needs_the_read_scope(site: Site) -> None:
     client, _ = site.clients(site.key(scopes=("submit",))[1])
     answer = client.post("/v1/chat/completions", json={"model": "any"}, headers={"last-event-id": "job/1-1"})
     assert (answer.status_code, code(answer)) == (403, "auth.scope")
 
 
-def test_a_wait_whose_client_has_gone_gives_its_place_back(site: Site) -> None:
+def test_a_disconnected_wait_releases_its_slot(site: Site) -> None:
     key, text = site.key(limits=KeyLimits(parallel=1))
     client, _ = site.clients(text)
     graph = {"root": {"op": "Stage", "id": "text_template", "config": {"template": "x"}}}
@@ -220,13 +220,13 @@ def test_a_wait_whose_client_has_gone_gives_its_place_back(site: Site) -> None:
 
 
 @pytest.mark.parametrize("text", ["gq_", "x" * 5000, "gq_000000000000_é", "gq_" + "0" * 12 + "_" + "A" * 44])
-def test_what_is_no_key_is_refused_as_one(site: Site, text: str) -> None:
+def test_malformed_keys_are_refused(site: Site, text: str) -> None:
     client, _ = site.clients()
     answer = client.get("/v1/models", headers=[(b"x-api-key", text.encode())])
     assert (answer.status_code, code(answer)) == (401, "auth.key_invalid")
 
 
-def test_a_keys_own_largest_body(site: Site) -> None:
+def test_a_key_may_limit_the_body(site: Site) -> None:
     _, text = site.key(limits=KeyLimits(max_body=1024))
     first, second = site.clients(text)
     for body in (b"x" * 1025, iter([b"x" * 600] * 4)):
@@ -247,7 +247,7 @@ def preflight(client: httpx.Client, origin: str) -> httpx.Response:
     return client.options("/v1/chat/completions", headers={"origin": origin, **asks})
 
 
-def test_pages_of_the_gateways_origins_may_ask(site: Site) -> None:
+def test_allowed_origins_may_call(site: Site) -> None:
     client, _ = site.clients(site.key()[1])
     answer = preflight(client, PAGE)
     assert answer.status_code == 204
@@ -259,7 +259,7 @@ def test_pages_of_the_gateways_origins_may_ask(site: Site) -> None:
     assert answer.headers["vary"] == "Origin"
 
 
-def test_pages_of_other_origins_may_not(site: Site) -> None:
+def test_other_origins_may_not_call(site: Site) -> None:
     client, _ = site.clients(site.key()[1])
     answer = preflight(client, "https://evil.example.com")
     assert (answer.status_code, code(answer)) == (403, "auth.origin")
@@ -279,7 +279,7 @@ def test_a_key_is_bound_to_its_origins(site: Site) -> None:
     assert client.get("/v1/models").status_code == 200, "a program sends no origin"
 
 
-def test_every_answer_has_an_id_and_no_banner(site: Site) -> None:
+def test_every_response_has_a_request_id_and_no_server_banner(site: Site) -> None:
     client, _ = site.clients(site.key()[1])
     for path in ("/v1/models", "/v1/nowhere", "/nowhere", "/v1/messages"):
         answer = client.get(path, headers={"x-request-id": "mine"})
@@ -290,7 +290,7 @@ def test_every_answer_has_an_id_and_no_banner(site: Site) -> None:
     assert client.get("/v1/messages").headers["request-id"].startswith("req_")
 
 
-def test_the_official_clients_know_our_refusals(site: Site) -> None:
+def test_official_clients_raise_our_errors(site: Site) -> None:
     """By their own classes, with our code and the request's id; a wrong key is tried once."""
     _, submitter = site.key(scopes=("submit",))
     _, slow = site.key(limits=KeyLimits(rpm=1))

@@ -161,7 +161,7 @@ def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
         pytest.param(sized(b"{}", b"/v1/messages"), {400}, id="Anthropic's, empty"),
     ],
 )  # fmt: skip
-def test_malformed_requests_are_refused_and_none_is_a_fault(
+def test_malformed_requests_are_refused_without_server_errors(
     gateway: Gateway, sent: bytes, statuses: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     status, came = answered(gateway, sent, ends=0 in statuses)
@@ -177,7 +177,7 @@ def test_malformed_requests_are_refused_and_none_is_a_fault(
     assert not caplog.records, "nobody can fill the log"
 
 
-def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
+def test_endless_headers_are_bounded_in_size_and_time(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connection(gateway) as sock:
@@ -197,9 +197,7 @@ def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
 @pytest.mark.parametrize(
     "more", [b"Content-Length: 9\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n"]
 )
-def test_a_body_that_does_not_come_is_given_up(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, more: bytes
-) -> None:
+def test_a_missing_body_times_out(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
     monkeypatch.setattr(connections, "BODY_TIMEOUT_SECONDS", 0.2)
     with connection(gateway) as sock:
         sock.sendall(JSON + more)
@@ -266,7 +264,7 @@ def read_answers(sock: socket.socket, count: int) -> list[tuple[int, Any]]:
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_the_wish_to_speak_another_protocol_is_ignored(gateway: Gateway, size: int, chunked: bool) -> None:
+def test_upgrade_requests_are_ignored(gateway: Gateway, size: int, chunked: bool) -> None:
     sent = 2 * upgrading(SLEEP, chunked=chunked) + header(UPGRADES.rstrip()) + header(b"X-A: a")
     with connection(gateway) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -280,7 +278,7 @@ def test_the_wish_to_speak_another_protocol_is_ignored(gateway: Gateway, size: i
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("behind", [b"BAD\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n"])
 @pytest.mark.parametrize("path", ["?wait=30", "/events"])
-def test_what_comes_behind_a_running_request_does_not_stand_in_its_answer(
+def test_input_after_a_running_request_does_not_end_up_in_its_response(
     gateway: Gateway, at_once: bool, behind: bytes, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = gateway.post("/jobs", json.loads(SLEEP), 202)["job"]
@@ -304,7 +302,7 @@ def test_what_comes_behind_a_running_request_does_not_stand_in_its_answer(
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_running_request_ends_with_its_connection_whatever_came_behind_it(
+def test_a_running_request_is_cancelled_with_its_connection(
     gateway: Gateway, ends: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = gateway.post("/jobs", json.loads(SLEEP), 202)["job"]
@@ -336,7 +334,7 @@ def test_a_running_request_ends_with_its_connection_whatever_came_behind_it(
         ("x-gridq-agent", "ann", 200),
     ],
 )
-def test_without_keys_this_machine_is_let_in_and_no_foreign_page(
+def test_without_keys_only_local_clients_and_pages_are_accepted(
     gateway: Gateway, name: str, value: str, status: int
 ) -> None:
     answer = gateway.http.get("/v1/models", headers={name: value})
@@ -345,7 +343,7 @@ def test_without_keys_this_machine_is_let_in_and_no_foreign_page(
         assert code(answer) == "auth.origin"
 
 
-def test_beyond_its_machine_everybody_needs_a_key_whatever_becomes_of_the_keys(grid_env: GridEnv) -> None:
+def test_other_machines_always_need_a_key(grid_env: GridEnv) -> None:
     keys = Keys(grid_env.prefix)
     with serving(grid_env.settings, host="0.0.0.0") as open_gateway:
         answer = open_gateway.http.get("/v1/models")
@@ -359,7 +357,7 @@ def test_beyond_its_machine_everybody_needs_a_key_whatever_becomes_of_the_keys(g
             wait_for(lambda: bare.get("/v1/models").status_code == 403, 5)
 
 
-def test_while_the_server_is_away_everybody_is_told_so_and_not_where_it_stands(tmp_path: Path) -> None:
+def test_an_outage_is_reported_without_the_servers_address(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data") as server:
         config = Settings(broker_url=server.url, prefix="away:", home=tmp_path, profiles=(BENCH, "llm"))
         with serving(config) as gateway:
@@ -387,7 +385,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return certfile, keyfile
 
 
-def test_with_a_certificate_it_speaks_tls_alone(config: Settings, certificate: tuple[Path, Path]) -> None:
+def test_with_a_certificate_only_tls_is_accepted(config: Settings, certificate: tuple[Path, Path]) -> None:
     certfile, keyfile = certificate
     with serving(config, certfile=certfile, keyfile=keyfile) as secure:
         assert secure.url.startswith("https://")

@@ -86,7 +86,7 @@ def test_an_unknown_model_is_refused_at_once_with_the_nearest_name(served: Serve
         ({"x-gridq-avoid": "m.api"}, "every live seat of llm:echo is to be avoided", "avoid fewer seats"),
     ],
 )
-def test_seats_that_may_not_take_it_are_no_line_to_stand_in(
+def test_excluded_seats_give_no_queue_position(
     served: Served, path: str, headers: dict[str, str], bottleneck: str, fix: str
 ) -> None:
     error = refused(ask(served, path, "echo", **headers), 503, "seat.none_live")
@@ -95,7 +95,7 @@ def test_seats_that_may_not_take_it_are_no_line_to_stand_in(
     assert error["fix"].startswith(fix)
 
 
-def test_what_no_seat_can_do_or_nobody_serves_is_told_no_place(served: Served) -> None:
+def test_unserved_queues_give_no_queue_position(served: Served) -> None:
     body = {"model": "echo", "input": "x"}
     reply = served.gateway.http.post("/v1/embeddings", json=body)
     error = refused(reply, 503, "seat.none_live")
@@ -110,7 +110,7 @@ def test_what_no_seat_can_do_or_nobody_serves_is_told_no_place(served: Served) -
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_who_asks_to_wait_for_a_seat_is_not_refused(served: Served, scripts: Scripts, path: str) -> None:
+def test_a_job_that_waits_for_a_seat_is_not_refused(served: Served, scripts: Scripts, path: str) -> None:
     with ThreadPoolExecutor() as threads:
         asked = threads.submit(ask, served, path, "sometime", **{"x-gridq-wait-for-seat": "1"})
         wait_for(lambda: scripts.client.exists(scripts.keys("classes", "llm:sometime")))
@@ -119,7 +119,7 @@ def test_who_asks_to_wait_for_a_seat_is_not_refused(served: Served, scripts: Scr
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_who_gave_way_is_told_what_every_refusal_says(served: Served, scripts: Scripts, path: str) -> None:
+def test_a_dropped_job_has_the_details_of_a_refusal(served: Served, scripts: Scripts, path: str) -> None:
     with idle(scripts, "t.narrow", "llm:narrow"), ThreadPoolExecutor() as threads:
         bound(scripts, "llm:narrow", 1, "drop-oldest-batch")
         batch = threads.submit(ask, served, path, "narrow", **{"x-gridq-priority": "batch"})
@@ -137,7 +137,7 @@ def over_its_rate(stage: StageCall, value: Json, context: StageContext) -> Json:
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_where_every_attempt_met_a_rate_limit_it_says_whose(served: Served, path: str) -> None:
+def test_rate_limited_attempts_name_the_seat(served: Served, path: str) -> None:
     seats = {"t.hasty": ["llm:hasty"]}
     with LocalGrid(served.grid.scripts.client, served.config, seats, concurrency=1, runner=over_its_rate):
         error = refused(ask(served, path, "hasty"), 429, "stage.attempts_exhausted")
@@ -145,9 +145,7 @@ def test_where_every_attempt_met_a_rate_limit_it_says_whose(served: Served, path
     assert (error["position"], error["starts_in"], error["fix"]) == (None, None, "try again in 1 s")
 
 
-def test_a_quota_says_when_its_window_turns_or_that_no_waiting_helps(
-    served: Served, scripts: Scripts
-) -> None:
+def test_a_quota_says_when_to_retry_or_that_waiting_does_not_help(served: Served, scripts: Scripts) -> None:
     put_in_force(
         scripts, parse("[agents.eve]\nmonthly_jobs = 1\n[agents.bob]\nmonthly_jobs = 0", "q.toml"), "t"
     )
@@ -164,7 +162,7 @@ def test_a_quota_says_when_its_window_turns_or_that_no_waiting_helps(
     assert "retry-after" not in never.headers
 
 
-def test_a_job_is_held_until_somebody_serves_it_again(
+def test_a_job_waits_until_its_queue_is_served_again(
     server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with benches(server, tmp_path_factory.mktemp("home"), admission_wait=600.0) as place:
@@ -185,7 +183,7 @@ def test_a_job_is_held_until_somebody_serves_it_again(
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_a_full_queue_in_each_apis_own_words(served: Served, scripts: Scripts, path: str) -> None:
+def test_a_full_queue_in_each_api_format(served: Served, scripts: Scripts, path: str) -> None:
     with idle(scripts, "t.filled", "llm:filled"):
         bound(scripts, "llm:filled", 1)
         graph = {"root": stage("llm_complete", model="filled", prompt="x")}
@@ -198,9 +196,7 @@ def test_a_full_queue_in_each_apis_own_words(served: Served, scripts: Scripts, p
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_what_no_queue_may_ever_hold_is_not_to_be_asked_again(
-    served: Served, scripts: Scripts, path: str
-) -> None:
+def test_a_job_too_large_for_any_queue_is_not_retried(served: Served, scripts: Scripts, path: str) -> None:
     bound(scripts, "llm:echo", 0)
     reply = ask(served, path, "echo")
     assert (reply.status_code, reply.headers["x-gridq-code"]) == (400, "queue.full")
@@ -217,7 +213,7 @@ DEAR = {
 }
 
 
-def test_a_job_that_never_fits_is_not_to_be_asked_again(served: Served, scripts: Scripts) -> None:
+def test_a_job_over_its_quota_forever_is_not_retried(served: Served, scripts: Scripts) -> None:
     registry.publish_stages(scripts.client, scripts.keys, "m", [DEAR], 600.0)
     bound(scripts, "llm:echo", 1)
     call = stage("llm_complete", model="echo", prompt="x")
@@ -231,7 +227,7 @@ def test_a_job_that_never_fits_is_not_to_be_asked_again(served: Served, scripts:
         assert reply.json()["error"]["retry_after"] is None
 
 
-def test_where_it_would_stand_and_when_it_would_start(served: Served, scripts: Scripts) -> None:
+def test_a_refusal_has_position_and_start_estimate(served: Served, scripts: Scripts) -> None:
     with idle(scripts, "t.busy", "llm:busy"):
         bound(scripts, "llm:busy", 4)
         graph = {"root": stage("llm_complete", model="busy", prompt="x")}

@@ -28,7 +28,7 @@ def client(served: Served) -> Iterator[anthropic.Anthropic]:
         yield made
 
 
-def test_a_message_whole(client: anthropic.Anthropic) -> None:
+def test_a_message(client: anthropic.Anthropic) -> None:
     answer = client.messages.create(model="echo", max_tokens=50, messages=HELLO)
     assert answer.type == "message"
     assert answer.role == "assistant"
@@ -37,7 +37,7 @@ def test_a_message_whole(client: anthropic.Anthropic) -> None:
     assert answer.usage.output_tokens == 4
 
 
-def test_a_message_streamed(client: anthropic.Anthropic) -> None:
+def test_a_streamed_message(client: anthropic.Anthropic) -> None:
     with client.messages.stream(model="echo", max_tokens=50, messages=HELLO) as stream:
         assert list(stream.text_stream) == ["so ", "it ", "goes ", "on "]
         final = stream.get_final_message()
@@ -61,7 +61,7 @@ def test_a_stream_that_pauses_is_kept_open_by_comments(client: anthropic.Anthrop
         assert list(stream.text_stream) == ["so ", "it "]
 
 
-def test_a_tool_call_streamed(client: anthropic.Anthropic) -> None:
+def test_a_streamed_tool_call(client: anthropic.Anthropic) -> None:
     with client.messages.stream(model="tools", max_tokens=50, messages=HELLO, tools=TOOLS) as stream:
         final = stream.get_final_message()
     call = next(block for block in final.content if block.type == "tool_use")
@@ -69,7 +69,7 @@ def test_a_tool_call_streamed(client: anthropic.Anthropic) -> None:
     assert final.stop_reason == "tool_use"
 
 
-def test_counting_tokens_asks_no_model(client: anthropic.Anthropic, served: Served) -> None:
+def test_counting_tokens_calls_no_model(client: anthropic.Anthropic, served: Served) -> None:
     before = served.seen()
     few = client.messages.count_tokens(model="echo", messages=HELLO).input_tokens
     more = client.messages.count_tokens(model="echo", messages=HELLO, tools=TOOLS, system="be brief")
@@ -110,7 +110,7 @@ def test_a_request_without_messages(http: httpx.Client) -> None:
     assert asked.json()["type"] == "error"
 
 
-def test_many_at_once_by_the_asynchronous_client(served: Served) -> None:
+def test_many_concurrent_requests_by_the_async_client(served: Served) -> None:
     async def ask(client: anthropic.AsyncAnthropic, number: int) -> str:
         messages: Any = [{"role": "user", "content": f"number {number}"}]
         if number % 2:

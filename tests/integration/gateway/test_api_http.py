@@ -58,7 +58,7 @@ def open_stream(served: Served, model: str = "slow", **headers: str) -> tuple[An
 # -- what an answer says ------------------------------------------------------------------------------------
 
 
-def test_a_whole_answer_says_how_it_came_about(http: httpx.Client, served: Served) -> None:
+def test_a_response_has_headers_about_its_job(http: httpx.Client, served: Served) -> None:
     reply = http.post(CHAT, json=body(), headers={"x-request-id": "mine-1"})
     assert reply.status_code == 200
     assert reply.headers["content-type"] == "application/json"
@@ -72,7 +72,7 @@ def test_a_whole_answer_says_how_it_came_about(http: httpx.Client, served: Serve
     assert [(row["tokens_in"], row["micro_dollars"]) for row in told["rows"]] == [(4, None)]
 
 
-def test_a_stream_is_framed_and_not_to_be_kept_back(http: httpx.Client) -> None:
+def test_a_stream_is_framed_and_not_buffered(http: httpx.Client) -> None:
     reply = http.post(CHAT, json=body(stream=True))
     assert reply.headers["content-type"].startswith("text/event-stream")
     assert reply.headers["cache-control"] == "no-cache"
@@ -94,7 +94,7 @@ def test_both_base_urls_of_anthropics_clients_lead_to_the_same(http: httpx.Clien
     assert events[-1]["event"] == "message_stop"
 
 
-def test_a_silent_stream_says_that_it_lives(served: Served) -> None:
+def test_a_silent_stream_sends_comments(served: Served) -> None:
     reply, job = open_stream(served, "silent")
     try:
         assert next(reply.iter_lines()) == ": keep-alive"
@@ -103,7 +103,7 @@ def test_a_silent_stream_says_that_it_lives(served: Served) -> None:
     wait_for(lambda: state_of(served, job), true=lambda state: state is JobState.CANCELLED)
 
 
-def test_once_the_head_is_out_an_error_is_the_streams_last_event_though_no_piece_came(served: Served) -> None:
+def test_an_error_after_the_response_head_is_the_last_event(served: Served) -> None:
     reply, job = open_stream(served, "silent")
     served.gateway.ask("DELETE", f"/jobs/{job}", 200)
     error = json.loads(frames(reply.read().decode())[-1]["data"])["error"]
@@ -171,7 +171,7 @@ def test_a_malformed_header_is_named(http: httpx.Client, served: Served, header:
     assert served.seen() == before
 
 
-def test_a_header_given_twice_is_refused(http: httpx.Client) -> None:
+def test_a_repeated_header_is_refused(http: httpx.Client) -> None:
     reply = http.post(CHAT, json=body(), headers=[("x-gridq-session", "a"), ("x-gridq-session", "b")])
     assert reply.status_code == 400
 
@@ -197,7 +197,7 @@ def test_a_pin_to_a_seat_that_is_not_there(http: httpx.Client) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/embeddings"])
-def test_a_malformed_body_is_refused_in_the_apis_own_words(
+def test_an_invalid_body_is_refused_in_the_apis_format(
     http: httpx.Client, served: Served, path: str, raw: bytes
 ) -> None:
     before = served.seen()
@@ -211,7 +211,7 @@ def test_a_malformed_body_is_refused_in_the_apis_own_words(
     assert served.seen() == before
 
 
-def test_a_byte_order_mark_is_passed_over(http: httpx.Client) -> None:
+def test_a_byte_order_mark_is_ignored(http: httpx.Client) -> None:
     reply = http.post(CHAT, content=b"\xef\xbb\xbf" + json.dumps(body()).encode())
     assert reply.status_code == 200, reply.text
 
@@ -238,7 +238,7 @@ def test_another_method_is_refused(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_cancels_its_job_and_the_call(
+def test_a_disconnecting_client_cancels_its_job_and_the_call(
     served: Served, http: httpx.Client, stream: bool
 ) -> None:
     served.api.disconnected.clear()
@@ -288,7 +288,7 @@ def test_an_idempotency_key_finds_the_job_of_a_client_that_lost_its_connection(
     served.grid.client.cancel(job)
 
 
-def test_equal_requests_under_one_key_are_asked_once(served: Served, http: httpx.Client) -> None:
+def test_equal_requests_with_one_key_run_once(served: Served, http: httpx.Client) -> None:
     before = served.seen()
     replies = [http.post(CHAT, json=body(), headers={"idempotency-key": "k-18"}) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200] * 3
@@ -297,7 +297,7 @@ def test_equal_requests_under_one_key_are_asked_once(served: Served, http: httpx
     assert served.seen() == before + 1
 
 
-def test_where_the_endpoint_stands_is_told_to_no_caller(http: httpx.Client, served: Served) -> None:
+def test_the_endpoints_address_is_not_disclosed(http: httpx.Client, served: Served) -> None:
     reply = http.post(CHAT, json=body("cut-first", stream=True))
     job = reply.headers["x-gridq-job"]
     for text in (reply.text, http.get(f"/jobs/{job}").text, http.get(f"/jobs/{job}/events").text):
@@ -309,7 +309,7 @@ def test_where_the_endpoint_stands_is_told_to_no_caller(http: httpx.Client, serv
 # -- resumed streams ---------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_resumed_behind_any_of_its_events(http: httpx.Client) -> None:
+def test_a_stream_is_resumed_after_any_of_its_events(http: httpx.Client) -> None:
     whole = frames(http.post(CHAT, json=body(stream=True)).text)
     for place, event in enumerate(whole[:-1]):
         again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": event["id"]})
@@ -322,13 +322,13 @@ def test_a_stream_is_resumed_behind_any_of_its_events(http: httpx.Client) -> Non
         assert frames(behind.text) == [{"id": place, "data": "[DONE]"}], "it has ended, and says so again"
 
 
-def test_a_stream_of_a_job_that_is_not_there(http: httpx.Client) -> None:
+def test_resuming_an_unknown_job_fails(http: httpx.Client) -> None:
     reply = http.post(CHAT, json=body(stream=True), headers={"last-event-id": "gone/1-1"})
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "job.not_found"
 
 
-def test_what_is_no_stream_of_the_path_is_not_resumed_by_it(http: httpx.Client, served: Served) -> None:
+def test_a_job_of_another_path_is_not_resumed(http: httpx.Client, served: Served) -> None:
     graph = {"root": stage("text_template", template="x")}
     messages = body(stream=True, max_tokens=9)
     jobs = {
@@ -348,14 +348,14 @@ def test_what_is_no_stream_of_the_path_is_not_resumed_by_it(http: httpx.Client, 
 
 
 @pytest.mark.parametrize("entry", ["00", "0-1", "1", "1-9"])
-def test_a_place_before_the_first_event_is_the_beginning(http: httpx.Client, entry: str) -> None:
+def test_an_entry_before_the_first_event_is_the_beginning(http: httpx.Client, entry: str) -> None:
     whole = http.post(CHAT, json=body(stream=True))
     place = f"{whole.headers['x-gridq-job']}/{entry}"
     again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": place})
     assert frames(again.text) == frames(whole.text)
 
 
-def test_what_was_trimmed_away_is_said_and_not_passed_over(http: httpx.Client, served: Served) -> None:
+def test_resuming_before_trimmed_events_fails(http: httpx.Client, served: Served) -> None:
     reply = http.post(CHAT, json=body(stream=True))
     events = frames(reply.text)
     job = reply.headers["x-gridq-job"]
@@ -372,9 +372,7 @@ def test_what_was_trimmed_away_is_said_and_not_passed_over(http: httpx.Client, s
     assert frames(kept.text) == events[-2:]
 
 
-def test_a_stream_is_whole_though_the_result_beside_it_has_expired(
-    http: httpx.Client, served: Served
-) -> None:
+def test_a_stream_is_complete_though_its_result_has_expired(http: httpx.Client, served: Served) -> None:
     reply = http.post(CHAT, json=body(stream=True))
     events = frames(reply.text)
     client = connect(served.config.broker_url.get_secret_value(), name="tests")
@@ -386,7 +384,7 @@ def test_a_stream_is_whole_though_the_result_beside_it_has_expired(
     assert frames(again.text) == events[1:]
 
 
-def test_the_bodies_text_is_what_reaches_the_endpoint(http: httpx.Client, served: Served) -> None:
+def test_the_endpoint_gets_the_bodys_text_unchanged(http: httpx.Client, served: Served) -> None:
     text = '{"messages":[{"role":"user","content":"\\u00fc \\ud83d\\ude00 1.0e2"}],"model":"echo","t":1.50}'
     assert http.post(CHAT, content=text.encode()).status_code == 200
     sent = served.api.requests[-1]["body"]

@@ -148,7 +148,7 @@ def test_an_enrolled_worker_runs_the_stages_that_need_its_model(
     assert worker.asked[-1]["input"]["model"] == "claude-opus-4-6"  # it knows no list
 
 
-def test_it_is_listed_as_its_clients_expect(
+def test_an_enrolled_worker_is_listed_for_noether_clients(
     gateway: Gateway, worker: ForeignWorker, config: Settings
 ) -> None:
     enrol(gateway, worker, config, budget_monthly_cents=500, budget_remaining_cents=1, rate_limit_rpm=600)
@@ -167,9 +167,7 @@ def test_it_is_listed_as_its_clients_expect(
     assert gateway.get("/workers/http.alice")["budget_left"] == 4_970_000
 
 
-def test_a_stage_that_fails_by_itself_is_not_tried_again(
-    gateway: Gateway, worker: ForeignWorker, config: Settings
-) -> None:
+def test_a_failed_stage_is_not_retried(gateway: Gateway, worker: ForeignWorker, config: Settings) -> None:
     enrol(gateway, worker, config)
     worker.answer = lambda asked: (200, {"status": "failed", "error": "no such stage", "spent_cents": 0})
     done = ask(gateway)
@@ -189,7 +187,7 @@ def test_a_stage_that_fails_by_itself_is_not_tried_again(
     ],
     ids=str,
 )
-def test_a_worker_that_fails_is_asked_again(
+def test_a_failing_worker_is_retried(
     gateway: Gateway, worker: ForeignWorker, config: Settings, fault: tuple[int, Any]
 ) -> None:
     enrol(gateway, worker, config)
@@ -219,9 +217,7 @@ def test_a_cancelled_job_hangs_up_on_its_worker(
     released.set()
 
 
-def test_its_heartbeat_may_say_that_it_offers_something_else(
-    gateway: Gateway, worker: ForeignWorker, config: Settings
-) -> None:
+def test_a_heartbeat_may_change_the_offer(gateway: Gateway, worker: ForeignWorker, config: Settings) -> None:
     enrol(gateway, worker, config)
     offered = {"provider": "openai", "model": "gpt-4-turbo", "auth_via": "api_key"}
     gateway.post(
@@ -231,7 +227,7 @@ def test_its_heartbeat_may_say_that_it_offers_something_else(
     assert ask(gateway, "gpt-4-turbo")["state"] == "done"
 
 
-def test_a_request_of_a_model_api_is_not_for_it(
+def test_an_enrolled_worker_gets_no_model_api_requests(
     gateway: Gateway, worker: ForeignWorker, config: Settings
 ) -> None:
     enrol(gateway, worker, config)
@@ -246,7 +242,7 @@ def test_a_request_of_a_model_api_is_not_for_it(
         )
 
 
-def test_another_gateway_takes_over_whom_one_that_stops_served(
+def test_another_gateway_takes_over_workers_of_a_stopped_one(
     config: Settings, gateway: Gateway, worker: ForeignWorker
 ) -> None:
     with serving(config, worker_secret=SecretStr(SECRET)) as first:
@@ -258,7 +254,7 @@ def test_another_gateway_takes_over_whom_one_that_stops_served(
     assert ask(gateway)["state"] == "done"
 
 
-def test_a_gateway_that_stops_leaves_them_while_what_is_open_ends(
+def test_a_stopping_gateway_releases_workers_while_requests_end(
     worker: ForeignWorker, gateway: Gateway, config: Settings
 ) -> None:
     """And not one after the other, each for as long as the drain."""
@@ -292,7 +288,7 @@ def test_a_gateway_that_stops_leaves_them_while_what_is_open_ends(
         client.unlink(*client.scan_iter(f"{long.prefix}*", count=1000))
 
 
-def test_who_is_silent_for_three_heartbeats_is_forgotten(
+def test_a_worker_silent_for_three_heartbeats_is_forgotten(
     config: Settings, gateway: Gateway, worker: ForeignWorker
 ) -> None:
     enrol(gateway, worker, config)
@@ -303,7 +299,9 @@ def test_who_is_silent_for_three_heartbeats_is_forgotten(
     gateway.post("/workers/alice/heartbeat", {"in_flight_jobs": 0}, 404, headers=SHOWN)
 
 
-def test_who_goes_is_asked_nothing_more(gateway: Gateway, worker: ForeignWorker, config: Settings) -> None:
+def test_a_removed_worker_gets_no_more_stages(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
     enrol(gateway, worker, config)
     assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
     assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 404
@@ -312,7 +310,7 @@ def test_who_goes_is_asked_nothing_more(gateway: Gateway, worker: ForeignWorker,
     assert gateway.http.post("/jobs", json={"graph": graph}).status_code == 503
 
 
-def test_only_so_many_are_enrolled_and_none_of_them_is_turned_away(
+def test_the_number_of_workers_is_bounded(
     gateway: Gateway, worker: ForeignWorker, config: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enrolment, "MAX_WORKERS", 1)
@@ -327,7 +325,7 @@ def test_only_so_many_are_enrolled_and_none_of_them_is_turned_away(
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Grid-Secret": "wrong"}, {"X-Grid-Secret": ""}])
-def test_without_the_secret_nobody_enrols(gateway: Gateway, headers: dict[str, str]) -> None:
+def test_enrolling_needs_the_secret(gateway: Gateway, headers: dict[str, str]) -> None:
     gateway.post("/workers", {"worker_id": "eve", "url": "http://127.0.0.1:1"}, 401, headers=headers)
     gateway.post("/workers/eve/heartbeat", {}, 401, headers=headers)
     assert gateway.http.delete("/workers/eve", headers=headers).status_code == 401
@@ -344,5 +342,5 @@ def test_without_the_secret_nobody_enrols(gateway: Gateway, headers: dict[str, s
         {"worker_id": "a", "url": "http://h", "heartbeat_interval_secs": 0},
     ],
 )
-def test_a_wrong_advertisement_is_named(gateway: Gateway, body: Any) -> None:
+def test_an_invalid_advertisement_is_refused(gateway: Gateway, body: Any) -> None:
     assert gateway.post("/workers", body, 400, headers=SHOWN)["error"]["path"].startswith("body")

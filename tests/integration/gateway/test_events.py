@@ -38,7 +38,7 @@ def pieces(events: list[dict[str, str]]) -> list[Any]:
     return [json.loads(event["data"])["piece"] for event in events if event.get("event") == "piece"]
 
 
-def test_the_pieces_the_stages_and_the_end(gateway: Gateway) -> None:
+def test_pieces_stages_and_the_end(gateway: Gateway) -> None:
     job = submit(gateway, {"root": seq(stage("bench_tokens", n=5), stage("bench_echo"))})
     events = list(gateway.events(f"/jobs/{job}/events"))
     assert events[0] == {"retry": "1000"}
@@ -60,7 +60,7 @@ def test_the_pieces_the_stages_and_the_end(gateway: Gateway) -> None:
     assert (end["job"], end["state"], end["status"], end["error"]) == (job, "done", "ok", None)
 
 
-def test_it_goes_on_behind_any_piece_at_any_gateway(place: Benches, gateway: Gateway) -> None:
+def test_events_resume_after_any_piece_at_any_gateway(place: Benches, gateway: Gateway) -> None:
     job = submit(gateway, TOKENS)
     whole = list(gateway.events(f"/jobs/{job}/events"))
     ids = [event["id"] for event in whole if event.get("event") == "piece"]
@@ -74,14 +74,14 @@ def test_it_goes_on_behind_any_piece_at_any_gateway(place: Benches, gateway: Gat
             assert pieces(list(other.events(f"/jobs/{job}/events?after={after}"))) == pieces(whole)[2:]
 
 
-def test_behind_its_end_is_nothing_and_nobody_waits_for_it(gateway: Gateway) -> None:
+def test_resuming_after_the_end_is_204(gateway: Gateway) -> None:
     job = submit(gateway, TOKENS)
     *_, end = gateway.events(f"/jobs/{job}/events")
     reply = gateway.http.get(f"/jobs/{job}/events", headers={"Last-Event-ID": end["id"]})
     assert (reply.status_code, reply.content) == (204, b"")
 
 
-def test_who_goes_away_ends_nothing(gateway: Gateway) -> None:
+def test_a_disconnecting_follower_does_not_end_the_job(gateway: Gateway) -> None:
     job = submit(gateway, SLOWLY)
     for event in gateway.events(f"/jobs/{job}/events"):
         if event.get("event") == "piece":
@@ -102,7 +102,7 @@ def test_a_silent_stream_is_kept_alive(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("options", [{"stream": False}, {"stream": True}])
-def test_an_end_other_than_well_is_told_with_its_error(gateway: Gateway, options: dict[str, bool]) -> None:
+def test_the_end_of_a_failed_job_has_its_error(gateway: Gateway, options: dict[str, bool]) -> None:
     job = submit(gateway, {"root": stage("bench_sleep", ms=60_000)}, **options)
     found: list[dict[str, str]] = []
     reading = threading.Thread(target=lambda: found.extend(gateway.events(f"/jobs/{job}/events")))
@@ -114,7 +114,7 @@ def test_an_end_other_than_well_is_told_with_its_error(gateway: Gateway, options
     assert (found[-1]["event"], end["state"], end["error"]["code"]) == ("end", "cancelled", "job.cancelled")
 
 
-def test_a_job_that_came_by_another_door_without_a_stream(place: Benches, gateway: Gateway) -> None:
+def test_a_job_submitted_without_a_stream(place: Benches, gateway: Gateway) -> None:
     job = place.grid.client.submit({"root": stage("bench_sleep", ms=300)}, {})
     events = list(gateway.events(f"/jobs/{job}/events"))
     assert events[-1]["event"] == "end"
@@ -123,13 +123,13 @@ def test_a_job_that_came_by_another_door_without_a_stream(place: Benches, gatewa
 
 
 @pytest.mark.parametrize("after", ["x", "1-2-3", "../1-0", "other-job/1-0", "-1", "9" * 30, "1-", "%00"])
-def test_an_events_id_that_is_none(gateway: Gateway, after: str) -> None:
+def test_an_invalid_event_id(gateway: Gateway, after: str) -> None:
     job = submit(gateway, TOKENS)
     error = gateway.get(f"/jobs/{job}/events?after={after}", 400)["error"]
     assert (error["code"], error["path"]) == ("request.invalid", "after")
 
 
-def test_a_place_that_was_trimmed_away_is_told_not_passed_over(place: Benches, gateway: Gateway) -> None:
+def test_resuming_before_trimmed_pieces_fails(place: Benches, gateway: Gateway) -> None:
     job = submit(gateway, TOKENS)
     ids = [e["id"] for e in gateway.events(f"/jobs/{job}/events") if e.get("event") == "piece"]
     stream = place.grid.scripts.keys("stream", job)
@@ -139,7 +139,7 @@ def test_a_place_that_was_trimmed_away_is_told_not_passed_over(place: Benches, g
     assert json.loads(events[-1]["data"])["error"]["code"] == "stream.trimmed"
 
 
-def test_a_server_that_is_away_for_a_while_costs_no_piece(tmp_path: Path) -> None:
+def test_an_outage_of_the_server_loses_no_piece(tmp_path: Path) -> None:
     with (
         EmbeddedServer(tmp_path / "data", appendonly=True, fsync="always") as own,
         benches(own, tmp_path, keep_alive=0.2) as place,

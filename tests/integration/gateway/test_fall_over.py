@@ -135,7 +135,7 @@ def text_of(path: str, reply: httpx.Response) -> str:
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("fault", ["status-500", REFUSED])
-def test_what_one_seat_fails_another_answers_whole(seats: Seats, fault: str, path: str, stream: bool) -> None:
+def test_another_seat_answers_after_a_failure(seats: Seats, fault: str, path: str, stream: bool) -> None:
     reply = seats.fall_over(path, fault, stream=stream)
     assert reply.status_code == 200, reply.text
     assert text_of(path, reply).split() == TEXT.split()
@@ -146,7 +146,9 @@ def test_what_one_seat_fails_another_answers_whole(seats: Seats, fault: str, pat
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("fault", [fault for fault in BEFORE if fault != "status-500"])
-def test_a_stream_that_fails_before_its_first_token_is_anothers(seats: Seats, fault: str, path: str) -> None:
+def test_another_seat_streams_after_a_failure_before_the_first_token(
+    seats: Seats, fault: str, path: str
+) -> None:
     reply = seats.fall_over(path, fault, stream=True)
     assert reply.status_code == 200, reply.text
     assert text_of(path, reply).split() == TEXT.split()
@@ -155,7 +157,7 @@ def test_a_stream_that_fails_before_its_first_token_is_anothers(seats: Seats, fa
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("fault", AFTER)
-def test_what_fails_after_its_first_token_is_told_and_asked_of_nobody_else(
+def test_a_failure_after_the_first_token_is_reported_and_not_retried(
     seats: Seats, fault: str, path: str
 ) -> None:
     reply = seats.fall_over(path, fault, stream=True)

@@ -86,7 +86,7 @@ def _two(server: EmbeddedServer, home: Path) -> Iterator[Two]:
         yield Two(stack.enter_context(serving(config, admission_wait=0.2)), grid, first, second)
 
 
-def test_the_best_serves_it_while_it_can(two: Two) -> None:
+def test_the_preferred_model_serves_while_it_can(two: Two) -> None:
     with openai.OpenAI(base_url=f"{two.gateway.url}/v1", api_key="none", max_retries=0) as client:
         answer = client.chat.completions.create(
             model="claude-opus", messages=HELLO, extra_body={"models": ["gpt-5"]}
@@ -95,7 +95,7 @@ def test_the_best_serves_it_while_it_can(two: Two) -> None:
     assert "models" not in two.first.requests[-1]["body"]  # no field of the endpoint's own API
 
 
-def test_where_it_rests_the_next_does_and_is_named(fresh: Two) -> None:
+def test_the_fallback_serves_while_the_preferred_model_is_paused(fresh: Two) -> None:
     fresh.first.retry_after = "60"
     with openai.OpenAI(base_url=f"{fresh.gateway.url}/v1", api_key="none", max_retries=0) as client:
         answers = [
@@ -129,7 +129,7 @@ def test_where_it_rests_the_next_does_and_is_named(fresh: Two) -> None:
     ]
 
 
-def test_where_its_budget_is_used_up_the_next_does(fresh: Two) -> None:
+def test_the_fallback_serves_once_the_budget_is_used_up(fresh: Two) -> None:
     session = fresh.grid.sessions["m.opus"]
     five = Limit(resource="money", window="month", amount=5)  # micro-dollars: less than one answer costs
     session.terms = SeatTerms(limits=(five,))
@@ -144,7 +144,7 @@ def test_where_its_budget_is_used_up_the_next_does(fresh: Two) -> None:
     assert answers == ["claude-opus-4", "gpt-5-2025"]
 
 
-def test_a_header_says_it_for_clients_that_forbid_other_fields(fresh: Two) -> None:
+def test_a_header_can_name_the_fallbacks(fresh: Two) -> None:
     fresh.grid.sessions["m.opus"].drain()
     reply = fresh.post({"model": "claude-opus"}, x_gridq_models="claude, gpt-5")
     assert reply.json()["model"] == "gpt-5-2025"
@@ -156,7 +156,7 @@ def test_a_header_says_it_for_clients_that_forbid_other_fields(fresh: Two) -> No
     assert "models" not in fresh.second.requests[-1]["body"]
 
 
-def test_after_the_first_token_there_is_no_other(fresh: Two) -> None:
+def test_no_fallback_after_the_first_token(fresh: Two) -> None:
     with fresh.gateway.http.stream(
         "POST", CHAT, json={"model": "cut", "models": ["gpt-5"], "messages": HELLO, "stream": True}
     ) as reply:
@@ -165,13 +165,13 @@ def test_after_the_first_token_there_is_no_other(fresh: Two) -> None:
     assert fresh.second.requests == []
 
 
-def test_the_list_alone_will_do_and_a_repeated_model_counts_once(two: Two) -> None:
+def test_models_without_model_and_repetitions(two: Two) -> None:
     assert two.post({"models": ["gpt-5", "claude-opus"]}).json()["model"] == "gpt-5-2025"
     assert two.post({"model": "GPT-5", "models": ["gpt-5"]}).json()["model"] == "gpt-5-2025"
     assert "models" not in two.second.requests[-1]["body"]
 
 
-def test_embeddings_have_it_too(two: Two) -> None:
+def test_embeddings_have_fallbacks(two: Two) -> None:
     body = {"model": "claude-opus", "models": ["embed"], "input": "x"}
     reply = two.gateway.http.post("/v1/embeddings", json=body)
     assert reply.status_code == 200, reply.text
@@ -189,7 +189,7 @@ def test_embeddings_have_it_too(two: Two) -> None:
         ({"models": []}, None),
     ],
 )
-def test_a_list_that_is_none_is_refused_at_once(two: Two, body: dict[str, Any], path: str | None) -> None:
+def test_invalid_fallbacks_are_refused(two: Two, body: dict[str, Any], path: str | None) -> None:
     reply = two.post({"model": "claude-opus", **body})
     if path is None:
         assert reply.status_code == 200
@@ -197,7 +197,7 @@ def test_a_list_that_is_none_is_refused_at_once(two: Two, body: dict[str, Any], 
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, path), reply.text
 
 
-def test_both_ways_at_once_and_neither_are_refused(two: Two) -> None:
+def test_fallbacks_in_both_header_and_body_are_refused(two: Two) -> None:
     assert two.post({"model": "any", "models": ["gpt-5"]}, x_gridq_models="gpt-5").status_code == 400
     assert two.post({}).json()["error"]["param"] == "model"
     assert two.post({"models": []}).json()["error"]["param"] == "model"

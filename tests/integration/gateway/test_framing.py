@@ -41,7 +41,7 @@ def ask(served: Served, method: str, path: str, *headers: tuple[str, str], body:
         ([("transfer-encoding", "chunked")], 400),
     ],
 )
-def test_a_request_must_say_what_it_is(served: Served, headers: list[tuple[str, str]], status: int) -> None:
+def test_ambiguous_framing_is_refused(served: Served, headers: list[tuple[str, str]], status: int) -> None:
     text = json.dumps({"model": "echo", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]})
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text.encode())
     told = ask(served, "POST", "/v1/messages", *headers, body=body)
@@ -49,14 +49,14 @@ def test_a_request_must_say_what_it_is(served: Served, headers: list[tuple[str, 
     assert json.loads(told[2])["type"] == ("message" if status == 200 else "error")
 
 
-def test_http_1_0_knows_no_host(served: Served) -> None:
+def test_http_1_0_needs_no_host(served: Served) -> None:
     assert ask(served, "GET", "/health", version=10)[0] == 200
 
 
 @pytest.mark.parametrize(
     "path", ["/health", "/v1/models", "/v1/models/echo", "/workers", "/jobs/gone", "/no"]
 )
-def test_head_is_answered_as_get_is_without_its_body(served: Served, path: str) -> None:
+def test_head_is_answered_like_get_without_a_body(served: Served, path: str) -> None:
     status, headers, body = ask(served, "GET", path, HOST)
     told = ask(served, "HEAD", path, HOST)
     assert told[0] == status
@@ -77,11 +77,11 @@ def test_head_of_a_stream_does_not_wait_for_its_end(served: Served) -> None:
     served.gateway.ask("DELETE", f"/jobs/{job}", 200)
 
 
-def test_heads_are_counted_by_their_routes(served: Served) -> None:
+def test_head_requests_are_counted_by_route(served: Served) -> None:
     ask(served, "HEAD", "/queues", HOST)
     line = 'method="HEAD",route="/queues",status="200"'
     wait_for(lambda: line in served.gateway.http.get("/metrics").text)
 
 
-def test_head_where_there_is_no_get(served: Served) -> None:
+def test_head_without_a_get_route(served: Served) -> None:
     assert ask(served, "HEAD", "/v1/messages", HOST)[0] == 405

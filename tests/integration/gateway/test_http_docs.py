@@ -22,12 +22,12 @@ LINES = [
 ]
 
 
-def test_there_is_something_to_run() -> None:
+def test_the_page_has_commands() -> None:
     assert len(LINES) >= 15
     assert all(line.startswith("curl ") for line in LINES)
 
 
-def test_the_commands_in_their_order(served: Served) -> None:
+def test_the_commands_work_in_their_order(served: Served) -> None:
     for line in LINES:
         command, _, status = line.partition(" # ")
         words = [
@@ -44,11 +44,11 @@ def test_the_commands_in_their_order(served: Served) -> None:
 
 
 @pytest.mark.parametrize("header", sorted(name.decode() for name in KNOWN_HEADERS))
-def test_every_header_stands_in_it(header: str) -> None:
+def test_the_page_names_every_header(header: str) -> None:
     assert f"`{header}" in TEXT
 
 
-def test_every_route_stands_in_it() -> None:
+def test_the_page_names_every_route() -> None:
     for path in create_app(Settings(), GatewayOptions()).openapi()["paths"]:
         shown = re.sub(r"^/v1/models/.*", "/v1/models", path)
         last = shown.rpartition("/")[2]

@@ -35,7 +35,7 @@ def submit(gateway: Gateway, graph: Any = ECHO, input: Any = 1, **more: Any) -> 
     return gateway.post("/jobs", {"graph": graph, "input": input, **more}, 202)["job_id"]
 
 
-def test_a_job_is_taken_waited_for_and_answered(gateway: Gateway) -> None:
+def test_a_job_is_submitted_awaited_and_answered(gateway: Gateway) -> None:
     reply = gateway.http.post("/jobs", json={"graph": ECHO, "input": {"a": "ä"}})
     assert reply.status_code == 202
     told = reply.json()
@@ -51,7 +51,7 @@ def test_a_job_is_taken_waited_for_and_answered(gateway: Gateway) -> None:
     assert done["result"]["completed_at"].endswith("Z")
 
 
-def test_a_long_answer_goes_out_as_it_is_stored(gateway: Gateway) -> None:
+def test_a_long_answer_is_sent_as_stored(gateway: Gateway) -> None:
     job = submit(gateway, ECHO, "x" * 5000)
     assert gateway.get(f"/jobs/{job}?wait=30")["result"]["output"] == "x" * 5000
 
@@ -61,7 +61,7 @@ def test_a_graph_may_be_text(gateway: Gateway) -> None:
     assert gateway.get(f"/jobs/{job}?wait=30")["result"]["output"] == [1]
 
 
-def test_what_a_job_cost_is_told_in_cents_never_less(gateway: Gateway) -> None:
+def test_a_jobs_cost_is_rounded_up_to_cents(gateway: Gateway) -> None:
     job = submit(gateway, {"root": stage("bench_spend", micro_dollars=12_001)}, {})
     done = gateway.get(f"/jobs/{job}?wait=30")
     assert (done["spent_cents"], done["micro_dollars"], done["result"]["spent_cents"]) == (2, 12_001, 2)
@@ -83,7 +83,7 @@ def test_a_job_over_its_budget_ends_with_the_stage_that_went_over(gateway: Gatew
     assert (done["state"], done["error"]["code"]) == ("failed", "quota.job_budget")
 
 
-def test_a_wait_ends_after_its_time_and_says_what_for(gateway: Gateway) -> None:
+def test_a_wait_ends_in_time_and_says_what_the_job_waits_for(gateway: Gateway) -> None:
     job = submit(gateway, SLOW, {})
     waiting = gateway.get(f"/jobs/{job}?wait=0.2")
     assert (waiting["state"], waiting["result"]) == ("running", None)
@@ -96,7 +96,7 @@ def test_a_wait_ends_after_its_time_and_says_what_for(gateway: Gateway) -> None:
     assert gateway.get(f"/jobs/{job}")["status"] == "failed"
 
 
-def test_the_beginning_of_an_id_is_enough_where_it_is_one_jobs(gateway: Gateway) -> None:
+def test_an_unambiguous_id_prefix_is_enough(gateway: Gateway) -> None:
     name = secrets.token_hex(8)
     one = submit(gateway, job=f"{name}-1")
     assert gateway.get(f"/jobs/{name}")["job"] == one
@@ -118,7 +118,7 @@ def test_the_same_key_and_body_are_one_job(gateway: Gateway) -> None:
     assert gateway.post("/jobs", both, 400, headers=headers)["error"]["path"] == "idempotency_key"
 
 
-def test_seed_clients_names_of_the_options_mean_the_same(gateway: Gateway) -> None:
+def test_noether_names_of_options_mean_the_same(gateway: Gateway) -> None:
     spec = {"graph": SLOW, "input": {}, "queue_timeout_secs": 30, "deadline_secs": 1, "budget_cents": 9}
     job = gateway.post("/jobs", spec, 202)["job_id"]
     done = gateway.get(f"/jobs/{job}?wait=30")
@@ -127,7 +127,7 @@ def test_seed_clients_names_of_the_options_mean_the_same(gateway: Gateway) -> No
     assert "differ" in both["reason"]
 
 
-def test_the_options_may_stand_in_headers_and_the_body_goes_before(gateway: Gateway) -> None:
+def test_headers_set_options_and_the_body_takes_precedence(gateway: Gateway) -> None:
     headers = {"x-gridq-priority": "batch", "x-gridq-name": "from-header"}
     job = gateway.post("/jobs", {"graph": ECHO, "name": "mine"}, 202, headers=headers)["job"]
     done = gateway.get(f"/jobs/{job}?wait=30")
@@ -152,7 +152,7 @@ def test_the_options_may_stand_in_headers_and_the_body_goes_before(gateway: Gate
         ([], "body"),
     ],
 )
-def test_a_wrong_body_is_named(gateway: Gateway, body: Any, path: str) -> None:
+def test_an_invalid_field_is_named(gateway: Gateway, body: Any, path: str) -> None:
     error = gateway.post("/jobs", body, 400)["error"]
     assert str(error["path"]).startswith(path), error
     assert error["code"]
@@ -161,7 +161,7 @@ def test_a_wrong_body_is_named(gateway: Gateway, body: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"graph": NaN}', b'\xff{"graph": {}}', b"[" * 100_000, b"null"])
-def test_a_body_that_is_no_json(gateway: Gateway, raw: bytes) -> None:
+def test_a_body_that_is_not_json(gateway: Gateway, raw: bytes) -> None:
     reply = gateway.http.post("/jobs", content=raw)
     assert reply.status_code == 400
     assert reply.json()["error"]["path"] == "body"
@@ -174,7 +174,7 @@ def test_a_body_of_too_many_values(gateway: Gateway) -> None:
     assert (reply.json()["error"]["code"], reply.json()["error"]["path"]) == ("input.too_large", "body")
 
 
-def test_an_input_comes_to_its_stage_as_it_was_sent(gateway: Gateway) -> None:
+def test_a_stage_gets_its_input_unchanged(gateway: Gateway) -> None:
     text = '[18446744073709551616,-9223372036854775809,1.50,-0.0,"\\ud800","\\u00fc,[",{"a":{"":[]}}]'
     raw = f'{{"graph":{json.dumps(ECHO)},"input":{text}}}'
     reply = gateway.http.post("/jobs", content=raw.encode())
@@ -183,7 +183,7 @@ def test_an_input_comes_to_its_stage_as_it_was_sent(gateway: Gateway) -> None:
     assert repr(answer) == repr(json.loads(text))
 
 
-def test_a_deep_graph_is_no_fault(gateway: Gateway) -> None:
+def test_a_deep_graph_is_accepted(gateway: Gateway) -> None:
     graph: Any = stage("bench_echo")
     for _ in range(300):
         graph = seq(graph)
@@ -191,7 +191,7 @@ def test_a_deep_graph_is_no_fault(gateway: Gateway) -> None:
     assert gateway.get(f"/jobs/{job}?wait=30")["result"]["output"] == 7
 
 
-def test_nobody_serves_it(gateway: Gateway) -> None:
+def test_an_unserved_graph_is_refused(gateway: Gateway) -> None:
     error = gateway.post("/jobs", {"graph": {"root": stage("bench_echo", slug="rare")}}, 503)["error"]
     assert error["code"] == "seat.none_live"
     job = submit(gateway, {"root": stage("bench_echo", slug="rare")}, wait_for_seat=True)
@@ -201,7 +201,7 @@ def test_nobody_serves_it(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("id", ["nothing-here", "abc", "x" * 500, "a%20b", "%00%00%00%00", "..%2e.", "ü"])
 @pytest.mark.parametrize("tail", ["", "/events"])
-def test_a_job_that_is_not_there(gateway: Gateway, id: str, tail: str) -> None:
+def test_an_unknown_job(gateway: Gateway, id: str, tail: str) -> None:
     assert gateway.get(f"/jobs/{id}{tail}", 404)["error"]["code"] == "job.not_found"
     if not tail:
         gateway.ask("DELETE", f"/jobs/{id}", 404)
@@ -223,18 +223,18 @@ def test_the_list_has_pages_and_filters(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     "query", ["state=ended", "limit=0", "limit=x", "limit=501", "before=1", "before=%00"]
 )
-def test_a_wrong_question_is_named(gateway: Gateway, query: str) -> None:
+def test_an_invalid_query_is_refused(gateway: Gateway, query: str) -> None:
     error = gateway.get(f"/jobs?{query}", 400)["error"]
     assert query.partition("=")[0] in error["path"]
 
 
 @pytest.mark.parametrize("wait", ["-1", "x", "nan", "inf"])
-def test_a_wrong_wait_is_named(gateway: Gateway, wait: str) -> None:
+def test_an_invalid_wait_is_refused(gateway: Gateway, wait: str) -> None:
     job = submit(gateway)
     assert "wait" in gateway.get(f"/jobs/{job}?wait={wait}", 400)["error"]["path"]
 
 
-def test_an_agent_sees_and_ends_its_own_jobs_alone(place: Benches, gateway: Gateway) -> None:
+def test_an_agent_sees_and_cancels_only_its_own_jobs(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
     made = {
         "ann": api_keys.create(client, keys, "ann"),

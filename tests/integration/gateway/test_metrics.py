@@ -51,7 +51,7 @@ def run(gateway: Gateway, graph: Any, **options: Any) -> str:
     return str(job)
 
 
-def test_each_metric_is_there_as_it_is_described_and_no_other(gateway: Gateway) -> None:
+def test_the_metrics_are_those_of_the_catalogue(gateway: Gateway) -> None:
     run(gateway, {"root": stage("bench_spend", micro_dollars=1, tokens_in=1)})
     text = gateway.http.get("/metrics").text
     told = {family.name: family for family in read_text(text)}
@@ -62,7 +62,7 @@ def test_each_metric_is_there_as_it_is_described_and_no_other(gateway: Gateway) 
             assert set(sample.labels) - {"le"} == set(measure.labels), name
 
 
-def test_what_jobs_did_is_counted(gateway: Gateway) -> None:
+def test_ended_jobs_are_counted(gateway: Gateway) -> None:
     before = read(gateway)
     spends = stage("bench_spend", micro_dollars=25_000, tokens_in=3, tokens_out=4)
     run(gateway, {"root": seq(spends, stage("bench_echo"))}, agent="ann")
@@ -88,7 +88,7 @@ def test_what_jobs_did_is_counted(gateway: Gateway) -> None:
     assert grew("gridq_http_request_duration_seconds_count", "/jobs/{id}") == 2
 
 
-def test_it_is_counted_from_the_gateways_start(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_counters_begin_at_the_gateways_start(server: EmbeddedServer, tmp_path: Path) -> None:
     with benches(server, tmp_path) as started:
         run(started.gateway, {"root": stage("bench_echo")})
         now = wait_for(
@@ -97,7 +97,7 @@ def test_it_is_counted_from_the_gateways_start(server: EmbeddedServer, tmp_path:
         assert now["gridq_jobs_submitted_total"][()] == 1
 
 
-def test_what_is_there_now_is_told(gateway: Gateway) -> None:
+def test_gauges_show_the_current_state(gateway: Gateway) -> None:
     job = gateway.post("/jobs", {"graph": {"root": stage("bench_sleep", ms=60_000)}, "input": {}}, 202)["job"]
     asleep = gateway.post(
         "/jobs",
@@ -135,7 +135,7 @@ budgets = [{dollars = 3, per = "day"}, {tokens = 50, per = "week"}]
 """
 
 
-def test_what_may_be_used_in_each_window_is_told(place: Benches, gateway: Gateway) -> None:
+def test_accounts_show_limits_of_each_window(place: Benches, gateway: Gateway) -> None:
     put_in_force(place.grid.scripts, parse(LIMITS, "q.toml"), "a test")
     try:
         run(gateway, {"root": stage("bench_spend", micro_dollars=500_000, tokens_in=7)}, agent="dora")
@@ -165,9 +165,7 @@ budgets = [{dollars = 7, per = "day"}]
 """
 
 
-def test_each_limit_is_told_with_what_is_used_and_left_and_when_it_turns(
-    place: Benches, gateway: Gateway
-) -> None:
+def test_accounts_show_use_rest_and_reset(place: Benches, gateway: Gateway) -> None:
     scripts = place.grid.scripts
     write_calendar(scripts, "UTC")
     put_in_force(scripts, parse(BUDGETS, "quotas.toml"), "a test")
@@ -201,7 +199,7 @@ def test_each_limit_is_told_with_what_is_used_and_left_and_when_it_turns(
         lift(scripts)
 
 
-def test_paths_that_people_make_up_are_one_route(gateway: Gateway) -> None:
+def test_unknown_paths_are_one_route(gateway: Gateway) -> None:
     for number in range(5):
         gateway.http.get(f"/made/up/{number}")
     now = wait_for(
@@ -210,7 +208,7 @@ def test_paths_that_people_make_up_are_one_route(gateway: Gateway) -> None:
     assert not [key for key in now if "made" in key[1]]
 
 
-def test_reading_it_often_asks_the_server_once(place: Benches, gateway: Gateway) -> None:
+def test_frequent_scrapes_read_the_server_once(place: Benches, gateway: Gateway) -> None:
     def written() -> int:
         about: Any = place.grid.scripts.client.info("commandstats")
         return int(about["cmdstat_zcount"]["calls"])
@@ -222,14 +220,12 @@ def test_reading_it_often_asks_the_server_once(place: Benches, gateway: Gateway)
     assert written() - before <= 1 + (time.monotonic() - began) / CACHE_SECONDS
 
 
-def test_openmetrics_for_who_asks_for_it(gateway: Gateway) -> None:
+def test_openmetrics_on_request(gateway: Gateway) -> None:
     found = read(gateway, "application/openmetrics-text; version=1.0.0")
     assert "gridq_jobs_ended_total" in found
 
 
-def test_who_is_at_this_machine_needs_no_key_and_who_comes_through_a_proxy_does(
-    place: Benches, gateway: Gateway
-) -> None:
+def test_local_scrapes_need_no_key_unless_proxied(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
     _, reader = api_keys.create(client, keys, "watcher", scopes=("read",))
     _, sender = api_keys.create(client, keys, "sender", scopes=("submit",))

@@ -29,7 +29,7 @@ def client(served: Served) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_a_chat_whole(client: openai.OpenAI) -> None:
+def test_a_chat_completion(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="echo", messages=HELLO)
     assert answer.choices[0].message.content == "so it goes on "
     assert answer.choices[0].finish_reason == "stop"
@@ -37,7 +37,7 @@ def test_a_chat_whole(client: openai.OpenAI) -> None:
     assert answer.usage.completion_tokens == 4
 
 
-def test_a_chat_streamed(client: openai.OpenAI) -> None:
+def test_a_streamed_chat_completion(client: openai.OpenAI) -> None:
     with client.chat.completions.create(model="echo", messages=HELLO, stream=True) as stream:
         chunks = list(stream)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "so it goes on "
@@ -45,7 +45,7 @@ def test_a_chat_streamed(client: openai.OpenAI) -> None:
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_usage_comes_with_the_last_chunk_where_it_is_asked_for(client: openai.OpenAI) -> None:
+def test_the_last_chunk_has_the_usage_on_request(client: openai.OpenAI) -> None:
     with client.chat.completions.create(
         model="echo", messages=HELLO, stream=True, stream_options={"include_usage": True}
     ) as stream:
@@ -63,7 +63,7 @@ def test_a_stream_that_pauses_is_kept_open_by_comments(client: openai.OpenAI) ->
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "so it "
 
 
-def test_a_tool_call_streamed(client: openai.OpenAI) -> None:
+def test_a_streamed_tool_call(client: openai.OpenAI) -> None:
     with client.chat.completions.create(model="tools", messages=HELLO, tools=WEATHER, stream=True) as stream:
         calls = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
     assert calls[0].function is not None
@@ -72,7 +72,7 @@ def test_a_tool_call_streamed(client: openai.OpenAI) -> None:
     assert arguments == '{"city":"Bern"}'
 
 
-def test_what_the_grid_does_not_know_passes_through(client: openai.OpenAI, served: Served) -> None:
+def test_unknown_fields_pass_through(client: openai.OpenAI, served: Served) -> None:
     image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
     client.chat.completions.create(
@@ -118,7 +118,7 @@ def test_a_family_and_any_are_models(client: openai.OpenAI) -> None:
     [("status-400", openai.BadRequestError), ("status-404", openai.NotFoundError),
      ("status-422", openai.UnprocessableEntityError)],
 )  # fmt: skip
-def test_an_endpoints_refusal_has_its_status_and_its_words(
+def test_an_endpoints_refusal_keeps_its_status_and_message(
     client: openai.OpenAI, model: str, kind: type[openai.APIStatusError]
 ) -> None:
     for stream in (False, True):
@@ -133,14 +133,14 @@ def test_an_error_in_mid_stream_is_raised_by_the_client(client: openai.OpenAI) -
             list(stream)
 
 
-def test_a_model_that_nobody_offers(client: openai.OpenAI) -> None:
+def test_an_unknown_model(client: openai.OpenAI) -> None:
     with pytest.raises(openai.APIStatusError) as refused:
         client.chat.completions.create(model="ecko", messages=HELLO)
     assert refused.value.status_code in (404, 503)
     assert "echo" in str(refused.value)
 
 
-def test_many_at_once_by_the_asynchronous_client(served: Served) -> None:
+def test_many_concurrent_requests_by_the_async_client(served: Served) -> None:
     async def ask(client: openai.AsyncOpenAI, number: int) -> str:
         messages: Any = [{"role": "user", "content": f"number {number}"}]
         if number % 2:

@@ -34,7 +34,7 @@ def gateway(place: Benches) -> Gateway:
     return place.gateway
 
 
-def test_the_seats_with_seed_clients_fields_beside_the_grids_own(gateway: Gateway) -> None:
+def test_seats_have_the_fields_of_noether_clients(gateway: Gateway) -> None:
     found = {seat["seat"]: seat for seat in gateway.get("/workers")}
     assert set(found) == {"m.bench", "m.local"}
     bench = found["m.bench"]
@@ -65,11 +65,11 @@ def test_the_seats_with_seed_clients_fields_beside_the_grids_own(gateway: Gatewa
         ("routers=true&kind=router", ["m.router"]),
     ],
 )
-def test_the_seats_have_filters(gateway: Gateway, query: str, seats: list[str]) -> None:
+def test_seats_can_be_filtered(gateway: Gateway, query: str, seats: list[str]) -> None:
     assert [seat["seat"] for seat in gateway.get(f"/workers?{query}")] == seats
 
 
-def test_one_seat_by_its_id_or_its_name(gateway: Gateway) -> None:
+def test_a_seat_is_found_by_full_or_short_name(gateway: Gateway) -> None:
     for name in ("m.bench", "bench"):
         assert gateway.get(f"/workers/{name}")["seat"] == "m.bench"
     error = gateway.get("/workers/banch", 404)["error"]
@@ -100,7 +100,7 @@ def _queue(gateway: Gateway) -> Any:
     return gateway.get("/queues?queue=bench:any")[0]
 
 
-def test_the_queues_and_what_can_be_asked_for(gateway: Gateway) -> None:
+def test_queues_and_capabilities(gateway: Gateway) -> None:
     queues = {queue["queue"]: queue for queue in gateway.get("/queues")}
     assert {"gridq:router", "gridq:pure", "gridq:local", "bench:any"} <= set(queues)
     assert (queues["bench:any"]["concurrency"], queues["bench:any"]["seats"]) == (2, ["m.bench"])
@@ -108,7 +108,7 @@ def test_the_queues_and_what_can_be_asked_for(gateway: Gateway) -> None:
     assert (offer["queue"], offer["seats"], offer["concurrency"]) == ("bench:any", ["m.bench"], 2)
 
 
-def test_a_stage_in_quarantine_is_seen_released_and_dropped(gateway: Gateway) -> None:
+def test_a_quarantined_stage_is_listed_released_and_dropped(gateway: Gateway) -> None:
     assert gateway.get("/quarantine") == []
     job = gateway.post("/jobs", {"graph": {"root": stage("bench_die")}, "input": 1}, 202)["job"]
     [held] = wait_for(lambda: gateway.get("/quarantine"))
@@ -128,18 +128,18 @@ def test_a_stage_in_quarantine_is_seen_released_and_dropped(gateway: Gateway) ->
 @pytest.mark.parametrize(
     "body", [None, {}, {"job": "x"}, {"job": "x", "stage": True}, {"job": 1, "stage": 0}]
 )
-def test_a_wrong_word_on_a_stage_is_named(gateway: Gateway, body: Any) -> None:
+def test_an_invalid_quarantine_request_is_refused(gateway: Gateway, body: Any) -> None:
     assert gateway.post("/quarantine/drop", body, 400)["error"]["code"] == "request.invalid"
 
 
-def test_it_lives_and_can_take_work(gateway: Gateway) -> None:
+def test_health_and_readiness(gateway: Gateway) -> None:
     health = gateway.get("/health")
     assert (health["ok"], health["status"]) == (True, "ok")
     assert health["uptime"] >= 0
     assert gateway.get("/ready") == {"ready": True, "reason": "", "fix": "", "routers": 1}
 
 
-def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway: Gateway) -> None:
+def test_readiness_names_what_is_missing(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
 
     def told(code: str) -> tuple[str, str]:
@@ -165,7 +165,7 @@ def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway
     assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
 
 
-def test_without_its_server_it_lives_and_is_not_ready(place: Benches, tmp_path: Any) -> None:
+def test_without_its_server_the_gateway_is_alive_and_not_ready(place: Benches, tmp_path: Any) -> None:
     with EmbeddedServer(tmp_path / "data") as own:
         config = place.config.model_copy(update={"broker_url": type(place.config.broker_url)(own.url)})
         with serving(config) as gateway:

@@ -11,7 +11,7 @@ from tests.waiting import wait_for
 CHAT = "/v1/chat/completions"
 
 
-def test_a_stream_goes_on_to_its_end_and_the_next_request_is_refused(served: Served) -> None:
+def test_a_revoked_key_finishes_its_stream_and_is_refused_then(served: Served) -> None:
     scripts = served.grid.scripts
     client, keys = scripts.client, scripts.keys
     record, text = api_keys.create(client, keys, "ann")

@@ -18,7 +18,7 @@ CHATS = {"/v1/chat/completions": False, "/v1/messages": True}
 """Path → whether a stream is asked for, of which no event comes."""
 
 
-def test_what_has_not_ended_is_refused_in_each_apis_words_and_its_job_cancelled(
+def test_shutdown_refuses_open_requests_and_cancels_their_jobs(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = served.seen()
@@ -45,7 +45,7 @@ def test_what_has_not_ended_is_refused_in_each_apis_words_and_its_job_cancelled(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_a_stream_whose_head_is_out_goes_on_at_another_gateway_from_its_beginning(served: Served) -> None:
+def test_a_stream_cut_off_by_shutdown_is_resumed_at_another_gateway(served: Served) -> None:
     path, asked = "/v1/chat/completions", {"model": "silent", "stream": True, "messages": HELLO}
     config = served.config.model_copy(update={"drain": 0.1})
     with httpx.Client(timeout=60, trust_env=False) as client:

@@ -51,11 +51,11 @@ def request(
         ({"authorization": "gq_a"}, ""),
     ],
 )
-def test_where_a_key_stands(headers: dict[str, str], key: str) -> None:
+def test_read_key(headers: dict[str, str], key: str) -> None:
     assert read_key(request(None, **headers)) == key
 
 
-def test_whose_jobs_a_caller_may_see_and_end() -> None:
+def test_whose_jobs_a_caller_may_see_and_cancel() -> None:
     usual = Caller("ann", "k", frozenset(("submit", "read")))
     all_readers = Caller("ann", "k", frozenset(("read-all",)))
     operator = Caller("ann", "k", frozenset(("operate",)))
@@ -73,7 +73,7 @@ def test_whose_jobs_a_caller_may_see_and_end() -> None:
 SECRET = GatewayOptions(host="0.0.0.0", worker_secret=SecretStr("the grid's secret"))
 
 
-def test_workers_know_the_grids_secret() -> None:
+def test_workers_need_the_secret() -> None:
     asyncio.run(require_worker_secret(request(SECRET, x_grid_secret="the grid's secret")))
     first = request(SECRET, x_grid_secret="another")
     for number in range(BURST + 1):
@@ -88,14 +88,14 @@ def test_workers_know_the_grids_secret() -> None:
             asyncio.run(require_worker_secret(request(SECRET, x_grid_secret=told)))
 
 
-def test_wrong_keys_keep_no_worker_of_the_same_address_out() -> None:
+def test_invalid_keys_do_not_delay_workers_of_the_same_address() -> None:
     asked = request(SECRET, x_grid_secret="the grid's secret")
     for _ in range(2 * BURST):
         asked.app.state.authenticator.failed_keys.record("9.9.9.9")
     asyncio.run(require_worker_secret(asked))
 
 
-def test_without_a_secret_workers_come_from_this_machine_alone() -> None:
+def test_without_a_secret_only_local_workers_may_enrol() -> None:
     asyncio.run(require_worker_secret(request(host="127.0.0.1:8080")))
     with pytest.raises(OriginRefused):
         asyncio.run(require_worker_secret(request(host="evil.example.com")))
@@ -106,7 +106,7 @@ def test_without_a_secret_workers_come_from_this_machine_alone() -> None:
 
 
 @pytest.mark.parametrize("header", FORWARDING_HEADERS)
-def test_nor_do_they_come_through_a_proxy_on_this_machine(header: str) -> None:
+def test_without_a_secret_workers_may_not_come_through_a_proxy(header: str) -> None:
     with pytest.raises(OriginRefused, match="proxy"):
         asyncio.run(
             require_worker_secret(request(host="127.0.0.1:8080", **{header.replace("-", "_"): "203.0.113.9"}))

@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_so_many_at_once_and_then_one_each_so_often() -> None:
+def test_a_burst_then_one_attempt_at_a_time() -> None:
     clock = Clock()
     tried = FailedAttempts(clock)
     for _ in range(BURST):
@@ -33,7 +33,7 @@ def test_so_many_at_once_and_then_one_each_so_often() -> None:
         tried.record("10.0.0.1")
 
 
-def test_one_subscribers_addresses_are_one() -> None:
+def test_one_ipv6_network_is_one_address() -> None:
     tried = FailedAttempts(Clock())
     for number in range(BURST):
         tried.record(f"2001:db8:1:2::{number:x}")
@@ -41,7 +41,7 @@ def test_one_subscribers_addresses_are_one() -> None:
     assert tried.retry_after("2001:db8:1:3::1") == 0
 
 
-def test_an_ipv4_address_written_as_ipv6_is_that_alone() -> None:
+def test_an_ipv4_address_mapped_to_ipv6_is_its_own() -> None:
     tried = FailedAttempts(Clock())
     for _ in range(BURST):
         tried.record("::ffff:1.2.3.4")
@@ -49,7 +49,7 @@ def test_an_ipv4_address_written_as_ipv6_is_that_alone() -> None:
     assert tried.retry_after("::ffff:1.2.3.5") == 0
 
 
-def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_attempts, "MAX_ADDRESSES", 8)
     tried = FailedAttempts(Clock())
     for number in range(100):
@@ -71,5 +71,5 @@ def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) 
         ("", ["1.2.3.4"], ("127.0.0.1",), ""),
     ],
 )
-def test_whose_address(peer: str, forwarded: list[str], proxies: tuple[str, ...], address: str) -> None:
+def test_resolve_address(peer: str, forwarded: list[str], proxies: tuple[str, ...], address: str) -> None:
     assert resolve_address(peer, forwarded, proxies) == address

@@ -54,13 +54,13 @@ def test_each_is_cancelled_once() -> None:
     assert server.asked == {"a": 1, "b": 1}
 
 
-def test_a_server_that_is_away_is_asked_until_it_answers_and_for_one_job_at_a_time() -> None:
+def test_cancelling_is_retried_until_the_server_answers() -> None:
     server = Server(a=[AWAY] * 20)
     end(server, "a", "b")
     assert server.asked == {"a": 21, "b": 1}
 
 
-def test_a_job_that_comes_a_little_later_is_found() -> None:
+def test_a_job_admitted_a_little_later_is_cancelled() -> None:
     server = Server(a=[AWAY, NOT_THERE, AWAY, NOT_THERE])
     end(server, "a")
     assert server.asked == {"a": 5}
@@ -72,20 +72,20 @@ def test_a_job_that_never_comes_is_forgotten() -> None:
     assert server.asked == {"a": MAX_LOOKUPS, "b": 1}
 
 
-def test_one_fault_keeps_no_other_job() -> None:
+def test_an_error_with_one_job_does_not_affect_others() -> None:
     server = Server(a=[SeatNotFound("whatever")])
     end(server, "a", "b")
     assert server.asked == {"a": 1, "b": 1}
 
 
-def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_jobs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_jobs, "MAX_JOBS", 2)
     server = Server()
     end(server, "a", "b", "c")
     assert server.asked == {"b": 1, "c": 1}
 
 
-def test_once_it_is_closed_it_has_tried_once_more_and_takes_nothing() -> None:
+def test_close_tries_once_more_and_accepts_no_job() -> None:
     server = Server(a=[AWAY] * 20)
 
     async def main() -> None:

@@ -33,14 +33,14 @@ def test_a_body_within_the_bound_is_read() -> None:
     assert asyncio.run(read(BoundedBody(Sender(b"x" * 5, b"x" * 5), 10))) == 10
 
 
-def test_what_is_over_is_not_read_to_its_end() -> None:
+def test_a_body_over_the_bound_is_not_read_to_its_end() -> None:
     sender = Sender(*[b"x" * 5] * 1000)
     with pytest.raises(InputTooLarge):
         asyncio.run(read(BoundedBody(sender, 10)))
     assert sender.asked == 3
 
 
-def test_a_bound_that_is_lowered_meanwhile_holds_for_what_has_come() -> None:
+def test_a_bound_lowered_later_applies_to_bytes_already_read() -> None:
     async def lowered() -> None:
         body = BoundedBody(Sender(b"x" * 100), 1000)
         await read(body)

@@ -44,7 +44,7 @@ def test_every_error_has_a_status(cls: type[GridError]) -> None:
     assert 400 <= faults.status_of(cls("so")) < 600
 
 
-def test_every_row_of_the_table_is_an_errors() -> None:
+def test_every_status_belongs_to_an_error() -> None:
     assert faults.STATUSES.keys() <= {cls.code for cls in ERRORS}
 
 
@@ -65,7 +65,7 @@ def test_statuses(code: str, status: int) -> None:
     assert faults.status_of(cls("so")) == status
 
 
-def test_a_model_that_nobody_ever_served_is_not_found() -> None:
+def test_a_model_that_no_seat_ever_served_is_not_found() -> None:
     assert faults.status_of(NoLiveSeat("so", {"served": False})) == 404
     assert faults.status_of(NoLiveSeat("so", {"served": True})) == 503
 
@@ -75,7 +75,7 @@ def test_an_endpoints_own_refusal_keeps_its_status(told: Any, status: int) -> No
     assert faults.status_of(StageError("refused", {"status": told})) == status
 
 
-def test_where_every_seat_was_over_its_rate_it_is_told_so() -> None:
+def test_rate_limits_of_all_seats_are_a_429() -> None:
     error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2})
     assert faults.status_of(error) == 429
     assert faults.retry_after(error) == 8
@@ -84,7 +84,7 @@ def test_where_every_seat_was_over_its_rate_it_is_told_so() -> None:
 
 @pytest.mark.parametrize("cls", ERRORS)
 @pytest.mark.parametrize("after", [None, 0, 2.1, 1e12, float("nan"), True, "3"])
-def test_every_429_and_503_says_when_to_ask_again(cls: type[GridError], after: Any) -> None:
+def test_every_429_and_503_says_when_to_retry(cls: type[GridError], after: Any) -> None:
     error = cls("so", {} if after is None else {"retry_after": after})
     header = faults.headers_of(error, "r").get("retry-after")
     if faults.status_of(error) in (429, 503):
@@ -96,7 +96,7 @@ def test_every_429_and_503_says_when_to_ask_again(cls: type[GridError], after: A
         assert header is None
 
 
-def test_a_window_that_turns_says_when() -> None:
+def test_a_quota_says_when_its_window_resets() -> None:
     at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
     assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": at})) in (100, 101)
     assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == DEFAULT_RETRY_SECONDS
@@ -106,7 +106,7 @@ SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_afte
 
 
 @pytest.mark.parametrize("cls", ERRORS)
-def test_every_429_and_503_says_the_same_fields_in_every_shape(cls: type[GridError]) -> None:
+def test_every_429_and_503_has_the_same_fields_in_every_format(cls: type[GridError]) -> None:
     error = cls("So it was", {"fix": "wait"})
     if faults.status_of(error) not in (429, 503):
         return
@@ -120,20 +120,20 @@ def test_every_429_and_503_says_the_same_fields_in_every_shape(cls: type[GridErr
         assert (told["error"]["position"], told["error"]["starts_in"]) == (None, None)
 
 
-def test_what_an_admission_has_said_of_the_wait_stays() -> None:
+def test_wait_details_of_an_admission_are_kept() -> None:
     said = {"position": 7, "starts_in": {"low": 1.0, "p50": 2.0, "high": 3.0}, "retry_after": 6.5, "fix": "x"}
     told: Any = faults.grid_error(QueueFull("so", {**said, "pending": 3, "limit": 3, "needed": 1}), "r")
     assert {name: told["error"][name] for name in said} == said
 
 
-def test_where_every_seat_was_over_its_rate_that_is_the_bottleneck() -> None:
+def test_rate_limits_of_all_seats_are_the_bottleneck() -> None:
     error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2, "worker": "m.api"})
     told: Any = faults.openai_error(error, "r")
     assert told["error"]["bottleneck"] == "the rate limit of m.api"
     assert told["error"]["fix"] == "try again in 8 s"
 
 
-def test_what_fails_again_is_not_repeated_by_the_official_clients() -> None:
+def test_final_errors_tell_clients_not_to_retry() -> None:
     assert faults.headers_of(IdempotencyConflict("so"), "r")["x-should-retry"] == "false"
     assert faults.headers_of(AgentMoneyExceeded("so"), "r")["x-should-retry"] == "false"
     assert "x-should-retry" not in faults.headers_of(KeyRateExceeded("so"), "r")
@@ -144,7 +144,7 @@ FULL = GridFull(
 )
 
 
-def test_openais_shape() -> None:
+def test_openai_error() -> None:
     body: Any = faults.openai_error(FULL, "r1")
     assert body == {
         "error": {
@@ -161,7 +161,7 @@ def test_openais_shape() -> None:
     assert faults.openai_error(KeyRateExceeded("so"), "r")["error"]["type"] == "rate_limit_error"
 
 
-def test_anthropics_shape() -> None:
+def test_anthropic_error() -> None:
     body: Any = faults.anthropic_error(FULL, "r1")
     assert (body["type"], body["request_id"]) == ("error", "r1")
     assert body["error"]["type"] == "overloaded_error"
@@ -178,7 +178,7 @@ def test_anthropics_shape() -> None:
     assert types["gateway.internal"] == "api_error"
 
 
-def test_the_grids_own_shape_and_noethers_money() -> None:
+def test_grid_error_and_noethers_money_fields() -> None:
     body: Any = faults.grid_error(FULL, "r1")
     assert body["error"]["code"] == "grid.full"
     assert body["error"]["message"] == "The server is full"
@@ -188,7 +188,7 @@ def test_the_grids_own_shape_and_noethers_money() -> None:
     assert (body["remaining_cents"], body["requested_cents"]) == (25, 26)
 
 
-def test_where_an_endpoint_stands_is_logged_and_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_endpoints_address_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     error = AttemptsExhausted("so", {"endpoint": "http://10.0.0.7:8000/v1", "reason": "why"})
     request = Request({"type": "http", "path": "/jobs", "headers": [], "query_string": b"", "state": {}})
     with caplog.at_level(logging.INFO):
@@ -199,7 +199,7 @@ def test_where_an_endpoint_stands_is_logged_and_told_to_nobody(caplog: pytest.Lo
     assert [record.gridq["endpoint"] for record in caplog.records] == ["http://10.0.0.7:8000/v1"]
 
 
-def test_what_no_waiting_helps_says_no_time_to_wait() -> None:
+def test_no_retry_after_if_waiting_does_not_help() -> None:
     for error, status in (
         (JobBudgetExceeded("so", {"limit": 1, "needed": 2}), 402),
         (QueueFull("so", {"pending": 0, "limit": 2, "needed": 3}), 400),
@@ -213,7 +213,7 @@ def test_what_no_waiting_helps_says_no_time_to_wait() -> None:
     assert faults.status_of(QueueFull("so", {"pending": 3, "limit": 3, "needed": 3})) == 429
 
 
-def test_where_the_server_stands_is_told_to_nobody() -> None:
+def test_the_servers_address_is_not_disclosed() -> None:
     error = BrokerUnreachable(
         "Nothing answers at redis://10.1.2.3:6379", {"reason": "10.1.2.3", "fix": "start it"}
     )
@@ -226,14 +226,14 @@ def test_where_the_server_stands_is_told_to_nobody() -> None:
 @pytest.mark.parametrize(
     "details", [{"a": float("nan")}, {"a": {1, 2}}, {"reason": "x" * 10_000_000}, {1: 2}]
 )
-def test_whatever_an_error_says_it_is_json_and_not_too_long(details: Any) -> None:
+def test_any_error_is_json_of_bounded_length(details: Any) -> None:
     for path in ("/v1/messages", "/v1/models", "/jobs"):
         text = json.dumps(faults.format_error(path, StageError("so", details), "r1"), allow_nan=False)
         assert len(text) < 200_000
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "é", "a\n", "-a", "<script>"])
-def test_an_id_that_is_none_is_replaced(given: str) -> None:
+def test_an_invalid_request_id_is_replaced(given: str) -> None:
     made = faults.new_request_id(given)
     assert made != given
     assert faults.new_request_id(made) == made
@@ -291,7 +291,7 @@ def code_of(path: str, body: Any) -> Any:
         ("GET", "/typed?limit=x", 400, "request.invalid"),
     ],
 )
-def test_whatever_is_wrong_has_the_shape_of_the_paths_api(
+def test_every_error_has_the_format_of_its_path(
     client: TestClient, prefix: str, method: str, path: str, status: int, code: str
 ) -> None:
     answer = client.request(method, prefix + path, headers={"x-request-id": "mine-1"})
@@ -304,7 +304,7 @@ def test_whatever_is_wrong_has_the_shape_of_the_paths_api(
         assert answer.headers["allow"] == "GET"
 
 
-def test_a_fault_of_the_gateway_is_logged_with_the_requests_id_and_told_without_its_cause(
+def test_an_unexpected_error_is_logged_with_the_request_id_and_not_disclosed(
     client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "gridq.gateway.http.errors"):

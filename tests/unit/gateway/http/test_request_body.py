@@ -33,7 +33,7 @@ def refused(raw: bytes, depth: int = 20) -> GridError:
 
 
 @pytest.mark.parametrize("text", VALUES)
-def test_what_is_json_is_read_as_python_reads_it(text: str) -> None:
+def test_valid_json_is_read_as_python_reads_it(text: str) -> None:
     raw = ('{"x":' + text + ',"y":1}').encode()
     # `repr` tells 1 from 1.0, 0.0 from -0.0, and one order of keys from another.
     assert repr(parse_body(raw, 20)) == repr(json.loads(raw))
@@ -41,7 +41,7 @@ def test_what_is_json_is_read_as_python_reads_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_VALUES)
-def test_what_is_no_json_is_refused_with_a_reason_and_a_place(text: str) -> None:
+def test_invalid_json_is_refused_with_reason_and_place(text: str) -> None:
     error = refused(('{"x":' + text + "}").encode())
     assert isinstance(error, InvalidJson)
     assert error.path == "body"
@@ -50,17 +50,17 @@ def test_what_is_no_json_is_refused_with_a_reason_and_a_place(text: str) -> None
         assert "line 1 column" in error.details["reason"] or "char" in error.details["reason"]
 
 
-def test_a_number_of_too_many_digits_is_told_without_pythons_advice() -> None:
+def test_a_number_with_too_many_digits_has_its_own_reason() -> None:
     assert refused(b'{"x":' + b"9" * 4301 + b"}").details["reason"] == "a number has more than 4300 digits"
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"null", b'"x"', b"1"])
-def test_what_is_no_object(raw: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(raw: bytes) -> None:
     assert refused(raw).expected == "a JSON object"
 
 
 @pytest.mark.parametrize("raw", [b'{"x":"\xff"}', b'{"x":"\xed\xa0\x80"}', '{"x":1}'.encode("utf-16")])
-def test_what_is_no_utf_8(raw: bytes) -> None:
+def test_a_body_that_is_not_utf_8_is_refused(raw: bytes) -> None:
     assert "at byte" in str(refused(raw).reason)
 
 
@@ -101,7 +101,7 @@ def test_too_many_keys() -> None:
     assert isinstance(refused(b'{"x":["' + b'","' * 2 * MAX_VALUES + b'"]}'), InputTooLarge)
 
 
-def test_it_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_values_are_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(raw: bytes) -> Any:
         raise AssertionError("decoded")
 

@@ -13,7 +13,7 @@ def account(name: str, spent: int, limit: int | None = None, what: str = "money"
     )
 
 
-def test_a_few_agents_are_told_apart_and_all_that_are_no_agents() -> None:
+def test_few_agents_and_other_accounts_are_kept_separate() -> None:
     accounts = [account(f"a{number}", number) for number in range(MAX_AGENTS)]
     accounts += [
         Account("owner", f"o{number}", "tokens a day", 9, 1, resource="tokens")
@@ -22,7 +22,7 @@ def test_a_few_agents_are_told_apart_and_all_that_are_no_agents() -> None:
     assert sorted(group_agents(accounts), key=str) == sorted(accounts, key=str)
 
 
-def test_of_many_agents_those_nearest_to_a_limit_are_and_the_others_are_one() -> None:
+def test_many_agents_are_summed_up_except_those_nearest_to_a_limit() -> None:
     strangers = [
         account(f"s{number}", 100 + number, what=what)
         for number in range(MAX_AGENTS + 10)

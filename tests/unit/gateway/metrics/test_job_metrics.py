@@ -51,9 +51,7 @@ def metrics(ended: EndedJobs) -> JobMetrics:
     return made
 
 
-def test_what_ended_before_it_began_is_not_counted_and_all_else_once(
-    ended: EndedJobs, metrics: JobMetrics
-) -> None:
+def test_jobs_that_ended_since_the_start_are_counted_once(ended: EndedJobs, metrics: JobMetrics) -> None:
     assert (metrics.submitted, sum(metrics.ended.values())) == (0, 0)
     ended.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
     ended.add("b", state="failed", agent="bob")
@@ -68,7 +66,7 @@ def test_what_ended_before_it_began_is_not_counted_and_all_else_once(
     assert metrics.runs["llm:any"].sum == 2.0
 
 
-def test_several_of_one_millisecond_are_all_counted(ended: EndedJobs, metrics: JobMetrics) -> None:
+def test_jobs_that_end_in_one_millisecond_are_all_counted(ended: EndedJobs, metrics: JobMetrics) -> None:
     now = now_ms(ended.client)
     ended.add("m", at=now)
     metrics.update(ended.client, ended.keys)
@@ -79,7 +77,7 @@ def test_several_of_one_millisecond_are_all_counted(ended: EndedJobs, metrics: J
     assert metrics.ended == {"done": 4}
 
 
-def test_what_is_submitted_now_is_counted_the_next_time_not_twice(
+def test_jobs_of_the_current_millisecond_are_counted_at_the_next_update(
     ended: EndedJobs, metrics: JobMetrics
 ) -> None:
     for number in range(20):
@@ -92,7 +90,7 @@ def test_what_is_submitted_now_is_counted_the_next_time_not_twice(
     assert metrics.submitted == 20
 
 
-def test_one_look_is_bounded_and_the_next_goes_on(
+def test_an_update_is_bounded_and_the_next_continues(
     ended: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAGE_JOBS", 2)
@@ -107,7 +105,7 @@ def test_one_look_is_bounded_and_the_next_goes_on(
     assert metrics.ended == {"done": 7}
 
 
-def test_agents_that_are_made_up_do_not_make_it_grow(
+def test_the_number_of_agents_is_bounded(
     ended: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_AGENTS", 2)
@@ -120,7 +118,7 @@ def test_agents_that_are_made_up_do_not_make_it_grow(
     assert metrics.micro_dollars == 6
 
 
-def test_a_distribution_counts_up_to_each_bound() -> None:
+def test_a_histogram_counts_up_to_each_bound() -> None:
     found = Histogram()
     for seconds in (0.0, 0.005, 0.006, 2000.0):
         found.observe(seconds)

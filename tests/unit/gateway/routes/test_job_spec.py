@@ -19,7 +19,7 @@ def spec(**body: Any) -> JobSpec:
     return read_spec(json.dumps({"graph": {}, **body}).encode(), depth=20)
 
 
-def test_every_option_of_a_job_may_stand_in_the_body() -> None:
+def test_the_body_may_set_every_job_option() -> None:
     said: dict[str, Any] = {
         "agent": "ann", "name": "n", "priority": "batch", "deadline": 5, "queue_timeout": 2.5,
         "budget_cents": 0, "wait_for_seat": True, "session": "s", "stream": True, "idempotency_key": "k",
@@ -31,7 +31,7 @@ def test_every_option_of_a_job_may_stand_in_the_body() -> None:
         assert getattr(about, name) == (tuple(value) if isinstance(value, list) else value), name
 
 
-def test_what_the_body_does_not_say_stays_as_it_was() -> None:
+def test_options_missing_in_the_body_keep_their_value() -> None:
     base = JobOptions(agent="bob", priority="batch", deadline=9)
     about = spec(name="n", deadline_secs=3).options(base)
     assert (about.agent, about.priority, about.deadline, about.name) == ("bob", "batch", 3, "n")
@@ -39,7 +39,7 @@ def test_what_the_body_does_not_say_stays_as_it_was() -> None:
     assert spec(stream="end").options(base).stream == "end"
 
 
-def test_the_two_names_of_one_thing_may_say_the_same() -> None:
+def test_both_names_of_an_option_may_have_the_same_value() -> None:
     assert spec(queue_timeout=3, queue_timeout_secs=3).options(JobOptions()).queue_timeout == 3
 
 
@@ -47,7 +47,7 @@ def test_the_two_names_of_one_thing_may_say_the_same() -> None:
     "body",
     [{"key": "gq_1"}, {"deadline": True}, {"avoid": "a"}, {"wait_for_seat": 1}, {"budget_cents": 1e300}],
 )
-def test_what_is_no_option_is_named(body: dict[str, Any]) -> None:
+def test_an_unknown_option_is_named(body: dict[str, Any]) -> None:
     with pytest.raises(GridError) as caught:
         spec(**body)
     assert caught.value.path is not None
@@ -55,7 +55,7 @@ def test_what_is_no_option_is_named(body: dict[str, Any]) -> None:
     assert "gq_1" not in str(caught.value)
 
 
-def test_money_and_times_as_seed_clients_read_them() -> None:
+def test_money_and_times_for_noether_clients() -> None:
     assert [to_cents(micro) for micro in (0, 1, 10_000, 10_001)] == [0, 1, 1, 2]
     assert format_time(1.5) == "1970-01-01T00:00:01.500Z"
     assert format_time(None) is None
@@ -73,7 +73,7 @@ def test_money_and_times_as_seed_clients_read_them() -> None:
         (JobState.EXPIRED, None, "abandoned"),
     ],
 )
-def test_a_state_in_seed_clients_words(state: JobState, stage: StageView | None, told: str) -> None:
+def test_status_for_noether_clients(state: JobState, stage: StageView | None, told: str) -> None:
     view = JobView("j", state, stages=[stage] if stage else [])
     status = job_status(view, "", 7)
     assert (status["status"], status["spent_cents"]) == (told, 1)

@@ -84,7 +84,9 @@ def orphaned_jobs(client: Any) -> Callable[[], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("made", [admission_wait, pipe, relay, orphaned_jobs])
-def test_a_close_ends_what_swallows_cancels(made: Callable[[Any], Callable[[], Awaitable[None]]]) -> None:
+def test_close_ends_tasks_that_swallow_cancellations(
+    made: Callable[[Any], Callable[[], Awaitable[None]]],
+) -> None:
     async def main() -> None:
         client = Deaf()
         close = made(client)
@@ -95,7 +97,7 @@ def test_a_close_ends_what_swallows_cancels(made: Callable[[Any], Callable[[], A
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_what_has_ended_is_left_alone() -> None:
+def test_an_ended_task_is_not_cancelled() -> None:
     async def main() -> None:
         async def fail() -> None:
             raise ValueError

@@ -27,7 +27,7 @@ def on_a_loop(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_each_of_many_gets_its_own_replies(grid_env: GridEnv) -> None:
+def test_each_caller_gets_its_own_replies(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
         async def execute(number: int) -> list[Any]:
             return await pipe.execute(*[("ECHO", f"{number} {part}") for part in range(number % 3 + 1)])
@@ -41,7 +41,7 @@ def test_each_of_many_gets_its_own_replies(grid_env: GridEnv) -> None:
     on_a_loop(grid_env.url, act)
 
 
-def test_what_is_refused_is_raised_to_who_asked_it_alone(grid_env: GridEnv) -> None:
+def test_a_refused_command_fails_only_for_its_caller(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
         good = asyncio.ensure_future(pipe.execute(("ECHO", "a")))
         bad = asyncio.ensure_future(pipe.execute(("ECHO", "b"), ("EVALSHA", "0" * 40, 0), ("ECHO", "c")))
@@ -53,7 +53,7 @@ def test_what_is_refused_is_raised_to_who_asked_it_alone(grid_env: GridEnv) -> N
     on_a_loop(grid_env.url, act)
 
 
-def test_a_caller_that_goes_away_moves_nobodys_reply(grid_env: GridEnv) -> None:
+def test_a_cancelled_caller_does_not_shift_replies(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
         asking = [asyncio.ensure_future(pipe.execute(("ECHO", str(number)))) for number in range(50)]
         await asyncio.sleep(0)
@@ -67,7 +67,7 @@ def test_a_caller_that_goes_away_moves_nobodys_reply(grid_env: GridEnv) -> None:
     on_a_loop(grid_env.url, act)
 
 
-def test_who_waits_on_a_lost_connection_hears_it_and_the_next_has_a_new_one(grid_env: GridEnv) -> None:
+def test_a_lost_connection_fails_pending_callers_and_reconnects(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
         number = (await pipe.execute(("CLIENT", "ID")))[0]
         waiting = asyncio.ensure_future(pipe.execute(("BLPOP", f"{grid_env.prefix}none", 30)))
@@ -83,7 +83,7 @@ def test_who_waits_on_a_lost_connection_hears_it_and_the_next_has_a_new_one(grid
     on_a_loop(grid_env.url, act)
 
 
-def test_a_server_that_is_away_is_told_at_once() -> None:
+def test_an_unreachable_server_fails_at_once() -> None:
     async def act(pipe: Pipe) -> None:
         for _ in range(3):
             with pytest.raises(ConnectionError):
@@ -94,7 +94,7 @@ def test_a_server_that_is_away_is_told_at_once() -> None:
     on_a_loop(url, act)
 
 
-def test_a_closed_pipe_takes_nothing(grid_env: GridEnv) -> None:
+def test_a_closed_pipe_refuses_commands(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
         await pipe.execute(("PING",))
         waiting = asyncio.ensure_future(pipe.execute(("BLPOP", f"{grid_env.prefix}none", 30)))

@@ -80,7 +80,7 @@ def pieces(entries: list[Entry]) -> list[str]:
     return [entry.piece.decode() for entry in entries if entry.piece is not None]
 
 
-def test_what_is_there_and_what_comes_then_the_end(grid_env: GridEnv) -> None:
+def test_a_follower_gets_past_and_new_pieces_then_the_end(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         await made.write("j1", "1", "2")
         with made.relay.follow("j1") as follower:
@@ -100,7 +100,7 @@ def test_what_is_there_and_what_comes_then_the_end(grid_env: GridEnv) -> None:
     on_a_loop(grid_env, act)
 
 
-def test_a_new_follower_need_not_wait_for_the_read_that_blocks(
+def test_a_new_follower_interrupts_a_blocking_read(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gridq.gateway.streaming.relay.BLOCK_MS", 9000)
@@ -118,7 +118,7 @@ def test_a_new_follower_need_not_wait_for_the_read_that_blocks(
     on_a_loop(grid_env, act)
 
 
-def test_hundreds_are_followed_at_once_each_its_own(grid_env: GridEnv) -> None:
+def test_hundreds_of_jobs_are_followed_at_once(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         jobs = [f"j{number}" for number in range(300)]
         followers = {job: made.relay.follow(job, fresh=True) for job in jobs}
@@ -136,7 +136,7 @@ def test_hundreds_are_followed_at_once_each_its_own(grid_env: GridEnv) -> None:
     on_a_loop(grid_env, act)
 
 
-def test_a_reader_that_does_not_read_keeps_a_bounded_buffer_and_loses_nothing(grid_env: GridEnv) -> None:
+def test_a_slow_reader_has_a_bounded_buffer_and_loses_nothing(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         with made.relay.follow("j1", fresh=True) as slow, made.relay.follow("j2", fresh=True) as quick:
             for start in range(0, 5000, 500):
@@ -151,7 +151,7 @@ def test_a_reader_that_does_not_read_keeps_a_bounded_buffer_and_loses_nothing(gr
     on_a_loop(grid_env, act, buffer=64)
 
 
-def test_pieces_of_many_bytes_fill_a_buffer_too(grid_env: GridEnv) -> None:
+def test_large_pieces_fill_a_buffer(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         long = '"' + "x" * 100_000 + '"'
         with made.relay.follow("j1", fresh=True) as slow:
@@ -165,7 +165,7 @@ def test_pieces_of_many_bytes_fill_a_buffer_too(grid_env: GridEnv) -> None:
     on_a_loop(grid_env, act)
 
 
-def test_two_readers_of_one_job_each_from_its_own_place(grid_env: GridEnv) -> None:
+def test_two_readers_of_one_job_start_at_different_entries(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         await made.write("j1", *"123456789")
         with made.relay.follow("j1") as first:
@@ -179,7 +179,7 @@ def test_two_readers_of_one_job_each_from_its_own_place(grid_env: GridEnv) -> No
     on_a_loop(grid_env, act)
 
 
-def test_a_reader_from_before_what_was_trimmed_is_told(grid_env: GridEnv) -> None:
+def test_reading_from_before_trimmed_entries_fails(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         await made.write("j1", *"123456789")
         with made.relay.follow("j1") as whole:
@@ -196,7 +196,7 @@ def test_a_reader_from_before_what_was_trimmed_is_told(grid_env: GridEnv) -> Non
     on_a_loop(grid_env, act)
 
 
-def test_a_slow_reader_that_falls_behind_the_streams_bound_is_told(grid_env: GridEnv) -> None:
+def test_a_reader_that_falls_behind_the_stream_limit_fails(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         with made.relay.follow("j1", fresh=True) as slow:
             for start in range(0, 1000, 100):
@@ -213,7 +213,7 @@ def test_a_slow_reader_that_falls_behind_the_streams_bound_is_told(grid_env: Gri
     on_a_loop(grid_env, act, buffer=16)
 
 
-def test_a_job_without_a_stream_tells_its_end(grid_env: GridEnv) -> None:
+def test_a_job_without_a_stream_reports_its_end(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         await made.client.hset(made.keys("job", "j1"), "agent", "ann")
         await made.client.expire(made.keys("job", "j1"), 600)
@@ -225,7 +225,7 @@ def test_a_job_without_a_stream_tells_its_end(grid_env: GridEnv) -> None:
     on_a_loop(grid_env, act)
 
 
-def test_a_job_that_is_not_there_is_not_waited_for(grid_env: GridEnv) -> None:
+def test_following_an_unknown_job_fails(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         with made.relay.follow("gone") as follower, pytest.raises(JobNotFound):
             await follower.next()
@@ -233,7 +233,7 @@ def test_a_job_that_is_not_there_is_not_waited_for(grid_env: GridEnv) -> None:
     on_a_loop(grid_env, act)
 
 
-def test_a_job_that_is_about_to_be_submitted_is_not_looked_for_before(
+def test_a_job_about_to_be_submitted_is_not_checked_before(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gridq.gateway.streaming.relay.CHECK_SECONDS", 0.02)

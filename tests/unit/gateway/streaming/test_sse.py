@@ -17,6 +17,6 @@ from gridq.gateway.streaming import sse
         (b'{"a":1,"type":"x\\nevent: y"}', b"message"),
     ],
 )
-def test_an_anthropic_frame_is_named_by_its_type_and_by_nothing_else(piece: bytes, event: bytes) -> None:
+def test_an_anthropic_frame_has_its_type_as_event_name(piece: bytes, event: bytes) -> None:
     frame = sse.anthropic_frame("j/1-0", piece)
     assert frame == b"id: j/1-0\nevent: " + event + b"\ndata: " + piece + b"\n\n"
