@@ -52,12 +52,12 @@ class KeyLimiter:
         )
         if outcome == "rate":
             raise KeyRateExceeded(
-                f"The key {key.id} may make {limits.rpm} requests a minute and has made them",
+                f"The key {key.id} has reached its limit of {limits.rpm} requests a minute",
                 _limit_details(key, "rpm", limits.rpm, wait_ms / 1000),
             )
         if outcome == "parallel":
             raise KeyBusy(
-                f"The key {key.id} may have {limits.parallel} requests open and has them",
+                f"The key {key.id} has reached its limit of {limits.parallel} open requests",
                 _limit_details(key, "parallel", limits.parallel, 1.0, "wait until one of them ends"),
             )
         if limits.parallel is None:

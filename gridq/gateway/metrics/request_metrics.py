@@ -17,6 +17,7 @@ NO_ROUTE = "(none)"
 KNOWN_METHODS = frozenset(("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"))
 
 EVENT_STREAM = b"text/event-stream"
+CONTENT_TYPE = b"content-type"
 
 
 class RequestMetrics:
@@ -67,9 +68,6 @@ class RequestMetricsMiddleware:
             request_metrics.requests[method, route, status] += 1
             if route != NO_ROUTE and head:
                 request_metrics.seconds[route].observe((head if streams else time.monotonic()) - began)
-
-
-CONTENT_TYPE = b"content-type"
 
 
 def install(app: FastAPI) -> None:
