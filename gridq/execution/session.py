@@ -141,7 +141,7 @@ class Session:
             record_ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
             limits=self.terms.limits,
-            requests_per_minute=self.terms.per_minute,
+            requests_per_minute=self.terms.requests_per_minute,
             draining=self.draining or self.unavailable is not None,
             lent_to=self.terms.lends_to,
             owner=self.terms.owner,

@@ -16,28 +16,28 @@ Jobs:
 | `summary:<job>` | hash: name, agent, times and state of an ended job | the result expires |
 | `result:<job>` | list of one: the final state and the answer or error | the result's TTL (default 1 h) |
 | `idempotency:<agent>:<digest>` | the job of an idempotency key, and its body's digest | the result expires |
-| `closed_lease:<lease>` | a lease that ended without an output: its seat, what was charged, agent, queue | the job's keys expire, at least 1 h |
+| `closed_lease:<lease>` | a lease without an output: its seat, charge, agent, queue | the job's keys expire |
 
 Queues (`<class>` is a priority, a cost and the excluded seats; store/lua/lib/pending.lua):
 
 | key | holds | lives until |
 |---|---|---|
-| `classes:<queue>` | hash: class → how many stages wait in it | it is empty, at most the longest deadline + 1 h |
+| `classes:<queue>` | hash: class → how many stages wait in it | it is empty (†) |
 | `ready:<queue>:<class>` | sorted set: agents with waiting stages, by virtual time | the same |
 | `waiting:<queue>:<class>:<agent>` | sorted set: waiting stages, by the time they became ready | the same |
 | `parked:<agent>` | set: queues and classes where stages of an agent over its limits wait | the same |
 | `chained` | sorted set: waiting stages with fall-backs, by the time of their last check | the same |
 | `virtual_time:<kind>` | hash: virtual time of each agent, for fair sharing | the same |
 | `sessions:<agent>` | hash: session → the seat that served it last | 10 min after its last use |
-| `rank:<queue>` | sorted set: seats by preference; `*` is the rank of new seats | 1 min after the last ranking |
+| `rank:<queue>` | sorted set: seats by preference; `*`: new seats | 1 min after the last ranking |
 
 Seats and workers:
 
 | key | holds | lives until |
 |---|---|---|
-| `seat:<seat>` | hash: the seat's record (gridq/store/record_fields.py) | 40 days after the seat was live (routers: 1 h) |
-| `slots:<seat>` | hash: slot → the lease that occupies it | it is empty, at most the longest deadline + 1 h |
-| `claim_times:<seat>` | list: the times of the seat's last claims, for its limit of requests a minute | 2 min |
+| `seat:<seat>` | hash: the seat's record | 40 days after the seat was live (routers: 1 h) |
+| `slots:<seat>` | hash: slot → the lease that occupies it | it is empty (†) |
+| `claim_times:<seat>` | list: the times of the seat's last claims | 2 min |
 | `drain:<seat>` | the time since which an operator drains the seat | 40 days after the seat was live |
 | `advertisement:<seat>` | what the seat's worker says about itself | 3 heartbeats |
 | `worker:<id>` | what a worker that is reached over HTTP said when it enrolled | 3 of its heartbeats |
@@ -50,10 +50,10 @@ Limits:
 
 | key | holds | lives until |
 |---|---|---|
-| `spent:<start>` | hash: what agents and teams used in the month that began at `<start>` | the month's end + 2 days |
+| `spent:<start>` | hash: what agents and teams used in the month from `<start>` | the month's end + 2 days |
 | `ledger` | stream: everything that was charged, counted or reset | GRIDQ_LEDGER_DAYS after the last sweep |
 | `request_times:<key>` | sorted set: requests of a limited API key, by time | 1 min |
-| `open_requests:<key>` | sorted set: its open requests, by the time their place lapses | 30 s after the last renewal |
+| `open_requests:<key>` | sorted set: open requests, by the time they lapse | 30 s after the last renewal |
 
 The grid:
 
@@ -65,6 +65,8 @@ The grid:
 | `unreported_losses` | list: attempts that a seat lost when it left, for the next sweep to report | 1 min |
 | `last_sweep` | the time of the last sweep | the longest deadline + 1 h |
 | `attempts_lost` | hash: `count` of all lost attempts | the longest deadline + 1 h |
+
+(†) At most the longest deadline + 1 h. The fields of jobs' and seats' records: gridq/store/record_fields.py.
 
 `PERMANENT` lists the keys without a TTL. There are few: one for the whole grid, or one for each capability.
 They empty themselves, except `wake_ups`, `wake_up_number`, `calendar`, `schema` and what the operator sets
@@ -101,11 +103,11 @@ PERMANENT = (
     "wake_ups",  # hash: the message templates
     "wake_up_number",  # counter: makes the ids of wake-ups
 )
-"""Own keys without a TTL, as glob patterns after `<prefix>.`."""
+"""gridq's keys without a TTL, as glob patterns after `<prefix>.`."""
 
 CELERY_PERMANENT = ("_kombu.binding*",)
-"""Keys without a TTL that kombu keeps, as glob patterns after `<prefix>`: its tables of bindings, for remote
-control and events alone, and their deadlines; a handful in all.
+"""Keys without a TTL that kombu keeps, as glob patterns after `<prefix>`: a few tables of bindings for remote
+control and events.
 """
 
 

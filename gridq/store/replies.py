@@ -11,8 +11,8 @@ Stream = Literal[False, True, "end"]
 """The content of a job's stream: nothing, the pieces of its answers and its end, or only its end."""
 
 NoClaim = Literal["none", "full", "gone", "draining", "limited", "again"]
-"""Why a slot gets no stage: none waits for it; all slots are busy; the server does not know the incarnation as
-live; the seat drains; its requests of the minute are used up; or more had to be searched than one call may.
+"""Why a slot gets no stage: none waits for it; all slots are busy; the incarnation is not live; the seat
+drains; its requests of the minute are used up; or more had to be searched than one call may.
 """
 
 Ended = Literal["", "plain", "celery"]
@@ -76,13 +76,13 @@ class Completion(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The reply of `enter`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms until it may pass."""
+    """The reply of `enter`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms to wait."""
 
     outcome: str
     wait_ms: int = 0
 
 
-# -- admission -------------------------------------------------------------------------------------------------
+# -- admission -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _read_quota(details: list[str]) -> QuotaReached:
     return QuotaReached(what, name, int(used), int(reserved), int(limit), int(needed), end, window)
 
 
-# -- claims ----------------------------------------------------------------------------------------------------
+# -- claims --------------------------------------------------------------------------------------------------
 
 
 def read_claim(reply: Sequence[Any]) -> Claim | str:
@@ -252,7 +252,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
     )
 
 
-# -- the sweep -------------------------------------------------------------------------------------------------
+# -- the sweep -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ class Swept(NamedTuple):
 
 
 SWEPT = ("grace", "died", "seats", "due", "expired", "woken", "readmitted")
-"""The sorts of items that a sweep counts: holders that got more time, leases that lapsed, seats that are gone,
+"""The sorts of items that a sweep counts: holders that got more time, lapsed leases, seats that are gone,
 delays that are over, jobs that expired, wake-ups of routers, stages whose excluded seats were let in again.
 """
 

@@ -1,11 +1,10 @@
-"""Which form the data on the server have, and what the scripts' refusals mean.
+"""The schema of the data on the server, and the errors of the scripts that refuse to begin.
 
-Programs of two versions of gridq may meet on one server while it is upgraded. As long as their SCHEMA is the
-same they work side by side; else the scripts that begin something (enqueue, admit, stop, register, adopt,
-sweep, limit, quarantine) refuse the one whose number is not the data's. Those that go on with what was begun
-(claim, renew, emit, complete, keep, fail, leave, rank) do not ask: the number rises only where no seat is
-live and no job runs or waits, so there is no lease and no incarnation of before that they could be called
-for.
+During an upgrade, programs of two versions of gridq may meet on one server. If their SCHEMA is the same, they
+work side by side. Otherwise the scripts that begin something (enqueue, admit, stop, register, adopt, sweep,
+limit, quarantine) refuse the program whose number is not the data's. Scripts that go on with what was begun
+(claim, renew, emit, complete, keep, fail, leave, rank) do not check: the number rises only while no seat is
+live and no job runs or waits, so no earlier lease or incarnation is left that they could be called for.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from gridq.errors import GridError, SchemaMismatch
 from gridq.store.capacity import full
 
 SCHEMA = 5
-"""The form of the data that this version's scripts read and write.
+"""The schema that this version's scripts read and write.
 
-Raise it where a script of this version could misread what one of the version before wrote, or the other way
-round: a field's or a reply's form, the grammar of a key, of a lease or of a class. A new key or field that
-the older may overlook does not need it. What outlives a job must still be read: `result:`, `summary:` and `rows:`
-of jobs that have ended, `keys`, `limits`, `calendar`, the records of seats.
+Raise it if a script of this version could misread what the version before wrote, or the other way round: the
+form of a field or a reply, the grammar of a key, a lease or a class. A new key or field that the older
+version may ignore does not need it. What outlives a job must still be read: `result:`, `summary:` and
+`rows:` of ended jobs, `api_keys`, `limits`, `calendar`, the records of seats.
 """
 
-PATIENCE = 2.0
-"""Seconds beyond a lease that a starting program gives dead seats of the version before."""
+WAIT_SECONDS = 2.0
+"""Seconds beyond a lease for which a starting program waits for dead seats of the version before."""
 
 
-def refusal(exc: ResponseError) -> GridError | None:
-    """The error that a script's refusal stands for; None where it is no refusal but a fault."""
+def parse_refusal(exc: ResponseError) -> GridError | None:
+    """Return the error that a script's refusal stands for, None if it is another fault."""
     word, _, about = str(exc).partition(" ")
     if word == "FULL":
         return full(about)
@@ -46,24 +45,24 @@ def refusal(exc: ResponseError) -> GridError | None:
     else:
         fix = "end the older routers and workers, then start this one"
     return SchemaMismatch(
-        f"The grid's data have schema {grid or 'none'}, this gridq has {SCHEMA}",
+        f"The grid's data have schema {grid or 'none'}, but this version of gridq has schema {SCHEMA}",
         {"grid": grid, "program": SCHEMA, "seats": seats, "jobs": jobs, "expected": "the same", "fix": fix},
     )
 
 
-def adopt(ask: Callable[[], object], lease_ms: int, renew_ms: int) -> None:
-    """Start on a grid of this schema, or make it one where nothing lives there.
+def adopt(call: Callable[[], object], lease_ms: int, renew_ms: int) -> None:
+    """Start on a grid of this schema, or give it this schema if nothing lives there.
 
-    `ask` calls the script. Seats that were killed are waited for until they are known to be dead.
-    SchemaMismatch: programs of another version are at work, or their jobs wait.
+    `call` runs the script. Seats that were killed are waited for until they are known to be dead. Raises
+    SchemaMismatch if programs of another version work here, or their jobs wait.
     """
-    until = time.monotonic() + lease_ms / 1000 + PATIENCE
+    until = time.monotonic() + lease_ms / 1000 + WAIT_SECONDS
     while True:
         try:
-            ask()
+            call()
             return
         except SchemaMismatch as exc:
-            there = exc.details
-            if there["grid"] > SCHEMA or there["jobs"] or time.monotonic() > until:
+            found = exc.details
+            if found["grid"] > SCHEMA or found["jobs"] or time.monotonic() > until:
                 raise
         time.sleep((lease_ms - renew_ms) / 4000)

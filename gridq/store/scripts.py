@@ -142,7 +142,7 @@ class Scripts:
             except NoScriptError:
                 return self.client.eval(self.sources[script], 0, *words)
         except ResponseError as exc:
-            error = schema.refusal(exc)
+            error = schema.parse_refusal(exc)
             if error is None:
                 raise
             raise error from None
@@ -151,7 +151,7 @@ class Scripts:
         """Run a script with its arguments by name."""
         return self.run(script, *order_arguments(script, arguments))
 
-    # -- jobs --------------------------------------------------------------------------------------------------
+    # -- jobs ------------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
         """Start a program of the grid. Raises SchemaMismatch if programs of another version work here."""
@@ -186,7 +186,7 @@ class Scripts:
         ).decode()
         return word
 
-    # -- seats -------------------------------------------------------------------------------------------------
+    # -- seats -----------------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -242,7 +242,7 @@ class Scripts:
     def leave(self, seat: str, incarnation: str, how: str) -> bool:
         """Take the seat out of service. Returns False if this incarnation is not the live one.
 
-        `how` is `drain` (take nothing more), `go` (no longer live, its open leases are lost at once) or `died`
+        `how` is `drain` (take nothing more), `go` (no longer live, its leases are lost at once) or `died`
         (the same, and a stage that ran there alone counts as what killed the process).
         """
         return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how))
@@ -275,7 +275,7 @@ class Scripts:
         """Rank the seats of a queue for `ttl_ms`; 0 is the best rank."""
         self.call("rank", queue=queue, ttl_ms=ttl_ms, ranks=_flatten(ranks))
 
-    # -- attempts ----------------------------------------------------------------------------------------------
+    # -- attempts --------------------------------------------------------------------------------------------
 
     def claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Claim | str:
         """Claim the best waiting stage for a slot. Returns the reason (`NoClaim`) if there is none."""
@@ -387,7 +387,7 @@ class Scripts:
             self.call("sweep", limit=limit, answers=limit if answers is None else answers)
         )
 
-    # -- limits ------------------------------------------------------------------------------------------------
+    # -- limits ----------------------------------------------------------------------------------------------
 
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force instead of those before; an empty digest lifts them all."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.store.library import FILES, assemble, find_definitions, read_lua
-from gridq.store.scripts import NAMES, build_constants, build_source
+from gridq.store import scripts
+from gridq.store.library import FILES, assemble, find_definitions, parse_arguments, read_lua
+from gridq.store.scripts import NAMES, NewJob, build_constants, build_source, order_arguments
 
 DEFINED = set(re.findall(r"^local function (\w+)", "".join(read_lua(f"lib/{file}") for file in FILES), re.M))
 
@@ -49,3 +52,47 @@ def test_every_definition_is_used_by_a_script() -> None:
 
 def test_a_name_in_a_text_or_a_comment_or_a_field_is_no_use_of_it() -> None:
     assert find_definitions("-- end_job(job)\nlocal s = 'end_job(x)'; s.end_job(1)") == ""
+
+
+def called_with() -> dict[str, list[set[str]]]:
+    """The names of the arguments of each `self.call("<script>", …)` in gridq/store/scripts.py."""
+    found: dict[str, list[set[str]]] = {}
+    for node in ast.walk(ast.parse(Path(str(scripts.__file__)).read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "call":
+            (script,) = node.args
+            assert isinstance(script, ast.Constant)
+            found.setdefault(str(script.value), []).append({str(word.arg) for word in node.keywords})
+    return found
+
+
+def test_each_script_is_called_with_the_arguments_that_it_declares() -> None:
+    calls = called_with()
+    assert {*calls, "admit", "complete"} == set(NAMES)
+    for name, given in calls.items():
+        declared = parse_arguments(read_lua(name))
+        for names in given:
+            assert names == {*declared.names, *([declared.rest] if declared.rest else [])}, name
+    admit = parse_arguments(read_lua("admit"))
+    assert {*admit.names, admit.rest} == set(NewJob.__slots__)
+
+
+def test_no_script_reads_an_argument_by_its_number() -> None:
+    assert [name for name in NAMES if re.search(r"ARGV\[\d|unpack\(ARGV\)", read_lua(name))] == []
+
+
+def test_arguments_become_locals() -> None:
+    script = "-- What it does.\n--\n-- ARGS\n--   seat       its name\n--              or so\n--   leases...  all\n-- RETURNS 1\n"
+    arguments = parse_arguments(script)
+    assert (arguments.names, arguments.rest) == (("seat",), "leases")
+    assert arguments.to_lua() == "local seat, leases_at = ARGV[1], 2\n"
+    assert parse_arguments("return 1").to_lua() == ""
+
+
+def test_arguments_are_put_in_order_by_their_names() -> None:
+    given = {"nonce": "n", "slot": "0", "seat": "m.a", "incarnation": "i"}
+    assert order_arguments("claim", given) == ("m.a", "i", "0", "n")
+    assert order_arguments("rank", {"queue": "q", "ttl_ms": 5, "ranks": ["m.a", 0]}) == ("q", 5, "m.a", 0)
+    with pytest.raises(TypeError, match="needs the argument 'seat'"):
+        order_arguments("claim", {"nonce": "n"})
+    with pytest.raises(TypeError, match="has no argument more"):
+        order_arguments("claim", given | {"more": 1})

@@ -191,7 +191,7 @@ def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
         ("grid", "money/day", -5),
         ("grid", "tokens/5h", 7),
     ]
-    assert (seat.per_minute, seat.rate_until) == (1, None)
+    assert (seat.requests_per_minute, seat.rate_until) == (1, None)
     client.redis.lpush(client.keys("claim_times", "m.a"), 1)
     assert client.workers()[0].rate_until is None  # long ago
     client.redis.expire(client.keys("claim_times", "m.a"), 60)
