@@ -1,4 +1,4 @@
-"""Fakes of the vendors' programs, on a PATH of their own; see `fixtures/clis/fake.py`."""
+"""Fakes of the vendors' programs, on a PATH of their own; see `fixtures/programs/fake.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FAKE = Path(__file__).parents[1] / "fixtures" / "clis" / "fake.py"
+FAKE = Path(__file__).parents[1] / "fixtures" / "programs" / "fake.py"
 PROGRAMS = {
     "claude": "claude",
     "codex": "codex",

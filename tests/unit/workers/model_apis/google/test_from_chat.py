@@ -359,6 +359,6 @@ def test_what_messages_says_of_thinking_reaches_the_seat():
 
     asked = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
     asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
-    told = MessagesToChat(Inner(), accepts_thinking=True)._chat(asked)  # type: ignore[arg-type]
+    told = MessagesToChat(Inner(), accepts_thinking=True)._translate(asked)  # type: ignore[arg-type]
     assert (told["thinking"], told["reasoning_effort"]) == (asked["thinking"], "low")
-    assert "thinking" not in MessagesToChat(Inner())._chat(asked)  # type: ignore[arg-type]
+    assert "thinking" not in MessagesToChat(Inner())._translate(asked)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from tests.program_seats import PROGRAM_NAMES
 @pytest.fixture(scope="module")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakePrograms:
     """A fake of every program."""
-    return FakePrograms(tmp_path_factory.mktemp("clis"), *PROGRAM_NAMES)
+    return FakePrograms(tmp_path_factory.mktemp("programs"), *PROGRAM_NAMES)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.homes import processes
 from tests.builders import stage
-from tests.real_clis.grid import TESTED_PROGRAMS, Grid, up
+from tests.real_programs.grid import TESTED_PROGRAMS, Grid, up
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 

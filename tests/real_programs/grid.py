@@ -20,7 +20,7 @@ from tests.fakes.gemini_server import GeminiServer
 from tests.fakes.http_server import ModelServer
 from tests.fakes.responses_server import ResponsesServer
 from tests.pointed import pointed_at
-from tests.real_clis.installing import program
+from tests.real_programs.installing import program
 from tests.waiting import wait_for
 from workers.supervisor.grid_processes import GridProcesses
 

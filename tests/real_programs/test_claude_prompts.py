@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import stage
-from tests.real_clis.grid import Grid, up
+from tests.real_programs.grid import Grid, up
 from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = [pytest.mark.clis, pytest.mark.timeout(600)]
