@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gridq.client import responses
 from gridq.client.gateway_calls import Call
@@ -16,6 +15,7 @@ from gridq.client.long_polling import RETRY_PAUSE_SECONDS, build_job_path, get_r
 from gridq.errors import GridError, KeyLimitReached
 from gridq.jobs.server_outage import MAX_OUTAGE_SECONDS
 from gridq.jobs.waiting import Piece
+from gridq.protocol.sse import SseParser
 
 MAX_SILENCE_SECONDS = 25.0
 """The time without a byte after which a connection counts as dead. A gateway sends a comment every 10 s."""
@@ -60,14 +60,14 @@ class EventStream:
         self._last_byte_at = time.monotonic()
         for event in self._parser.feed(chunk):
             if event.kind == "piece":
-                piece = responses.read_piece(event.data)
+                piece = responses.read_piece(event.data.encode())
                 self._last_id = event.id
                 yield piece
                 self._last_piece_at = time.monotonic()  # after the yield: a slow reader is not late
             elif event.kind == "end":
                 self.ended = True
             elif event.kind == "error":
-                raise responses.read_stream_error(event.data)
+                raise responses.read_stream_error(event.data.encode())
 
     def should_disconnect(self) -> bool:
         """Return whether to leave this connection: the stream ended, or it may stay silent for too long."""
@@ -95,37 +95,3 @@ class EventStream:
         if self._timeout is None:
             return math.inf
         return self._last_piece_at + self._timeout - time.monotonic()
-
-
-@dataclass(frozen=True, slots=True)
-class SseEvent:
-    """One server-sent event: its id, its kind, and its data as JSON text."""
-
-    id: str
-    kind: str
-    data: bytes
-
-
-class SseParser:
-    """Splits the bytes of one connection into server-sent events."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._id, self._kind = "", ""
-        self._data: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> Iterator[SseEvent]:
-        """Yield the events that `chunk` completes. Comments are skipped."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            name, _, value = line.removesuffix(b"\r").partition(b":")
-            value = value.removeprefix(b" ")
-            if name == b"data":
-                self._data.append(value)
-            elif name == b"id":
-                self._id = value.decode("utf-8", "replace")
-            elif name == b"event":
-                self._kind = value.decode("utf-8", "replace")
-            elif line in (b"", b"\r") and self._data:
-                yield SseEvent(self._id, self._kind or "message", b"\n".join(self._data))
-                self._kind, self._data = "", []

@@ -14,6 +14,7 @@ __all__ = [
     "queue_names",
     "running_times",
     "seat_states",
+    "sse",
     "state_diagram",
     "states",
     "token_count",

@@ -1,21 +1,16 @@
-"""Server-sent events, however they are cut, and how long they are waited for."""
+"""A reader of a job's events: it resumes after the last piece, and gives up a silent connection."""
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gridq.client import event_stream
 from gridq.client.event_stream import (
     MAX_SILENCE_SECONDS,
     MIN_SILENCE_SECONDS,
     EventStream,
-    SseEvent,
-    SseParser,
 )
 from gridq.errors import GatewayUnreachable, JobNotFound, KeyBusy, StreamTrimmed
 from gridq.jobs.waiting import Piece
@@ -29,30 +24,6 @@ TEXT = (
     'id: j/2-0\r\nevent: piece\r\ndata:{"path":"root","piece":[1]}\r\n\r\n'
     'id: j/3-0\nevent: end\ndata: {"job":"j"}\n\n'
 ).encode()
-EVENTS = [
-    SseEvent("", "stage", b'{"path":"root"}'),
-    SseEvent("j/1-0", "piece", '{"path":"root","piece":"Grüße\\n"}'.encode()),
-    SseEvent("j/2-0", "piece", b'{"path":"root","piece":[1]}'),
-    SseEvent("j/3-0", "end", b'{"job":"j"}'),
-]
-
-
-@given(st.lists(st.integers(0, len(TEXT)), max_size=30))
-def test_events_are_the_same_however_they_are_cut(places: list[int]) -> None:
-    cuts = [0, *sorted(places), len(TEXT)]
-    events = SseParser()
-    found = [event for a, b in itertools.pairwise(cuts) for event in events.feed(TEXT[a:b])]
-    assert found == EVENTS
-
-
-def test_an_incomplete_event_is_not_yielded() -> None:
-    events = SseParser()
-    assert list(events.feed(b"event: piece\ndata: 1\n")) == []
-    assert list(events.feed(b"\n")) == [SseEvent("", "piece", b"1")]
-
-
-def test_data_lines_are_joined() -> None:
-    assert list(SseParser().feed(b"data: 1\ndata: 2\n\n")) == [SseEvent("", "message", b"1\n2")]
 
 
 def test_the_next_connection_resumes_after_the_last_piece() -> None:

@@ -19,15 +19,18 @@ from typing import ClassVar
 from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from gridq.protocol.sse import EventTooLong, SseParser
 from workers.model_apis.http.connections import Call, CallDropped, Connections
 from workers.model_apis.http.failures import find_error, make_error
-from workers.model_apis.http.sse import EventStream, EventTooLong
 
 SILENCE_SECONDS = 300.0
 """The longest time without data. A slow engine needs minutes for the first token of a long prompt."""
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit of one answer. An endpoint that sends more is broken."""
+
+MAX_EVENT_CHARACTERS = 8 * 1024 * 1024
+"""Limit of one server-sent event."""
 
 DRAIN_SECONDS = 0.1
 """The wait for the end of a stream after its last event, so that its connection can be reused."""
@@ -155,20 +158,20 @@ class ApiClient(ABC):
 
     def _stream_events(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[str]:
         """Yield the data of each event."""
-        events = EventStream()
+        parser = SseParser(MAX_EVENT_CHARACTERS)
         with self._open_response("POST", path, self.make_stream_body(body), context) as response:
             content_type = response.getheader("content-type") or "text/event-stream"
             if "text/event-stream" not in content_type:
                 yield self._read_body(response).decode("utf-8-sig", "replace")  # it ignored `stream`
                 return
             for data in _iter_body(response):
-                for event in events.feed(data):
-                    if self.is_stream_end(event):
+                for event in parser.feed(data):
+                    if self.is_stream_end(event.data):
                         return
-                    yield event
-            for event in events.end():
-                if not self.is_stream_end(event):
-                    yield event
+                    yield event.data
+            for event in parser.end():
+                if not self.is_stream_end(event.data):
+                    yield event.data
 
     @contextlib.contextmanager
     def _open_response(
