@@ -93,7 +93,7 @@ class SeatLimit:
     """
 
     budgets: tuple[Limit, ...] = ()
-    per_minute: int | None = None
+    requests_per_minute: int | None = None
     cost: int | None = None
     owner: str | None = None
 
@@ -131,7 +131,7 @@ class Limits:
         found = {f"a:{name}": _join_words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _join_words(one.money, one.jobs) for name, one in self.teams.items()}
         for name, seat in self.seats.items():
-            words = _join_words(seat.per_minute, seat.owner)
+            words = _join_words(seat.requests_per_minute, seat.owner)
             found[f"s:{name}"] = f"{words} {meters.format_limits(seat.budgets)}".rstrip()
         shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
         shared |= {f"t:{name}": one.budgets for name, one in self.teams.items()}

@@ -156,7 +156,7 @@ class SeatTerms(ProtocolModel):
     """The limits, prices and lending rules that a worker registers for its seat."""
 
     limits: tuple[Limit, ...] = ()
-    per_minute: int | None = Field(None, description="requests in any minute; null: no limit")
+    requests_per_minute: int | None = Field(None, description="requests in any minute; null: no limit")
     lends_to: tuple[str, ...] = ()
     owner: str = ""
     families: dict[str, tuple[str, ...]] = Field(

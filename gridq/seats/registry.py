@@ -31,7 +31,7 @@ from gridq.protocol.meters import (
 from gridq.protocol.models import Advertisement, Json
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
-from gridq.store.reliability import reliability
+from gridq.store.reliability import compute_reliability
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class LiveSeat(Advertisement):
     prices: tuple[int, int] = Field((0, 0), description="micro-dollars per million tokens, in and out")
     hourly: int = Field(0, description="micro-dollars per hour of a slot")
     rates: SeatRates = Field(FREE, exclude=True)
-    per_minute: int | None = Field(None, description="requests in any minute; null: no limit")
+    requests_per_minute: int | None = Field(None, description="requests in any minute; null: no limit")
     rate_until: float | None = Field(None, description="when it may make requests again; null: now")
     reliability: float = Field(
         1.0, description="the part of its attempts that succeeds, from 0 to 1; recent attempts count most"
@@ -164,7 +164,7 @@ def _build_live_seat(seat: str, now: float, replies: list[Any], shared: dict[byt
     rates = SeatRates.from_record(record)
     fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
     fields |= _find_limits(record, fields["meters"], now, claims, oldest)
-    fields["reliability"] = round(reliability(record.get("reliability"), now * 1000), 3)
+    fields["reliability"] = round(compute_reliability(record.get("reliability"), now * 1000), 3)
     draining = record.get("draining")
     fields |= {"drain_acknowledged": (drain is None) == (draining != "op") or draining == "1"}
     if drain is not None:
@@ -200,7 +200,7 @@ def _find_limits(
         int(record[name]) for name in ("requests_per_minute", "quota_requests_per_minute") if record.get(name)
     ]
     if rates:
-        found["per_minute"] = min(rates)
+        found["requests_per_minute"] = min(rates)
         again = now if oldest is None else float(oldest) / 1000 + 60
         found["rate_until"] = again if claims >= min(rates) and again > now else None
     return found

@@ -93,7 +93,7 @@ class SeatLoad:
     running: tuple[tuple[str, float], ...] = ()
     service: Mapping[str, ServiceTime] = field(default_factory=dict)
     back_in: float | None = 0.0
-    per_minute: int | None = None
+    requests_per_minute: int | None = None
     rate_in: float = 0.0
     lends_to: tuple[str, ...] = ()
     meters: tuple[Meter, ...] = ()
@@ -421,7 +421,7 @@ def _build_load(seat: registry.LiveSeat, running: Iterable[tuple[str, float | No
         tuple((queue, half.get(queue, 0.0) if elapsed is None else elapsed) for queue, elapsed in running),
         seat.service,
         back_in,
-        seat.per_minute,
+        seat.requests_per_minute,
         max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
         tuple(seat.lends_to),
         tuple(seat.meters),

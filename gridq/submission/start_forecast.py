@@ -243,7 +243,7 @@ def _estimate_service(
 
 def _find_period(seat: SeatLoad, service: ServiceTime) -> float:
     """Return the seconds from one stage of a slot to its next: its run time, or as the rate limit allows."""
-    by_rate = seat.concurrency * 60 / seat.per_minute if seat.per_minute else 0.0
+    by_rate = seat.concurrency * 60 / seat.requests_per_minute if seat.requests_per_minute else 0.0
     return max(service.mean, by_rate, MIN_STAGE_SECONDS)
 
 

@@ -60,7 +60,7 @@ print(*said, flush=True)
 """
 SHARED = """
 import secrets, sys
-from gridq.protocol.meters import sheet
+from gridq.protocol.meters import parse_budget
 from gridq.protocol.models import Usage
 from gridq.config.settings import settings
 from gridq.store.connection import connect
@@ -74,7 +74,7 @@ said = []
 for number in range(100):
     found = scripts.claim(seat, "i1", str(number % 2), secrets.token_hex(4))
     text = scripts.client.hget(scripts.keys("meters"), "o:alice")
-    said += ["over" for meter in sheet(text, "o:alice", 0) if meter.remaining < 0]
+    said += ["over" for meter in parse_budget(text, "o:alice", 0) if meter.remaining < 0]
     if isinstance(found, Claim):
         scripts.complete(found.lease, b"1", used=Usage(micro_dollars=10_000), rows="[]", seat=seat,
                          incarnation="i1", slot=str(number % 2), nonce=secrets.token_hex(4), go_on=False)
@@ -142,7 +142,7 @@ def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
 
 def test_requests_a_minute_are_exact_over_slots_of_several_processes(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
-    grid.seat(concurrency=4, per_minute=37)
+    grid.seat(concurrency=4, requests_per_minute=37)
     grid.job(wide(200))
     said = together(grid_env, CLAIM, ["0", "1", "2", "3"])
     assert said["ok"] == 37

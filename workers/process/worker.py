@@ -28,9 +28,9 @@ from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, SeatTerms, StageCall
-from gridq.store.capacity import check_kept
+from gridq.store.capacity import check_persistence
 from gridq.store.connection import connect
-from gridq.store.readiness import AWAY, await_server
+from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 from gridq.store.scripts import Scripts
 from workers.machine.locks import take_lock
 from workers.machine.probing import probe_for_seat
@@ -68,8 +68,8 @@ class Worker:
         self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], concurrency: int
     ) -> None:
         client = connect(name=f"gridq-{seat.name}")
-        await_server(client, away=AWAY if parent_watch.is_supervised() else 0.0)
-        if shortcoming := check_kept(client):
+        wait_for_server(client, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
+        if shortcoming := check_persistence(client):
             log.warning(shortcoming)
         scripts = Scripts(client, config)
         self.app = app
@@ -181,7 +181,7 @@ def _make_terms(seat: Seat) -> SeatTerms:
         hourly = seat.profile.hourly_price(seat.capability, seat.offer.config)
     return SeatTerms(
         limits=seat.offer.limits,
-        per_minute=seat.offer.requests_per_minute,
+        requests_per_minute=seat.offer.requests_per_minute,
         lends_to=seat.terms.lends_to,
         owner=seat.terms.owner,
         families=families,

@@ -90,8 +90,8 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
         if seat.lends_to:
             numbers.append(f"lent to {', '.join(seat.lends_to)}")
         numbers += format_other_budgets(seat, shared=False)
-        if seat.per_minute is not None:
-            numbers.append(f"requests per minute {seat.per_minute}")
+        if seat.requests_per_minute is not None:
+            numbers.append(f"requests per minute {seat.requests_per_minute}")
         if seat.reliability < 0.995:
             numbers.append(f"reliability {seat.reliability:.2f}")
         if seat.wake_ups:

@@ -157,7 +157,7 @@ class EnrolledWorker:
         return (Limit(resource="money", window="month", amount=cents * 10_000),) if cents else ()
 
     @property
-    def per_minute(self) -> int | None:
+    def requests_per_minute(self) -> int | None:
         """The requests that it accepts in any minute: the lowest limit of its models."""
         rates = [model.rate_limit_rpm for model in self.advertisement.capabilities]
         return min((rate for rate in rates if rate is not None), default=None)

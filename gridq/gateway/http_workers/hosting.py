@@ -38,7 +38,7 @@ from gridq.protocol.models import Advertisement, Json, SeatTerms, StageCall, Usa
 from gridq.seats import registry
 from gridq.stages.coroutines import run_coroutine
 from gridq.stages.http import parse_retry_after
-from gridq.store.connection import connect, hurry
+from gridq.store.connection import connect, shorten_timeouts
 from gridq.store.scripts import Scripts
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class WorkerHost:
                 away = True
             self._reconcile_now.wait(POLL_SECONDS)
             self._reconcile_now.clear()
-        hurry(self.client, SERVER_SECONDS)
+        shorten_timeouts(self.client, SERVER_SECONDS)
         for name, seat in self._seats.items():
             self._retiring[name] = seat.retire()
         for thread in self._retiring.values():
@@ -151,7 +151,7 @@ class HostedSeat:
             queues=worker.queues,
             runner=self.run,
             worker=f"{worker.advertisement.worker_id}@{registry.HTTP_MACHINE}",
-            terms=SeatTerms(limits=worker.limits, per_minute=worker.per_minute),
+            terms=SeatTerms(limits=worker.limits, requests_per_minute=worker.requests_per_minute),
         )
         self._since = time.time()
         self._advertised = 0.0

@@ -204,7 +204,7 @@ def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
             "auth_via": "api_key",
             "budget_monthly_cents": None if seat.budget is None else to_cents(seat.budget),
             "budget_remaining_cents": None if seat.budget_left is None else seat.budget_left // 10_000,
-            "rate_limit_rpm": seat.per_minute,
+            "rate_limit_rpm": seat.requests_per_minute,
         }
         for name in names
     ]

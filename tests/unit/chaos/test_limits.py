@@ -44,7 +44,7 @@ def test_the_quotas_file_says_what_the_bounds_say() -> None:
     assert found.agents["cat"] == quotas_file.AgentLimit("research", None, 4, (limit("jobs", "day", 2),))
     assert found.agents["ann"] == quotas_file.AgentLimit("research")
     assert found.teams == {"research": quotas_file.TeamLimit(9)}
-    assert found.seats["m1.a"].per_minute == 60
+    assert found.seats["m1.a"].requests_per_minute == 60
     assert set(found.seats["m1.a"].budgets) == {limit("money", "week", 2_500_000), limit("tokens", "1m", 40)}
     assert found.owners == {"alice": (limit("tokens", "5h", 70),)}
     assert found.families == {"deep": (limit("requests", "day", 3),)}

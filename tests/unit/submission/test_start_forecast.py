@@ -224,10 +224,10 @@ def test_seats_that_pause_come_back() -> None:
 
 
 def test_a_rate_limit_is_the_bottleneck_where_it_is() -> None:
-    found = look(seat(took=1.0, per_minute=6), lines=(PendingStages(ANY, "ann", 3),))
+    found = look(seat(took=1.0, requests_per_minute=6), lines=(PendingStages(ANY, "ann", 3),))
     assert found.bottleneck == "requests_per_minute of m.a"
     assert found.p50 == pytest.approx(31.0)
-    assert look(seat(busy=0, took=1.0, per_minute=6, rate_in=9.0)).p50 == pytest.approx(9.0)
+    assert look(seat(busy=0, took=1.0, requests_per_minute=6, rate_in=9.0)).p50 == pytest.approx(9.0)
 
 
 def test_nobody_serves_it() -> None:
