@@ -17,7 +17,7 @@ from typing import Any
 from gridq.config.settings import Settings
 from gridq.limits.ledger import RECORDED, Entry
 from gridq.views.audit import Check
-from tests.acceptance.machines import uses
+from tests.acceptance.machines import compute_uses
 from tests.acceptance.vendors import Call
 from tests.chaos.agents import SubmittedJob
 from tests.chaos.auditing import Auditor, AuditResult, costless
@@ -106,7 +106,7 @@ class Invoices(Auditor):
     def audit_all(self, limits: Iterable[Bound]) -> AuditResult:
         """Every rule of `judge`, and those of money."""
         audit_result = self.run()
-        self.uses = uses(limits, self.all_entries)
+        self.uses = compute_uses(limits, self.all_entries)
         audit_result.extra_runs = len(self.differences)
         audit_result.checks += [
             Check("no call was for a job that nobody submitted", tuple(self._strangers())),

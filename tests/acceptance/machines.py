@@ -16,9 +16,9 @@ from gridq.protocol.models import Json
 from tests.acceptance import paid_cli
 from tests.acceptance.vendor_apis import ProtocolModel
 from tests.acceptance.vendors import Price
-from tests.chaos.bounds import Bound, Use, own_lines, quotas_of
-from tests.chaos.bounds import uses as uses_of
+from tests.chaos import limits as chaos_limits
 from tests.chaos.layout import Layout, Machine
+from tests.chaos.limits import Bound, Use, format_quotas_file, format_seat_limits
 
 CENTS = 0.09
 """What a stage declares that it may cost: no call of any seat costs more, so each hold covers its call."""
@@ -76,7 +76,8 @@ SEATS = (
     Seat("m2", "anthropic", "anthropic", ("fast", "deep"),
          Price("0.8", "3", cached="0.08", written="1"), concurrency=10),
     Seat("m2", "codex", "codex", ("deep", "rare"), Price("1.25", "2", cached="0.125")),
-    Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"), concurrency=4),
+    Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"),
+         concurrency=4),
     Seat("m3", "work", "claude", ("deep", "rare"), Price("0.7", "2.75", cached="0.07", written="0.9"),
          owner="alice"),
 )  # fmt: skip
@@ -144,7 +145,7 @@ def layout(folder: Path, url: str, limits: Iterable[Bound]) -> Layout:
         machines=tuple(machines),
         profiles=("llm",),
         stages_dir=folder / "stages",
-        quotas=quotas_of(limits, AGENTS),
+        quotas=format_quotas_file(limits, AGENTS),
         env={"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")},
     )
 
@@ -164,7 +165,7 @@ def _table(seat: Seat, folder: Path, url: str, limits: tuple[Bound, ...]) -> str
         lines.append(f'key_file = "{folder / "key"}"\nallow_loopback = true')
     lines.append(f'billing = "{"metered" if seat.price else "subscription"}"')
     lines += [f'owner = "{seat.owner}"'] if seat.owner else []
-    lines.append(own_lines(seat.id, limits))
+    lines.append(format_seat_limits(seat.id, limits))
     families = ", ".join(f'"{name}"' for name in seat.families)
     model = f'name = "{seat.name}-1", families = [{families}]'
     prices = {
@@ -178,7 +179,7 @@ def _table(seat: Seat, folder: Path, url: str, limits: tuple[Bound, ...]) -> str
     return "\n".join([*lines, f"models = [{{{model}}}]"]) + "\n"
 
 
-def uses(limits: Iterable[Bound], entries: list[Entry]) -> list[Use]:
+def compute_uses(limits: Iterable[Bound], entries: list[Entry]) -> list[Use]:
     """How far each bound was used, by the entries of the ledger alone."""
     owners = {seat.id: seat.owner for seat in SEATS}
-    return uses_of(limits, entries, owners, {seat.id: seat.families for seat in SEATS})
+    return chaos_limits.compute_uses(limits, entries, owners, {seat.id: seat.families for seat in SEATS})

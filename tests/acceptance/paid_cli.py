@@ -21,7 +21,7 @@ if argv in (["auth", "status"], ["login", "status"]):
     sys.exit()
 
 prompt = sys.stdin.read()
-with open("../told/system.md", encoding="utf-8") as file:
+with open("../input/system.md", encoding="utf-8") as file:
     system = file.read()
 body = json.dumps({{"system": system, "prompt": prompt}}).encode()
 asking = http.client.HTTPConnection(HOST, PORT)

@@ -16,13 +16,13 @@ from gridq.limits.verification import Verification
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
-from tests.acceptance.machines import STAGES, Bound, uses
+from tests.acceptance.machines import STAGES, Bound, compute_uses
 from tests.acceptance.vendor_apis import Used
 from tests.acceptance.vendors import Asked, Call, Price, Vendors, marked
-from tests.chaos.records import GridRecords, JobRecord
-from tests.chaos.graphs import GeneratedGraph, ExpectedOutcome
-from tests.chaos.plan import Job
 from tests.chaos.agents import SubmittedJob
+from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph
+from tests.chaos.plan import Job
+from tests.chaos.records import GridRecords, JobRecord
 
 PATHS = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
 
@@ -74,8 +74,9 @@ class Case:
         spent = {"money a:ann": 300, "jobs a:ann": 1}
         grid_records = GridRecords({"j": self.record}, spent, {}, 1, Verification((), (), 5, 3, "5-0"))
         found = Invoices(
-            grid_records, {"j": self.state}, self.entries, self.calls, self.config, lambda job: ("SUCCESS", "right")
-        )
+            grid_records, {"j": self.state}, self.entries, self.calls, self.config,
+            lambda job: ("SUCCESS", "right"),
+        )  # fmt: skip
         found.audit_all(limits)
         return found
 
@@ -180,9 +181,9 @@ def test_a_limit_that_was_overdrawn_is_found(case: Case) -> None:
         Bound("seat m2.b", "requests", 1, "minute"),
         Bound("agent ann", "dollars", 300, "month"),
     )
-    assert [use.over for use in uses(limits, case.entries)] == [False, True, True, False]
+    assert [use.over for use in compute_uses(limits, case.entries)] == [False, True, True, False]
     late = [*case.entries, replace(case.entries[3], id="9-0", what="late", micro_dollars=7)]
-    (use,) = uses([Bound("seat m2.b", "dollars", 200, "month")], late)
+    (use,) = compute_uses([Bound("seat m2.b", "dollars", 200, "month")], late)
     assert (use.most, use.late, use.over) == (207, 7, False)
 
 

@@ -17,7 +17,7 @@ from gridq.config.settings import Settings
 from gridq.errors import BrokerError, GridError, JobNotFound, WaitTimeout
 from gridq.jobs.record import make_job_id
 from gridq.protocol.models import Json
-from gridq.store.connection import translated
+from gridq.store.connection import translate_errors
 from gridq.submission.inbox import Inbox
 from tests.chaos.plan import Job, Plan
 
@@ -155,7 +155,7 @@ class Agents:
             if given != job.id:
                 state.wrong.append(f"{job.id} was submitted again by its key, which gave {given}")
             if job.channel == "celery":
-                with translated():
+                with translate_errors():
                     self._run_graph.send_wake_up(given, {})
 
         self._until_answered(state, call, "submit")

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from gridq.app import app, disconnect
 from gridq.errors import GridError
 from gridq.limits import ledger as entries
-from gridq.store.connection import translate
+from gridq.store.connection import translate_error
 from gridq.views import jobs as history
 from gridq.views import wait_reasons
 from gridq.views.audit import Check, run_audit
@@ -187,7 +187,7 @@ def _run(
             outcome.recovery, len(grid.deaths), grid.unexpected_ends,
         )  # fmt: skip
     except RedisError as exc:
-        raise translate(exc, grid.server.url) from exc
+        raise translate_error(exc, grid.server.url) from exc
     finally:
         if left is None:
             disconnect()

@@ -158,11 +158,11 @@ def print_status(state: dict[str, Any], json: bool, text: str) -> None:
 def _read_configured_grid() -> tuple[dict[str, Any], str]:
     """Return the state of the grid on the configured server, and the server's address."""
     from gridq.config.settings import settings
-    from gridq.store.connection import connect, safe_url
+    from gridq.store.connection import connect, redact_url
     from gridq.store.keys import Keys
     from workers.supervisor.status import read_grid
 
     config = settings()
     url = config.broker_url.get_secret_value()
     with connect(url, name="gridq-status", timeout=2.0, retry=False) as client:
-        return read_grid(client, Keys(config.prefix), url), safe_url(url)
+        return read_grid(client, Keys(config.prefix), url), redact_url(url)

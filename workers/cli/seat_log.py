@@ -56,14 +56,14 @@ def log(
     from gridq.config.settings import settings
     from gridq.limits import ledger
     from gridq.limits.accounts import read_zone
-    from gridq.store.connection import now_ms, translated
+    from gridq.store.connection import now_ms, translate_errors
     from gridq.views.report import SeatReport
 
     config = settings()
     wanted = seat if seat and "." in seat else f"{get_machine_id(config.home)}.{seat or ''}"
     entries: deque[Entry] = deque(maxlen=limit)
     sums, priced = SeatReport(wanted), False
-    with open_broker_client(config) as client, translated(client.url):
+    with open_broker_client(config) as client, translate_errors(client.url):
         zone = read_zone(client.redis, client.keys, config.timezone)
         start = parse_instant(since, "--since", zone, now_ms(client.redis))
         for entry in ledger.read_entries(client.redis, client.keys, since=start):
@@ -74,7 +74,7 @@ def log(
                 priced = priced or entry.cost is not None
     attempts = sums.recorded + sums.wasted_attempts
     used, wasted = (
-        sums.if_priced(micro) if priced or not entries else None for micro in (sums.used, sums.wasted)
+        sums.get_if_priced(micro) if priced or not entries else None for micro in (sums.used, sums.wasted)
     )
     if json:
         print_json(

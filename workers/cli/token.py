@@ -41,19 +41,19 @@ def create(
 
     The token holds the server's password and is shown only once. The server keeps a hash of its secret.
     """
-    from gridq.store.connection import safe_url
+    from gridq.store.connection import redact_url
     from workers.machine import join_tokens as store
 
     seconds = parse_seconds(ttl, "--ttl", 1, store.MAX_TTL_SECONDS)
     with _grid() as (client, keys, url):
         text, record = store.create(client, keys, url, ttl=seconds, uses=uses)
     if json:
-        print_json({**asdict(record), "token": text, "url": safe_url(url)})
+        print_json({**asdict(record), "token": text, "url": redact_url(url)})
         return
     typer.echo(text)
     many = "one machine" if uses == 1 else f"{uses} machines"
     typer.echo(f"Token {record.id} is valid for {ttl} and {many}. It is not shown again.", err=True)
-    typer.echo(f"On the other machine: gridq join {safe_url(url)} --token @FILE", err=True)
+    typer.echo(f"On the other machine: gridq join {redact_url(url)} --token @FILE", err=True)
     if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
         port = urlsplit(url).port
         typer.echo(
@@ -114,12 +114,12 @@ def revoke(
 def _grid() -> Iterator[tuple[Redis, Keys, str]]:
     """Connect to the server: the client, its keys and its URL."""
     from gridq.config.settings import settings
-    from gridq.store.connection import check_server, connect, translated
+    from gridq.store.connection import check_server, connect, translate_errors
     from gridq.store.keys import Keys
 
     config = settings()
     url = config.broker_url.get_secret_value()
     with connect(url, name="gridq-token", retry=False) as client:
         check_server(client)
-        with translated(url):
+        with translate_errors(url):
             yield client, Keys(config.prefix), url

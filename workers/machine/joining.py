@@ -20,7 +20,7 @@ from gridq.config.machine_id import get_host_id, get_machine_id
 from gridq.config.urls import add_password, check_url
 from gridq.errors import ConfigError, JoinRefused
 from gridq.seats import registry
-from gridq.store.connection import check_server, connect, safe_url, translate
+from gridq.store.connection import check_server, connect, redact_url, translate_error
 from gridq.store.keys import Keys
 from workers.machine import join_tokens
 from workers.machine.join_tokens import JoinToken
@@ -75,9 +75,9 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
             check_machine(client, keys, home, machine, [s.seat for s in seats if s.machine == machine])
             join_tokens.use(client, keys, token)
         except RedisError as exc:
-            raise translate(exc, url) from exc
+            raise translate_error(exc, url) from exc
     path = write_config(home, {"broker_url": url, "prefix": token.prefix})
-    return JoinResult(safe_url(url), machine, path, skew)
+    return JoinResult(redact_url(url), machine, path, skew)
 
 
 def check_environment() -> None:

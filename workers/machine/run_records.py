@@ -50,11 +50,11 @@ class RunRecord:
 
 def make_already_running_error(home: Path, name: str) -> AlreadyRunning:
     """Return the error that the program `name` runs in `home` already."""
-    from gridq.store.connection import safe_url
+    from gridq.store.connection import redact_url
 
     found = read_running_record(home, name) or {}
     program = "gridq up" if name == "grid" else f"gridq {name}"
-    where = {"reason": f"its server is {safe_url(found['broker_url'])}"} if "broker_url" in found else {}
+    where = {"reason": f"its server is {redact_url(found['broker_url'])}"} if "broker_url" in found else {}
     stop = "gridq down" if name == "grid" else f"kill {found.get('pid', '…')}"
     return AlreadyRunning(
         f"{program} already runs in {home}, as process {found.get('pid', 'unknown')}",

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 
 from gridq.config.settings import Settings
-from gridq.store.connection import translated
+from gridq.store.connection import translate_errors
 from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def read_timeouts(app: Celery, scripts: Scripts, config: Settings, seat: str) ->
         command = connection.socket_timeout
     finally:
         pool.release(connection)
-    with translated(), app.connection_for_read() as broker:
+    with translate_errors(), app.connection_for_read() as broker:
         channel = broker.default_channel
         message = channel.client.connection_pool.connection_kwargs.get("socket_timeout")
         redelivery = channel.visibility_timeout if channel.ack_emulation else 0

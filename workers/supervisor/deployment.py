@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from gridq.config.machine_id import get_host_id, get_machine_id
 from gridq.config.settings import Settings
 from gridq.seats import registry
-from gridq.store.connection import connect, now_ms, safe_url
+from gridq.store.connection import connect, now_ms, redact_url
 from gridq.store.keys import Keys
 from gridq.store.scripts import Scripts
 from workers.machine.run_records import RunRecord, read_process_start
@@ -221,7 +221,7 @@ class Deployment:
             "home": str(self.config.home),
             "machine": self.machine,
             "logs": str(self.logs),
-            "server": safe_url(url),
+            "server": redact_url(url),
             "prefix": self.config.prefix,
             "drain": self.config.drain,
             "profiles": list(self.config.profiles),

@@ -25,7 +25,7 @@ import redis
 
 from gridq.config.home import ACCESS, write_private
 from gridq.errors import BrokerUnreachable, ConfigError
-from gridq.store.readiness import reading
+from gridq.store.readiness import describe_loading
 from workers.machine.locks import take_lock
 
 HOST = "127.0.0.1"
@@ -129,7 +129,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The server's URL with its password. Never log it: `safe_url` removes the password."""
+        """The server's URL with its password. Never log it: `redact_url` removes the password."""
         return f"redis://:{self.password}@{HOST}:{self.port}/0"
 
     @property
@@ -276,7 +276,7 @@ class EmbeddedServer:
         ) as client:
             while time.monotonic() < end and self.pid and not cancelled():
                 try:
-                    if (how_far := reading(client)) is None:
+                    if (how_far := describe_loading(client)) is None:
                         return True
                     if not reported:
                         report(f"The server reads its data{how_far}")

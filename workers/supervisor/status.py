@@ -27,7 +27,7 @@ def read_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
     from redis.exceptions import RedisError
 
     from gridq.seats import registry
-    from gridq.store.connection import translate
+    from gridq.store.connection import translate_error
 
     try:
         pipe = client.pipeline(transaction=False)
@@ -38,7 +38,7 @@ def read_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
         server, memory, persistence, queued, all_jobs = pipe.execute()
         seats = registry.read_live_seats(client, keys, routers=False)
     except (RedisError, OSError) as exc:
-        return {"error": str(translate(exc, url))}
+        return {"error": str(translate_error(exc, url))}
     name = "valkey" if "valkey_version" in server else "redis"
     return {
         "server": {

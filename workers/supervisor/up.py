@@ -19,9 +19,9 @@ from gridq.config.urls import is_loopback
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.gateway.options import check_certificate, gateway_options
 from gridq.profiles import profile
-from gridq.store.capacity import check_kept
-from gridq.store.connection import connect, safe_url, translated
-from gridq.store.readiness import await_server
+from gridq.store.capacity import check_persistence
+from gridq.store.connection import connect, redact_url, translate_errors
+from gridq.store.readiness import wait_for_server
 from workers.machine.probing import probe_machine
 from workers.machine.run_records import make_already_running_error
 from workers.supervisor import programs
@@ -119,8 +119,8 @@ def _start_server(grid: Deployment) -> None:
     config = grid.config
     if "broker_url" in config.model_fields_set:
         with connect(config.broker_url.get_secret_value(), name="gridq-up", retry=False) as client:
-            await_server(client, grid.report, cancelled=grid.is_stopping)
-            check_kept(client)
+            wait_for_server(client, grid.report, cancelled=grid.is_stopping)
+            check_persistence(client)
         grid.details["broker_url"] = config.broker_url.get_secret_value()
     else:
         server = load_server(config.home / SERVER)
@@ -135,7 +135,7 @@ def _start_server(grid: Deployment) -> None:
         grid.details["broker_url"] = server.url
         grid.add(
             ServerPart(server, grid.report, grid.is_stopping),
-            f"{safe_url(server.url)}, data in {server.folder}",
+            f"{redact_url(server.url)}, data in {server.folder}",
         )
 
 
@@ -150,7 +150,7 @@ def _start_gateway(grid: Deployment) -> None:
         return
     port = options.port if options.port and is_port_free(options.port) else find_free_port()
     scheme = "http" if options.certfile is None else "https"
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 what stands for all addresses is none itself
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 for the URL
     host = anywhere.get(options.host) or (f"[{options.host}]" if ":" in options.host else options.host)
     url = f"{scheme}://{host}:{port}"
     grid.details["gateway"] = {"url": url, "host": host.strip("[]"), "port": port}
@@ -161,7 +161,7 @@ def _start_gateway(grid: Deployment) -> None:
 def _has_api_keys(grid: Deployment) -> bool:
     config = grid.config
     with (
-        translated(config.broker_url.get_secret_value()),
+        translate_errors(config.broker_url.get_secret_value()),
         connect(config.broker_url.get_secret_value(), name="gridq-up") as client,
     ):
         return bool(client.exists(grid.keys("api_keys")))

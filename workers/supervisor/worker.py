@@ -11,7 +11,7 @@ from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.profiles import profile
 from gridq.store.connection import connect
-from gridq.store.readiness import await_server
+from gridq.store.readiness import wait_for_server
 from workers.machine.probing import probe_machine
 from workers.machine.run_records import make_already_running_error
 from workers.machine.seats import ProbeResult, Seat
@@ -35,7 +35,7 @@ def run(
     if is_locked(config.home, GRID):
         raise make_already_running_error(config.home, GRID)
     with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as client:
-        await_server(client, report)
+        wait_for_server(client, report)
     with Deployment(config, WORKER, report) as deployment:
         seats = probe_machine(config, profile.load_profiles(config.profiles))
         on_found(seats)
