@@ -88,7 +88,7 @@ TESTED_PROGRAMS = {
 
 @dataclass
 class Grid:
-    """A running grid: the server, a client, the folder of the logs, and the cache with the folders of calls."""
+    """A running grid: its server and client, the folder of the logs, and the cache with folders of calls."""
 
     tested: TestedProgram
     program: Path

@@ -355,7 +355,7 @@ def test_a_streams_events_become_chunks_and_the_usage_comes_last():
 
 def test_what_messages_says_of_thinking_reaches_the_seat():
     class Inner:
-        api, strict = "openai", False
+        api, is_strict = "openai", False
 
     asked = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
     asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
