@@ -29,17 +29,17 @@ if sys.platform == "win32":
 
 import fcntl
 
-CONFIG = "config.toml"
-GRID = "grid"
+CONFIG_FILE = "config.toml"
+GRID_RECORD = "grid"
 """The name of `gridq up`'s record."""
-WORKER = "worker"
+WORKER_RECORD = "worker"
 """The name of `gridq worker`'s record."""
-SERVER = "server"
+SERVER_FOLDER = "server"
 """The folder with the data of the server that `gridq up` starts."""
-ACCESS = "access.json"
+ACCESS_FILE = "access.json"
 """The file in that folder with the server's port and password."""
 
-SECRETS = ("broker_url", "broker_password", "key")
+SECRET_SETTINGS = ("broker_url", "broker_password", "key")
 """Settings that only the owner of `config.toml` may read."""
 
 
@@ -84,7 +84,7 @@ def read_config(home: Path) -> dict[str, Any]:
 
     Raises ConfigError if it cannot be read, is not TOML, or has a secret that other users can read.
     """
-    path = home / CONFIG
+    path = home / CONFIG_FILE
     try:
         with path.open("rb") as file:
             found = tomllib.load(file)
@@ -98,14 +98,14 @@ def read_config(home: Path) -> dict[str, Any]:
         raise ConfigError(f"Cannot read {path}", {"path": str(path), "reason": str(reason)}) from None
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{path} is not TOML", {"path": str(path), "reason": str(exc)}) from None
-    if mode & 0o077 and any(name in found for name in SECRETS):
+    if mode & 0o077 and any(name in found for name in SECRET_SETTINGS):
         raise ConfigError(
             f"Other users can read the secrets in {path}", {"path": str(path), "fix": f"chmod 600 {path}"}
         )
     return found
 
 
-def read_running_record(home: Path, name: str = GRID) -> dict[str, Any] | None:
+def read_running_record(home: Path, name: str = GRID_RECORD) -> dict[str, Any] | None:
     """Return the record `name` of the program that runs in `home`, or None if none runs."""
     if not is_locked(home, name):
         return None
@@ -116,7 +116,7 @@ def read_running_record(home: Path, name: str = GRID) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def is_locked(home: Path, name: str = GRID) -> bool:
+def is_locked(home: Path, name: str = GRID_RECORD) -> bool:
     """Return whether a program holds the lock of the record `name`."""
     try:
         lock = os.open(home / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -136,7 +136,7 @@ def find_stopped_port(home: Path) -> int | None:
     if is_locked(home):
         return None
     try:
-        note = json.loads((home / SERVER / ACCESS).read_text("utf-8"))
+        note = json.loads((home / SERVER_FOLDER / ACCESS_FILE).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     port = note.get("port") if isinstance(note, dict) else None

@@ -70,7 +70,7 @@ class HomeSource(PydanticBaseSettingsSource):
         found = machine_home.read_config(home)
         unknown = [name for name in found if name not in fields or name == "home"]
         if unknown:
-            path = home / machine_home.CONFIG
+            path = home / machine_home.CONFIG_FILE
             raise ConfigError(
                 f"{path} has an unknown setting {unknown[0]!r}",
                 {"path": f"{path}:{unknown[0]}", "expected": "a setting in lower case, such as drain = 20"},
@@ -357,4 +357,4 @@ def _locate(field: str) -> str:
     home = machine_home.get_home_folder()
     if name in os.environ or name + FILE_SUFFIX in os.environ or field not in machine_home.read_config(home):
         return name
-    return f"{home / machine_home.CONFIG}:{field}"
+    return f"{home / machine_home.CONFIG_FILE}:{field}"

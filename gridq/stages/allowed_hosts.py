@@ -12,7 +12,7 @@ from gridq.stages.pure.bounds import describe_kind, make_input_error
 if TYPE_CHECKING:
     import httpx
 
-PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def parse_url(text: Json) -> httpx.URL:
@@ -29,7 +29,7 @@ def parse_url(text: Json) -> httpx.URL:
     except (httpx.InvalidURL, ValueError, UnicodeError) as exc:
         raise make_input_error(f"The URL is invalid: {exc}", "a URL such as https://example.com/a") from None
     # Characters that a host may not have are %-escaped in it.
-    if url.scheme not in PORTS or not url.host or "%" in url.host or not 0 < (port or 80) < 65536:
+    if url.scheme not in DEFAULT_PORTS or not url.host or "%" in url.host or not 0 < (port or 80) < 65536:
         raise make_input_error(
             f"The URL has the scheme {url.scheme!r}, the host {url.host!r} and the port {port}",
             "an http or https URL with a host",
@@ -44,7 +44,7 @@ def redact_url(url: httpx.URL) -> str:
 
 def get_origin(url: httpx.URL) -> tuple[str, str, int]:
     """Return scheme, host and port of `url`."""
-    return url.scheme, _get_host(url), url.port or PORTS[url.scheme]
+    return url.scheme, _get_host(url), url.port or DEFAULT_PORTS[url.scheme]
 
 
 def check_allowed(url: httpx.URL) -> None:

@@ -111,12 +111,12 @@ def status(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the programs that run on this machine, the server, the grid's live seats and the number
     of jobs.
     """
-    from gridq.config.home import GRID, WORKER, get_home_folder, read_running_record
+    from gridq.config.home import GRID_RECORD, WORKER_RECORD, get_home_folder, read_running_record
     from workers.supervisor.control_socket import query
 
     home = get_home_folder()
     states = [
-        state for name in (GRID, WORKER) if (state := query(home, name) or read_running_record(home, name))
+        state for name in (GRID_RECORD, WORKER_RECORD) if (state := query(home, name) or read_running_record(home, name))
     ]
     answer = next((state for state in states if "grid" in state), None)
     found, url = (answer["grid"], answer["server"]) if answer else _read_configured_grid()

@@ -15,7 +15,15 @@ from urllib.parse import quote, urlsplit
 from redis import Redis
 from redis.exceptions import RedisError
 
-from gridq.config.home import CONFIG, GRID, WORKER, is_locked, make_folder_error, read_config, write_private
+from gridq.config.home import (
+    CONFIG_FILE,
+    GRID_RECORD,
+    WORKER_RECORD,
+    is_locked,
+    make_folder_error,
+    read_config,
+    write_private,
+)
 from gridq.config.machine_id import get_host_id, get_machine_id
 from gridq.config.urls import add_password, check_url
 from gridq.errors import ConfigError, JoinRefused
@@ -59,7 +67,7 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
     except ConfigError as exc:
         exc.details["path"] = "URL"
         raise
-    for name in (GRID, WORKER):
+    for name in (GRID_RECORD, WORKER_RECORD):
         if is_locked(home, name):
             raise make_already_running_error(home, name)
     check_home(home)
@@ -165,7 +173,7 @@ def check_machine(client: Redis, keys: Keys, home: Path, machine: str, live: lis
 
 def write_config(home: Path, values: dict[str, str]) -> Path:
     """Add `values` to the settings in `<home>/config.toml` and return its path."""
-    path = home / CONFIG
+    path = home / CONFIG_FILE
     # JSON strings, numbers and lists are valid TOML; null is not, and no settings file holds it.
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridq.config.home import GRID, read_running_record
+from gridq.config.home import GRID_RECORD, read_running_record
 from workers.machine.run_records import read_process_start
 from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS
 
@@ -26,7 +26,7 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
 
     A process is signalled only if it started when the record says: another process may have got its id.
     """
-    state = read_running_record(home, GRID)
+    state = read_running_record(home, GRID_RECORD)
     if state is None:
         state = _read_stale_record(home)
         return {"pid": None, "parts": [], "killed": _wait_or_kill(_list_alive(state), LEFT_OVER_SECONDS)}
@@ -36,7 +36,7 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
     hurry_at = began if now else began + state["drain"] + DRAIN_MARGIN_SECONDS + STOP_MARGIN_SECONDS
     hurried = False
     while read_process_start(pid) == state["process_start"]:
-        parts = (read_running_record(home, GRID) or {}).get("parts", parts)
+        parts = (read_running_record(home, GRID_RECORD) or {}).get("parts", parts)
         if time.monotonic() > hurry_at and not hurried:
             _signal(state, signal.SIGTERM)
             hurried, hurry_at = True, time.monotonic() + STOP_MARGIN_SECONDS
@@ -50,7 +50,7 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
 def _read_stale_record(home: Path) -> dict[str, Any]:
     """Read the record of a `gridq up` that was killed; its parts end by themselves."""
     try:
-        found = json.loads((home / f"{GRID}.json").read_text("utf-8"))
+        found = json.loads((home / f"{GRID_RECORD}.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {"parts": []}
     parts = found.get("parts") if isinstance(found, dict) else None

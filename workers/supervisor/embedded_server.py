@@ -23,7 +23,7 @@ from typing import Self
 
 import redis
 
-from gridq.config.home import ACCESS, write_private
+from gridq.config.home import ACCESS_FILE, write_private
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.store.readiness import describe_loading
 from workers.machine.locks import take_lock
@@ -318,7 +318,7 @@ def load_server(folder: Path) -> EmbeddedServer:
 
     ConfigError: the file cannot be read, or others can read it.
     """
-    path = folder / ACCESS
+    path = folder / ACCESS_FILE
     try:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -350,7 +350,7 @@ def load_server(folder: Path) -> EmbeddedServer:
 def save_access(server: EmbeddedServer) -> None:
     """Write the server's port and password to a file in its folder that only its owner can read."""
     write_private(
-        server.folder / ACCESS, json.dumps({"port": server.port, "password": server.password}) + "\n"
+        server.folder / ACCESS_FILE, json.dumps({"port": server.port, "password": server.password}) + "\n"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from gridq.config import flower_login
-from gridq.config.home import GRID, SERVER, is_locked, make_folder_error, read_running_record
+from gridq.config.home import GRID_RECORD, SERVER_FOLDER, is_locked, make_folder_error, read_running_record
 from gridq.config.settings import Settings
 from gridq.config.urls import is_loopback
 from gridq.errors import BrokerUnreachable, ConfigError
@@ -90,7 +90,7 @@ def run(
     embedded server is started, with its data in `<home>/server`. AlreadyRunning: another `gridq up` runs in
     this home.
     """
-    with Deployment(config, GRID, report) as grid:
+    with Deployment(config, GRID_RECORD, report) as grid:
         report(f"Starting the grid of {config.home}")
         _start_server(grid)
         if grid.is_stopping():  # while the server read its data
@@ -123,7 +123,7 @@ def _start_server(grid: Deployment) -> None:
             check_persistence(client)
         grid.details["broker_url"] = config.broker_url.get_secret_value()
     else:
-        server = load_server(config.home / SERVER)
+        server = load_server(config.home / SERVER_FOLDER)
         grid.exit_callbacks.append(server.stop)
         try:
             server.start(SERVER_START_SECONDS, grid.is_stopping, grid.report)
@@ -180,8 +180,8 @@ def start_detached(config: Settings, options: UpOptions) -> dict[str, Any]:
 
     ConfigError: it ended; the error holds the last line of its log. AlreadyRunning: as `run`.
     """
-    if is_locked(config.home, GRID):
-        raise make_already_running_error(config.home, GRID)
+    if is_locked(config.home, GRID_RECORD):
+        raise make_already_running_error(config.home, GRID_RECORD)
     log = config.home / "logs" / "up.log"
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,10 +197,10 @@ def start_detached(config: Settings, options: UpOptions) -> dict[str, Any]:
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     while True:
-        record = read_running_record(config.home, GRID)
+        record = read_running_record(config.home, GRID_RECORD)
         if record is not None and record["pid"] == child.pid and record["ready"]:
             record.pop("broker_url")  # it holds the password, and what is returned is shown
-            return query(config.home, GRID) or record
+            return query(config.home, GRID_RECORD) or record
         if child.poll() is not None:
             lines = log.read_text("utf-8", "replace").strip().splitlines()
             raise ConfigError(

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gridq.config.home import GRID, WORKER, is_locked
+from gridq.config.home import GRID_RECORD, WORKER_RECORD, is_locked
 from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.profiles import profile
@@ -32,11 +32,11 @@ def run(
     `on_found` gets the result of the probes, `on_ready` the status once all seats are live. AlreadyRunning: a
     `gridq worker` or `gridq up` runs in this home. BrokerError: the server cannot be used.
     """
-    if is_locked(config.home, GRID):
-        raise make_already_running_error(config.home, GRID)
+    if is_locked(config.home, GRID_RECORD):
+        raise make_already_running_error(config.home, GRID_RECORD)
     with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as client:
         wait_for_server(client, report)
-    with Deployment(config, WORKER, report) as deployment:
+    with Deployment(config, WORKER_RECORD, report) as deployment:
         seats = probe_machine(config, profile.load_profiles(config.profiles))
         on_found(seats)
         deployment.missing = seats.missing

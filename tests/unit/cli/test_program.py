@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from gridq import cli
-from gridq.config.home import GRID
+from gridq.config.home import GRID_RECORD
 from tests.conftest import GridEnv
 from workers.supervisor.control_socket import ControlServer
 
@@ -63,7 +63,7 @@ finally:
 def test_status_loads_no_heavy_module_and_no_other_command(
     tmp_path: Path,
 ) -> None:
-    control = ControlServer(tmp_path, GRID, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
+    control = ControlServer(tmp_path, GRID_RECORD, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
     try:
         told = of_cold_start("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
         assert told.splitlines()[-1] == "loaded"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from gridq.config.home import GRID, SERVER
+from gridq.config.home import GRID_RECORD, SERVER_FOLDER
 from gridq.config.settings import DEFAULT_BROKER_URL, settings
 from gridq.errors import BrokerError, BrokerUnreachable
-from gridq.store.connection import check_server, connect, translate
+from gridq.store.connection import check_server, connect, translate_error
 from workers.machine.run_records import RunRecord
 from workers.supervisor.embedded_server import EmbeddedServer, save_access
 
@@ -32,13 +32,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def url(home: Path) -> str:
     """The address that the server of the home's grid had: it ran there, and is stopped."""
-    with EmbeddedServer(home / SERVER, appendonly=True) as server:
+    with EmbeddedServer(home / SERVER_FOLDER, appendonly=True) as server:
         save_access(server)
     return server.url
 
 
 def said(url: str | None = None) -> str:
-    error = translate(REFUSED, url)
+    error = translate_error(REFUSED, url)
     assert isinstance(error, BrokerUnreachable)
     return str(error)
 
@@ -67,7 +67,7 @@ def test_an_address_that_was_named_is_told_of(home: Path, url: str, monkeypatch:
 
 
 def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None:
-    record = RunRecord(home, GRID)
+    record = RunRecord(home, GRID_RECORD)
     try:
         assert "Nothing answers" in said(DEFAULT_BROKER_URL)
     finally:
@@ -78,6 +78,6 @@ def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None
 @pytest.mark.parametrize("note", [None, "", "[]", '{"port": null}', b"\xff"])
 def test_where_none_ever_ran_nothing_is_made_up(home: Path, note: str | bytes | None) -> None:
     if note is not None:
-        (home / SERVER).mkdir()
-        (home / SERVER / "access.json").write_bytes(os.fsencode(note))
+        (home / SERVER_FOLDER).mkdir()
+        (home / SERVER_FOLDER / "access.json").write_bytes(os.fsencode(note))
     assert "Nothing answers" in said()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridq.config.home import GRID, is_locked
+from gridq.config.home import GRID_RECORD, is_locked
 from gridq.config.settings import Settings
 from gridq.protocol import queue_names
 from gridq.store.scripts import Scripts
@@ -60,12 +60,12 @@ def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> Non
 
     with (
         pytest.raises(OSError, match="no more disk"),
-        Deployment(Settings(home=tmp_path), GRID, said.append) as grid,
+        Deployment(Settings(home=tmp_path), GRID_RECORD, said.append) as grid,
     ):
         grid.exit_callbacks += [broken, lambda: said.append("the second too")]
     assert said == ["the second too"]
-    assert not is_locked(tmp_path, GRID)
-    assert query(tmp_path, GRID) is None
+    assert not is_locked(tmp_path, GRID_RECORD)
+    assert query(tmp_path, GRID_RECORD) is None
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -89,5 +89,5 @@ def test_a_signal_ends_gridq_up_while_its_server_reads_its_data(
         on_ready=lambda state: pytest.fail("ready"),
     )
     assert said == [f"Starting the grid of {tmp_path / 'home'}"]
-    assert not is_locked(tmp_path / "home", GRID)
+    assert not is_locked(tmp_path / "home", GRID_RECORD)
     assert not [line for line in processes(tmp_path) if "sleep" in line]
