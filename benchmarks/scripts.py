@@ -167,8 +167,10 @@ class State:
             claims = [read_claim(reply) for reply in leases]
             got = [claim for claim in claims if isinstance(claim, Claim)]
             assert len(got) == size
-            failures = {"kind": "seat", "pause_ms": 3_000_000, "used": "0", "error_record": "{}", "row": "",
-                        "seat": seat, "events": "", "uuid": "", "why": ""}  # fmt: skip
+            failures: dict[str, Word] = {
+                "kind": "seat", "pause_ms": 3_000_000, "used": "0", "error_record": "{}", "row": "",
+                "seat": seat, "events": "", "uuid": "", "why": "",
+            }  # fmt: skip
             self._all("fail", [{"lease": claim.lease, **failures} for claim in got])
             number -= size
 

@@ -140,19 +140,19 @@ def _of_sentinels(config: Settings, found: Sentinels) -> dict[str, Any]:
     """Return the same where sentinels know the primary. Flower accepts redis:// only, so the URL names the
     first sentinel, and the transport gets all of them.
     """
-    from gridq.store.sentinel import asking, certificates
+    from gridq.store.sentinel import certificate_options, sentinel_options
 
     login = ":".join(quote(part or "", safe="") for part in (found.user, found.password))
     login = f"{login}@" if found.password else ""
     hosts = [f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in found.hosts]
     broker = f"redis://{login}{hosts[0]}/{found.db}"
     backend = ";".join(f"sentinel://{login}{host}/{found.db}" for host in hosts)
-    watched = {"master_name": found.name, "sentinel_kwargs": asking(found)}
+    watched = {"master_name": found.name, "sentinel_kwargs": sentinel_options(found)}
     made = _options(config, broker, backend, {**SOCKET, **watched, "sentinels": found.hosts})
     made["broker_transport"] = SENTINEL_TRANSPORT
     made["result_backend_transport_options"] |= watched
     if found.ssl is not None:
-        made["broker_use_ssl"] = made["redis_backend_use_ssl"] = certificates(found.ssl)
+        made["broker_use_ssl"] = made["redis_backend_use_ssl"] = certificate_options(found.ssl)
     return made
 
 

@@ -18,7 +18,7 @@ from gridq.errors import ConfigError
 from gridq.jobs.record import JobOptions, check_job_id, make_job_id
 from gridq.messaging.wake_ups import GRAPH_TASK
 from gridq.protocol.models import Json
-from gridq.store.connection import translated
+from gridq.store.connection import translate_errors
 from gridq.submission import inbox
 
 _FOLLOW_UP = "wait for the answer, or put both steps into one graph: Celery would go on at the admission"
@@ -65,7 +65,7 @@ class GraphTask(Task):  # type: ignore[misc]
                     {"path": "idempotency_key", "job": known, "fix": "submit it outside the group"},
                 )
             return self.AsyncResult(known)
-        with translated():
+        with translate_errors():
             return run_graph.send_wake_up(job, options)
 
 

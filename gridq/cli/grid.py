@@ -49,9 +49,9 @@ def describe_grid(config: Settings) -> str:
     """Return where the grid is: the URL of the gateways, or the server and the prefix of the grid's keys."""
     if config.url is not None:
         return config.url
-    from gridq.store.connection import safe_url
+    from gridq.store.connection import redact_url
 
-    return f"{safe_url(config.broker_url.get_secret_value())} under the prefix {config.prefix!r}"
+    return f"{redact_url(config.broker_url.get_secret_value())} under the prefix {config.prefix!r}"
 
 
 @contextmanager
@@ -75,10 +75,10 @@ def open_broker_client(config: Settings) -> Iterator[BrokerClient]:
     of no use to somebody at a terminal.
     """
     from gridq.client import BrokerClient
-    from gridq.store.connection import CONNECT_TIMEOUT, check_server, connect
+    from gridq.store.connection import CONNECT_TIMEOUT_SECONDS, check_server, connect
 
     url = config.broker_url.get_secret_value()
-    with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT, retry=False) as probe:
+    with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT_SECONDS, retry=False) as probe:
         check_server(probe)
     client = BrokerClient(config=config)
     try:

@@ -37,7 +37,7 @@ from gridq.protocol.states import JobState
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 from gridq.store import values
-from gridq.store.connection import check_server, connect, connect_async, connect_to_submit, translated
+from gridq.store.connection import check_server, connect, connect_async, connect_to_submit, translate_errors
 from gridq.store.scripts import Scripts
 from gridq.views import job_ids, job_list, quarantine, wait_reasons
 from gridq.views import jobs as history
@@ -78,7 +78,7 @@ class BrokerClient(BaseClient):
 
             with self._admission_lock:
                 if self._admission is None:
-                    with translated(self.url):
+                    with translate_errors(self.url):
                         check_server(self.scripts.client)
                     profiles = load_profiles(self.config.profiles)
                     self._admission = Admission(self.scripts, self.config, profiles)
@@ -87,7 +87,7 @@ class BrokerClient(BaseClient):
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
         from gridq.submission.request import build_request
 
-        with translated(self.url):
+        with translate_errors(self.url):
             request = build_request(
                 self.scripts,
                 self.config,
@@ -98,7 +98,7 @@ class BrokerClient(BaseClient):
                 is_new_id=job is None,
             )
         admission = self.admission
-        with translated(self.url):
+        with translate_errors(self.url):
             return admission.admit(request).job
 
     def result(self, job: str, timeout: float | None = None) -> Json:
@@ -128,26 +128,26 @@ class BrokerClient(BaseClient):
                 raise self._build_timeout(job, timeout)
 
     def cancel(self, job: str) -> bool:
-        with translated(self.url):
+        with translate_errors(self.url):
             word = self.scripts.stop(job, "cancelled", JobCancelled("The job was cancelled").to_json())
         if word == "unknown":
             raise build_not_found_error(job)
         return word != "over"
 
     def quarantined(self) -> list[Quarantined]:
-        with translated(self.url):
+        with translate_errors(self.url):
             return quarantine.list_quarantined(self.redis, self.keys)
 
     def release(self, job: str, stage: str | int, by: str = "an operator") -> bool:
-        with translated(self.url):
+        with translate_errors(self.url):
             return quarantine.release_or_drop(self.scripts, "release", job, stage, by)
 
     def drop(self, job: str, stage: str | int, by: str = "an operator") -> bool:
-        with translated(self.url):
+        with translate_errors(self.url):
             return quarantine.release_or_drop(self.scripts, "drop", job, stage, by)
 
     def find(self, prefix: str) -> str:
-        with translated(self.url):
+        with translate_errors(self.url):
             return job_ids.find_job(self.redis, self.keys, prefix)
 
     def status(self, job: str) -> JobState | None:
@@ -159,11 +159,11 @@ class BrokerClient(BaseClient):
         return JobState.QUEUED if queued else None
 
     def rows(self, job: str) -> list[HistoryRow]:
-        with translated(self.url):
+        with translate_errors(self.url):
             return history.read_history(self.redis, self.keys, job)
 
     def view(self, job: str) -> JobView:
-        with translated(self.url):
+        with translate_errors(self.url):
             view = history.JobReader(self.redis, self.keys, job).read()
         if view.state is None:
             raise build_not_found_error(job)
@@ -173,7 +173,7 @@ class BrokerClient(BaseClient):
         return _JobReader(self, job)
 
     def waits_for(self, job: str) -> str:
-        with translated(self.url):
+        with translate_errors(self.url):
             view = history.JobReader(self.redis, self.keys, job).read(rows=False)
             return wait_reasons.explain_wait(self.redis, self.keys, view)
 
@@ -181,7 +181,7 @@ class BrokerClient(BaseClient):
         state_filter = parse_state(state)
         found: list[JobSummary] = []
         page = job_list.JobPage(found, None)
-        with translated(self.url):
+        with translate_errors(self.url):
             while len(found) < limit:
                 left = limit - len(found)
                 page = job_list.list_jobs(self.redis, self.keys, left, state_filter, before=page.after)
@@ -191,15 +191,15 @@ class BrokerClient(BaseClient):
         return found
 
     def queues(self) -> list[QueueView]:
-        with translated(self.url):
+        with translate_errors(self.url):
             return backlog.read_queues(self.redis, self.keys)
 
     def seats(self) -> list[LiveSeat]:
-        with translated(self.url):
+        with translate_errors(self.url):
             return registry.read_live_seats(self.redis, self.keys)
 
     def workers(self) -> list[LiveSeat]:
-        with translated(self.url):
+        with translate_errors(self.url):
             return registry.read_live_seats(self.redis, self.keys, routers=False)
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class BrokerClient(BaseClient):
 
     def _execute(self, commands: Commands) -> Any:
         """Execute one command and return its reply, or several in a transaction and return their replies."""
-        with translated(self.url):
+        with translate_errors(self.url):
             if len(commands) == 1:
                 try:
                     return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
@@ -237,7 +237,7 @@ class BrokerClient(BaseClient):
         error = end.to_error()
         if error is not None:
             raise error
-        with translated(self.url):
+        with translate_errors(self.url):
             return values.decode(values.read(self.redis, self.keys, end.payload))
 
     def _build_timeout(self, job: str, timeout: float | None) -> WaitTimeout:
@@ -252,7 +252,7 @@ class _JobReader(history.JobReader):
         self._url = client.url
 
     def read(self, *, rows: bool = True) -> JobView:
-        with translated(self._url):
+        with translate_errors(self._url):
             return super().read(rows=rows)
 
 
@@ -308,7 +308,7 @@ class AsyncBrokerClient(BaseAsyncClient):
             reply = await retry.call_async(self._execute, commands)
 
     async def _execute(self, commands: Commands) -> Any:
-        with translated(self.sync.url):
+        with translate_errors(self.sync.url):
             if len(commands) == 1:
                 try:
                     return await self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]

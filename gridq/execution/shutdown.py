@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from gridq.execution.session import Session
-from gridq.store.connection import hurry
+from gridq.store.connection import shorten_timeouts
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Shutdown:
 
     def _stop_early(self) -> None:
         try:
-            hurry(self.session.scripts.client, SECOND_SIGNAL_GRACE_SECONDS)
+            shorten_timeouts(self.session.scripts.client, SECOND_SIGNAL_GRACE_SECONDS)
             self.session.stop(0)
         finally:
             os._exit(os.EX_OK)
@@ -102,7 +102,7 @@ class Shutdown:
 
     def _drain(self) -> None:
         client = self.session.scripts.client
-        hurry(client, SERVER_SECONDS)
+        shorten_timeouts(client, SERVER_SECONDS)
         heard = self.session.drain()
         if heard:
             try:
@@ -110,13 +110,13 @@ class Shutdown:
             except RedisError as exc:
                 log.warning("the draining seat could not be advertised: %s", exc)
         if not self.session.busy:
-            hurry(client, SECOND_SIGNAL_GRACE_SECONDS)
+            shorten_timeouts(client, SECOND_SIGNAL_GRACE_SECONDS)
         self.session.stop()
         # Where the server is away, Celery may wait for it, and there is nothing to lose.
         self._exit_after(EXIT_GRACE_SECONDS if heard or self.session.busy else SECOND_SIGNAL_GRACE_SECONDS)
 
     def _end(self) -> None:
-        hurry(self.session.scripts.client, SECOND_SIGNAL_GRACE_SECONDS)
+        shorten_timeouts(self.session.scripts.client, SECOND_SIGNAL_GRACE_SECONDS)
         self.session.stop(0)
         self._exit_after(SECOND_SIGNAL_GRACE_SECONDS)
 

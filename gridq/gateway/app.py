@@ -30,7 +30,7 @@ from gridq.gateway.metrics import request_metrics
 from gridq.gateway.metrics.collector import MetricsCollector
 from gridq.gateway.options import GatewayOptions, check_certificate
 from gridq.gateway.routes import anthropic, enrolment, events, health, jobs, metrics, openai, queues, workers
-from gridq.store.connection import check_server, connect_to_submit, translated
+from gridq.store.connection import check_server, connect_to_submit, translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ def _check(config: Settings, options: GatewayOptions) -> None:
     url = config.broker_url.get_secret_value()
     client = connect_to_submit(url, name="gridq-gateway")
     try:
-        with translated(url):
+        with translate_errors(url):
             check_server(client)
     finally:
         client.close()

@@ -33,7 +33,7 @@ from gridq.app import app
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.protocol import queue_names
-from gridq.store.connection import connect_async, safe_url, translate
+from gridq.store.connection import connect_async, redact_url, translate_error
 from gridq.store.keys import Keys
 from gridq.telemetry import logs
 
@@ -64,7 +64,7 @@ def adapt_flower() -> None:
     flower.views.tasks.TASK_COLUMNS.update(args="Capability", kwargs="Stage", wait="Wait")
     flower.events.EventsState = GridState
     flower.app.Events = GridEvents
-    Flower.broker_uri = property(lambda _: safe_url(settings().broker_url.get_secret_value()))
+    Flower.broker_uri = property(lambda _: redact_url(settings().broker_url.get_secret_value()))
 
 
 def serve(
@@ -175,7 +175,7 @@ class GridEvents(flower.events.Events):  # type: ignore[misc]
                     receiver = EventReceiver(connection, handlers={"*": self.on_event}, app=self.capp)
                     receiver.capture(limit=None, timeout=None, wakeup=True)
             except Exception as exc:  # as in Flower: whatever it was, it must not end the thread
-                log.warning("Flower receives no events: %s", translate(exc))
+                log.warning("Flower receives no events: %s", translate_error(exc))
                 time.sleep(1)
 
 
@@ -287,7 +287,7 @@ class PendingWork:
                 pipe.hvals(keys("classes", name))
             waiting = [sum(map(int, counts)) for counts in await pipe.execute()]
         except (RedisError, OSError) as exc:
-            raise HTTPError(503, str(translate(exc))) from exc
+            raise HTTPError(503, str(translate_error(exc))) from exc
         finally:
             await client.aclose()
         listed = [

@@ -14,7 +14,7 @@ from kombu.exceptions import KombuError
 
 from gridq.errors import JobCancelled
 from gridq.messaging import answers
-from gridq.store.connection import translated
+from gridq.store.connection import translate_errors
 from gridq.submission import inbox
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class JobControl(Control):  # type: ignore[misc]
         scripts = inbox.get_default_inbox().scripts
         error = JobCancelled("The job was revoked").to_json()
         jobs = maybe_list(task_id) or []
-        with translated():
+        with translate_errors():
             ends = {job: scripts.stop(job, "cancelled", error) for job in jobs}
         for job, end in ends.items():
             if end == "celery":

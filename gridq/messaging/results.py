@@ -15,7 +15,7 @@ from typing import Any
 from celery.backends import redis as base
 
 from gridq.jobs.server_outage import MAX_OUTAGE_SECONDS, RETRY_PAUSE_SECONDS
-from gridq.store.connection import translate, translated
+from gridq.store.connection import translate_error, translate_errors
 
 POLL_SECONDS = 5.0
 """Between two polls for an answer whose message did not arrive."""
@@ -82,7 +82,7 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
                 now = time.monotonic()
                 self._away_since = now if self._away_since is None else self._away_since
                 if now - self._away_since > MAX_OUTAGE_SECONDS:
-                    raise translate(exc) from exc
+                    raise translate_error(exc) from exc
                 time.sleep(RETRY_PAUSE_SECONDS)
             else:
                 self._away_since = None
@@ -95,7 +95,7 @@ class Backend(base.RedisBackend):  # type: ignore[misc]
 
     def get_task_meta(self, task_id: str, cache: bool = True) -> dict[str, Any]:
         """Return what is known of a task now. BrokerError: the server cannot be asked."""
-        with translated():
+        with translate_errors():
             meta: dict[str, Any] = super().get_task_meta(task_id, cache)
         return meta
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from redis.exceptions import RedisError
 
 from gridq.errors import GridError
-from gridq.store.connection import translate
+from gridq.store.connection import translate_error
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except (GridError, RedisError) as exc:
-        print(exc if isinstance(exc, GridError) else translate(exc), file=sys.stderr, flush=True)
+        print(exc if isinstance(exc, GridError) else translate_error(exc), file=sys.stderr, flush=True)
         raise SystemExit(2) from None
     except Exception:
         traceback.print_exc()

@@ -36,9 +36,9 @@ from gridq.protocol import queue_names
 from gridq.router.governor.governor import Governor
 from gridq.router.sweep import Sweeper
 from gridq.store import values
-from gridq.store.capacity import check_kept
+from gridq.store.capacity import check_persistence
 from gridq.store.connection import connect
-from gridq.store.readiness import AWAY, await_server
+from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
 from gridq.submission.request import JobRequest
@@ -63,8 +63,8 @@ class Router:
     def __init__(self, app: Celery, concurrency: int, hostname: str = "") -> None:
         config = settings()
         client = connect(name="gridq-router")
-        await_server(client, away=AWAY if parent_watch.is_supervised() else 0.0)
-        if shortcoming := check_kept(client):
+        wait_for_server(client, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
+        if shortcoming := check_persistence(client):
             log.warning(shortcoming)
         self.app = app
         self.scripts = Scripts(client, config)

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from gridq.config.settings import Settings
 from gridq.errors import StageQuarantined
 from gridq.process.periodic import PeriodicThread
-from gridq.store.capacity import Gate
+from gridq.store.capacity import MemoryGate
 from gridq.store.replies import Swept
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
@@ -34,7 +34,7 @@ class Sweeper:
     def __init__(self, scripts: Scripts, config: Settings, publish_answer: Callable[[str], None]) -> None:
         self.scripts = scripts
         self.publish_answer = publish_answer
-        self._gate = Gate(scripts.client, scripts.keys)
+        self._gate = MemoryGate(scripts.client, scripts.keys)
         self._repeat = PeriodicThread("sweep", config.sweep_ms / 1000, self.sweep)
         self._writing: set[str] = set()
         self._due: SimpleQueue[str] = SimpleQueue()
@@ -53,7 +53,7 @@ class Sweeper:
 
     def sweep(self) -> dict[str, int]:
         """Sweep once, batch after batch while more is due. Return how much of each kind was found."""
-        self._gate.look()
+        self._gate.check()
         found: Counter[str] = Counter()
         for _ in range(MAX_BATCHES):
             swept = self.scripts.sweep(BATCH_ITEMS, max(0, BATCH_ITEMS - len(self._writing)))

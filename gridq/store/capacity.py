@@ -1,6 +1,6 @@
-"""What the server keeps and how much more it can take: its eviction policy, its append-only file, its memory.
+"""What the server keeps and how much more it can take: eviction policy, append-only file, memory.
 
-All of it is asked by `INFO`. Where the ACL does not permit that, nothing is known: it is told once, and no
+All of it comes from `INFO`. If the ACL does not permit that, nothing is known: a warning says so once, and no
 program is kept from starting.
 """
 
@@ -14,105 +14,110 @@ from redis import Redis
 from redis import exceptions as faults
 
 from gridq.errors import BrokerEvicts, GridFull
-from gridq.store.connection import translated
+from gridq.store.connection import translate_errors
 from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
 
-FULL = 0.8
-"""The share of the server's maxmemory from which no new job is taken: the rest is for those that run."""
+FULL_SHARE = 0.8
+"""The share of maxmemory at which new jobs are refused: the rest is for running jobs."""
 
-STANDS_MS = 5_000
-"""How long the word that the server is full stands where no router says it again."""
+FULL_TTL_MS = 5_000
+"""How long the server counts as full if no router says so again."""
 
-RETRY_AFTER = 5.0
-"""Seconds that a refused submitter is told to wait."""
+RETRY_AFTER_SECONDS = 5.0
+"""How long a refused submitter should wait."""
 
-NOT_KEPT = (
-    "appendonly is off: what was accepted is lost when the server restarts. Fix: appendonly yes in its "
+NO_APPEND_ONLY = (
+    "appendonly is off: accepted jobs are lost when the server restarts. Fix: set appendonly yes in its "
     "configuration"
 )
-UNKNOWN = (
-    "the ACL does not permit INFO: nobody checks maxmemory-policy, appendonly and the server's memory. "
-    "Fix: grant +info, or see to maxmemory-policy noeviction and appendonly yes yourself"
+NO_INFO = (
+    "the ACL does not permit INFO: maxmemory-policy, appendonly and the server's memory are not checked. "
+    "Fix: grant +info, or make sure of maxmemory-policy noeviction and appendonly yes yourself"
 )
 
 
-def check_kept(client: Redis) -> str | None:
-    """What there is to say of how well the server keeps what it accepts, in one line; None where all is well.
+def check_persistence(client: Redis) -> str | None:
+    """Return a warning about how well the server keeps what it accepts, None if all is well.
 
-    BrokerEvicts: it throws keys away when its memory is full, whether it has a maxmemory yet or not.
+    Raises BrokerEvicts if it deletes keys when its memory is full, whether it has a maxmemory yet or not.
     """
-    with translated():
+    with translate_errors():
         try:
             memory: Any = client.info("memory")
             persistence: Any = client.info("persistence")
         except faults.NoPermissionError:
-            return UNKNOWN
+            return NO_INFO
     policy = str(memory.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         raise BrokerEvicts(
-            f"The server's maxmemory-policy is {policy}: it would throw jobs away without a word",
-            {"expected": "noeviction", "fix": "maxmemory-policy noeviction in the server's configuration"},
+            f"The server's maxmemory-policy is {policy}: it may delete jobs silently",
+            {
+                "expected": "noeviction",
+                "fix": "set maxmemory-policy noeviction in the server's configuration",
+            },
         )
-    return None if persistence.get("aof_enabled", 1) else NOT_KEPT
+    return None if persistence.get("aof_enabled", 1) else NO_APPEND_ONLY
 
 
-class Gate:
-    """Closes the grid to new jobs while the server's memory is used up to FULL, and opens it again.
+class MemoryGate:
+    """Closes the grid to new jobs while the server's memory is used up to FULL_SHARE, and opens it again.
 
-    Every router looks at each turn of its sweep; `enqueue` and `admit` read what it found in `full`.
+    Every router checks with each sweep; `enqueue` and `admit` read the result in `memory_full`.
     """
 
     def __init__(self, client: Redis, keys: Keys) -> None:
         self.client = client
         self.keys = keys
         self._closed = False
-        self._blind = False
+        self._not_permitted = False
 
-    def look(self) -> bool:
-        """One look; True where the grid is full."""
-        if self._blind:
+    def check(self) -> bool:
+        """Check the server once. Return whether the grid is full."""
+        if self._not_permitted:
             return False
         try:
             memory: Any = self.client.info("memory")
         except faults.NoPermissionError:
-            self._blind = True
-            log.warning(UNKNOWN)
+            self._not_permitted = True
+            log.warning(NO_INFO)
             return False
         limit = int(memory.get("maxmemory", 0))
         used = int(memory["used_memory"]) - int(memory.get("mem_not_counted_for_evict", 0))
-        if limit and used >= FULL * limit:
+        if limit and used >= FULL_SHARE * limit:
             self._close(used, limit)
         elif self._closed:
             self._closed = False
             self.client.delete(self.keys("memory_full"))
-            log.warning("the server has memory again: new jobs are taken")
+            log.warning("the server has memory again: new jobs are accepted")
         return self._closed
 
     def _close(self, used: int, limit: int) -> None:
         if not self._closed:
             log.warning(
-                "the server uses %.0f of %.0f MB: no new job is taken until it uses less than %.0f",
+                "the server uses %.0f of %.0f MB: new jobs are refused until it uses less than %.0f",
                 used / 1e6,
                 limit / 1e6,
-                FULL * limit / 1e6,
+                FULL_SHARE * limit / 1e6,
             )
         self._closed = True
-        with suppress(faults.OutOfMemoryError):  # then the server itself refuses what is new
-            self.client.set(self.keys("memory_full"), f"{used} {limit}", px=STANDS_MS)
+        with suppress(faults.OutOfMemoryError):  # then the server itself refuses new jobs
+            self.client.set(self.keys("memory_full"), f"{used} {limit}", px=FULL_TTL_MS)
 
 
-def full(about: str) -> GridFull:
-    """The refusal of a new job; `about` is what the gate noted: the bytes used and the limit."""
+def build_grid_full_error(about: str) -> GridFull:
+    """Return the error that refuses a new job. `about`: the bytes used and the limit, as the gate noted
+    them.
+    """
     used, limit = map(int, about.split(" "))
     return GridFull(
-        f"The grid takes no new job: {used / 1e6:.0f} of the server's {limit / 1e6:.0f} MB are used",
+        f"The grid accepts no new jobs: {used / 1e6:.0f} of the server's {limit / 1e6:.0f} MB are used",
         {
             "used": used,
             "limit": limit,
-            "expected": f"less than {FULL:.0%} of its maxmemory",
-            "retry_after": RETRY_AFTER,
-            "fix": "wait until jobs that run have ended and results have expired, or raise maxmemory",
+            "expected": f"less than {FULL_SHARE:.0%} of its maxmemory",
+            "retry_after": RETRY_AFTER_SECONDS,
+            "fix": "wait until running jobs have ended and results have expired, or raise maxmemory",
         },
     )

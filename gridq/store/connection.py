@@ -1,4 +1,4 @@
-"""Connections to the server, and the one place where its faults become gridq's errors."""
+"""Connections to the server, and the only place where its faults become gridq's errors."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from gridq.errors import (
 )
 from gridq.store import sentinel
 from gridq.store.keepalive import KEEPALIVE
-from gridq.store.retrying import AsyncPatient, Patient, tell_losses
+from gridq.store.retrying import AsyncTimedRetry, TimedRetry, report_losses
 
-MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
+MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""
 
-CONNECT_TIMEOUT = 5.0
-PATIENCE = 5.0
-"""Seconds for which a command is tried again where its connection is lost: it outlives a server's restart."""
+CONNECT_TIMEOUT_SECONDS = 5.0
+RETRY_SECONDS = 5.0
+"""How long a command is repeated if its connection is lost: longer than a server takes to restart."""
 
-SUBMITTERS = 64
-"""Connections of one client that submits; more threads than that wait for one another."""
+MAX_SUBMIT_CONNECTIONS = 64
+"""Connections of one client that submits. More threads wait for one another."""
 
-UNBOUNDED = 1 << 31
-"""Connections of a client that gives no bound: redis-py's own, 100, is a fault for who needs one more."""
+UNLIMITED_CONNECTIONS = 1 << 31
+"""Connections of a client without a limit. redis-py's default, 100, raises an error for one more."""
 
 
 def connect(
@@ -49,32 +49,45 @@ def connect(
     name: str = "",
     timeout: float = 10,
     retry: bool = True,
-    patience: float = PATIENCE,
-    most: int | None = None,
+    retry_seconds: float = RETRY_SECONDS,
+    max_connections: int | None = None,
 ) -> redis.Redis:
-    """A client of the server at `url` (default `GRIDQ_BROKER_URL`); nothing is sent before its first command.
+    """Return a client of the server at `url` (default `GRIDQ_BROKER_URL`). It sends nothing before its first
+    command.
 
-    `name` is shown by `CLIENT LIST`. No command waits longer than `timeout` seconds for its answer. With
-    `retry` a lost connection is made again and the command sent again for about `patience` seconds: a script
-    may so run twice and must be written for it. Without it a command is tried twice, at once. `most`: no more
-    connections at once; who needs another one waits as long as for a server that does not answer.
+    `name` is shown by `CLIENT LIST`. No command waits longer than `timeout` seconds for its reply. With
+    `retry`, a lost connection is replaced and the command repeated for about `retry_seconds`: a script may
+    run twice and must be written for it. Without it, a command is tried twice, at once. If `max_connections`
+    are in use, the next one waits as long as for a server that does not answer.
     """
-    url = _url(url)
-    options = _options(url, name, timeout) | {"retry": Patient(patience if retry else 0)}
+    url = _resolve_url(url)
+    options = _build_connection_options(url, name, timeout) | {
+        "retry": TimedRetry(retry_seconds if retry else 0)
+    }
     found = parse_sentinels(url)
     if found is not None:
-        pool = sentinel.pool(found, options, bounded=most is not None, **_bounds(most))
+        pool = sentinel.build_pool(
+            found, options, bounded=max_connections is not None, **_build_pool_options(max_connections)
+        )
     else:
-        kind = redis.ConnectionPool if most is None else redis.BlockingConnectionPool
-        pool = kind.from_url(url, **_bounds(most), **options)
+        kind = redis.ConnectionPool if max_connections is None else redis.BlockingConnectionPool
+        pool = kind.from_url(url, **_build_pool_options(max_connections), **options)
     return redis.Redis.from_pool(pool)
 
 
 def connect_to_submit(url: str | None = None, *, name: str) -> redis.Redis:
-    """A client for what is told at once where the server is away: it tries for about a second, waits no
-    longer for an answer than for a connection, and opens few connections however many threads share it.
+    """Return a client that reports soon that the server is away.
+
+    It repeats a command for about a second, waits no longer for a reply than for a connection, and opens few
+    connections however many threads share it.
     """
-    return connect(url, name=name, timeout=CONNECT_TIMEOUT, patience=1.0, most=SUBMITTERS)
+    return connect(
+        url,
+        name=name,
+        timeout=CONNECT_TIMEOUT_SECONDS,
+        retry_seconds=1.0,
+        max_connections=MAX_SUBMIT_CONNECTIONS,
+    )
 
 
 def connect_async(
@@ -83,37 +96,42 @@ def connect_async(
     name: str = "",
     timeout: float = 10,
     retry: bool = True,
-    most: int | None = None,
+    max_connections: int | None = None,
 ) -> redis.asyncio.Redis:
-    """The same as `connect` for asyncio."""
-    url = _url(url)
-    options = _options(url, name, timeout) | {"retry": AsyncPatient(PATIENCE if retry else 0)}
+    """Do the same as `connect` for asyncio."""
+    url = _resolve_url(url)
+    options = _build_connection_options(url, name, timeout) | {
+        "retry": AsyncTimedRetry(RETRY_SECONDS if retry else 0)
+    }
     found = parse_sentinels(url)
     if found is not None:
-        pool: redis.asyncio.ConnectionPool = sentinel.async_pool(
-            found, options, bounded=most is not None, **_bounds(most)
+        pool: redis.asyncio.ConnectionPool = sentinel.build_async_pool(
+            found, options, bounded=max_connections is not None, **_build_pool_options(max_connections)
         )
     else:
-        kind = redis.asyncio.ConnectionPool if most is None else redis.asyncio.BlockingConnectionPool
-        pool = kind.from_url(url, **_bounds(most), **options)
-    return redis.asyncio.Redis.from_pool(tell_losses(pool))
+        kind = (
+            redis.asyncio.ConnectionPool if max_connections is None else redis.asyncio.BlockingConnectionPool
+        )
+        pool = kind.from_url(url, **_build_pool_options(max_connections), **options)
+    return redis.asyncio.Redis.from_pool(report_losses(pool))
 
 
-def _bounds(most: int | None) -> dict[str, Any]:
-    """How many connections a pool may have, and how long who needs one more waits for it."""
+def _build_pool_options(max_connections: int | None) -> dict[str, Any]:
+    """Return how many connections a pool may have, and how long the next one waits."""
     return (
-        {"max_connections": UNBOUNDED}
-        if most is None
-        else {"max_connections": most, "timeout": CONNECT_TIMEOUT}
+        {"max_connections": UNLIMITED_CONNECTIONS}
+        if max_connections is None
+        else {"max_connections": max_connections, "timeout": CONNECT_TIMEOUT_SECONDS}
     )
 
 
-def hurry(client: redis.Redis, timeout: float) -> None:
-    """From now on wait at most `timeout` seconds for the server, and try a command no longer: a program that
-    ends has no time for a server that is away.
+def shorten_timeouts(client: redis.Redis, timeout: float) -> None:
+    """Wait at most `timeout` seconds for the server from now on, and repeat nothing.
+
+    For a program that shuts down and has no time for a server that is away.
     """
     pool = client.connection_pool
-    pool.connection_kwargs["retry"].patience.seconds = 0.0
+    pool.connection_kwargs["retry"].retry_seconds.seconds = 0.0
     wanted: dict[str, Any] = {"socket_timeout": timeout}
     if "path" not in pool.connection_kwargs:
         wanted["socket_connect_timeout"] = timeout
@@ -123,47 +141,46 @@ def hurry(client: redis.Redis, timeout: float) -> None:
 
 
 def now_ms(client: redis.Redis) -> int:
-    """The server's clock, in ms since 1970."""
+    """Return the server's clock, in ms since 1970."""
     seconds, micros = client.time()
     return int(seconds) * 1000 + int(micros) // 1000
 
 
 def check_server(client: redis.Redis) -> None:
-    """Refuse a server that gridq cannot use; called once at the start of every program.
+    """Raise an error for a server that gridq cannot use. Every program calls it once, at its start.
 
-    It asks `HELLO`, which the narrowest ACL of gridq permits and `INFO` is not needed for.
-
-    BrokerUnreachable, BrokerRefused (also a read-only replica), BrokerTooOld, BrokerIsCluster.
+    It sends `HELLO`, which the narrowest ACL of gridq permits; `INFO` is not needed. Raises
+    BrokerUnreachable, BrokerRefused (also for a read-only replica), BrokerTooOld or BrokerIsCluster.
     """
-    url = _address(client)
+    url = _format_address(client)
     try:
         reply = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
     except faults.ResponseError as exc:
         if "unknown command" in str(exc).lower():
             raise BrokerTooOld(f"The server at {url} is older than Redis 6", _TOO_OLD) from None
-        raise translate(exc, url) from exc
+        raise translate_error(exc, url) from exc
     except (faults.RedisError, OSError) as exc:
-        raise translate(exc, url) from exc
-    about = _text(reply)
+        raise translate_error(exc, url) from exc
+    about = _decode_reply(reply)
     server, version = about.get("server", "redis"), about.get("version", "0")
     if about.get("mode") == "cluster":
         raise BrokerIsCluster(f"The server at {url} is a Redis Cluster", _CLUSTER)
-    if _numbers(version) < MINIMUM.get(server, MINIMUM["redis"]):
+    if _parse_version(version) < MIN_VERSIONS.get(server, MIN_VERSIONS["redis"]):
         raise BrokerTooOld(f"The server at {url} is {server.capitalize()} {version}", _TOO_OLD)
     if about.get("role", "master") != "master":
         raise BrokerRefused(f"The server at {url} is a read-only replica", _REPLICA)
 
 
-def translate(exc: BaseException, url: str | None = None) -> BrokerError:
-    """What `exc`, raised by redis-py, kombu or Celery's result backend, means, with the smallest fix.
+def translate_error(exc: BaseException, url: str | None = None) -> BrokerError:
+    """Return what an error of redis-py, kombu or Celery's result backend means, with the smallest fix.
 
     `url` is shown without its password; it defaults to `GRIDQ_BROKER_URL`.
     """
-    shown = safe_url(_url(url))
-    for fault in _chain(exc):
+    shown = redact_url(_resolve_url(url))
+    for fault in _find_causes(exc):
         if isinstance(fault, BrokerError):
             return fault
-        reason = {"reason": _one_line(fault)}
+        reason = {"reason": _format_reason(fault)}
         text = reason["reason"].upper()
         if isinstance(fault, (faults.MovedError, faults.AskError, faults.ClusterError)):
             return BrokerIsCluster(f"The server at {shown} is a Redis Cluster", reason | _CLUSTER)
@@ -194,16 +211,17 @@ def translate(exc: BaseException, url: str | None = None) -> BrokerError:
                 f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
             )
         if isinstance(fault, (faults.ConnectionError, faults.TimeoutError, OSError)):
-            if (known := _its_grid_is_stopped(shown)) is not None:
+            if (known := _find_stopped_grid(shown)) is not None:
                 return known
             start = "start the server (`gridq up` starts one with a grid), or set GRIDQ_BROKER_URL"
             return BrokerUnreachable(f"Nothing answers at {shown}", reason | {"fix": start})
-    return BrokerError(f"The server at {shown} did not do what was asked", {"reason": _one_line(exc)})
+    return BrokerError(f"The server at {shown} did not do what was asked", {"reason": _format_reason(exc)})
 
 
-def _its_grid_is_stopped(shown: str) -> BrokerUnreachable | None:
-    """What to say where the grid of this home is stopped, and `shown` is its server's address, or the default
-    one because none is named; None where the address is the fault.
+def _find_stopped_grid(shown: str) -> BrokerUnreachable | None:
+    """Return the error for a stopped grid of this home, None if the address itself is at fault.
+
+    The grid is meant if `shown` is its server's address, or the default address because none is configured.
     """
     try:
         config = settings()
@@ -224,36 +242,35 @@ def _its_grid_is_stopped(shown: str) -> BrokerUnreachable | None:
 
 
 @contextmanager
-def translated(url: str | None = None) -> Iterator[None]:
-    """Within it, every fault of the server or of a publish is raised as a BrokerError.
+def translate_errors(url: str | None = None) -> Iterator[None]:
+    """Raise every fault of the server, or of publishing a message, as a BrokerError.
 
-    >>> with translated():            # doctest: +SKIP
+    >>> with translate_errors():            # doctest: +SKIP
     ...     app.send_task("gridq.run_graph", queue="gridq:router")
     """
     try:
         yield
     except (GridError, BrokenPipeError):
-        # WaitTimeout is an OSError too; and of a pipe the clients say so in errors of their own: this one is
-        # stdout's, whose reader has seen enough
+        # WaitTimeout is an OSError too. A broken pipe is that of stdout: redis-py wraps its own.
         raise
     except (faults.RedisError, OSError) as exc:
-        raise translate(exc, url) from exc
+        raise translate_error(exc, url) from exc
     except Exception as exc:
-        if isinstance(exc, _celerys_faults()):
-            raise translate(exc, url) from exc
+        if isinstance(exc, _find_celery_errors()):
+            raise translate_error(exc, url) from exc
         raise
 
 
-def _celerys_faults() -> tuple[type[Exception], ...]:
-    """What kombu and Celery raise, as far as they are loaded: a program without them need not load them."""
+def _find_celery_errors() -> tuple[type[Exception], ...]:
+    """Return the error classes of kombu and Celery, if they are loaded: other programs need not load them."""
     homes = {"kombu.exceptions": "KombuError", "celery.exceptions": "BackendError"}
     return tuple(getattr(sys.modules[home], name) for home, name in homes.items() if home in sys.modules)
 
 
-def safe_url(url: str) -> str:
-    """`url` without its password, fit for a log or an error.
+def redact_url(url: str) -> str:
+    """Return `url` without its password, fit for a log or an error.
 
-    >>> safe_url("redis://:secret@host:6379/0?ssl_password=x")
+    >>> redact_url("redis://:secret@host:6379/0?ssl_password=x")
     'redis://host:6379/0'
     """
     parts = urlsplit(url)
@@ -262,16 +279,16 @@ def safe_url(url: str) -> str:
     return f"{parts.scheme}://{user}@{host}{parts.path}" if user else f"{parts.scheme}://{host}{parts.path}"
 
 
-def _url(url: str | None) -> str:
+def _resolve_url(url: str | None) -> str:
     url = settings().broker_url.get_secret_value() if url is None else url
     check_url(url)
     return url
 
 
-def _options(url: str, name: str, timeout: float) -> dict[str, Any]:
-    # RESP2 without CLIENT SETINFO needs the fewest grants in an ACL. There is always a name: its round trip
-    # reads TLS 1.3's session tickets, which redis-py takes for a stray answer ("Connection has data") where
-    # no login comes.
+def _build_connection_options(url: str, name: str, timeout: float) -> dict[str, Any]:
+    # RESP2 without CLIENT SETINFO needs the fewest grants in an ACL. A name is always set: its round trip
+    # reads the session tickets of TLS 1.3, which redis-py takes for a stray reply ("Connection has data") if
+    # there is no login.
     options: dict[str, Any] = {
         "protocol": 2,
         "driver_info": None,
@@ -280,11 +297,11 @@ def _options(url: str, name: str, timeout: float) -> dict[str, Any]:
         "client_name": re.sub(r"[^!-~]", "_", name or "gridq"),
     }
     if not url.startswith("unix:"):
-        options |= {"socket_connect_timeout": CONNECT_TIMEOUT, **KEEPALIVE}
+        options |= {"socket_connect_timeout": CONNECT_TIMEOUT_SECONDS, **KEEPALIVE}
     return options
 
 
-def _address(client: redis.Redis) -> str:
+def _format_address(client: redis.Redis) -> str:
     pool = client.connection_pool
     at = pool.connection_kwargs
     if isinstance(pool, SentinelConnectionPool):
@@ -298,21 +315,21 @@ def _address(client: redis.Redis) -> str:
     return f"{scheme}://{at.get('host', 'localhost')}:{at.get('port', 6379)}/{at.get('db', 0)}"
 
 
-def _text(reply: Any) -> dict[str, str]:
+def _decode_reply(reply: Any) -> dict[str, str]:
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {_word(key): _word(value) for key, value in pairs}
+    return {_decode(key): _decode(value) for key, value in pairs}
 
 
-def _word(value: Any) -> str:
+def _decode(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _chain(exc: BaseException) -> Iterator[BaseException]:
-    """`exc` with its causes, the innermost first: it knows best what kombu's OperationalError means."""
+def _find_causes(exc: BaseException) -> Iterator[BaseException]:
+    """Return `exc` with its causes, the innermost first: it says best what kombu's OperationalError means."""
     found: list[BaseException] = []
     at: BaseException | None = exc
     while at is not None and at not in found:
@@ -321,13 +338,13 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
     yield from reversed(found)
 
 
-def _one_line(exc: BaseException) -> str:
+def _format_reason(exc: BaseException) -> str:
     text = _SENTINEL.sub("", str(exc))
     return " ".join(text.split()).rstrip(".") or type(exc).__name__
 
 
 _SENTINEL = re.compile(r"<redis\..*?\)>\)>\)> - ")
-"""What redis-py puts before the fault of a sentinel: its own objects, with all their options."""
+"""What redis-py puts before the fault of a sentinel: its own objects with all their options."""
 _TOO_OLD = {
     "expected": "Redis 7.0 or Valkey 7.2, or newer",
     "fix": "upgrade the server",

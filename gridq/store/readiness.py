@@ -1,5 +1,5 @@
-"""Whether the server can be worked with yet: at its start it reads its data, for minutes where they are many,
-and refuses all but a few commands meanwhile.
+"""Wait until the server can be used. After a start it loads its data, which may take minutes, and refuses all
+but a few commands meanwhile.
 """
 
 from __future__ import annotations
@@ -13,74 +13,75 @@ from redis import Redis
 from redis import exceptions as faults
 
 from gridq.errors import BrokerUnreachable
-from gridq.store.connection import check_server, translated
+from gridq.store.connection import check_server, translate_errors
 
 log = logging.getLogger(__name__)
 
-AWAY = 60.0
-"""Seconds for which a server may be away that has answered before: somebody starts it again."""
+AWAY_SECONDS = 60.0
+"""How long a server that has answered before may be away: it is being restarted."""
 
-LOOK = 0.25
-"""Seconds between two looks at it."""
+POLL_SECONDS = 0.25
+"""The time between two checks."""
 
 
-def await_server(
+def wait_for_server(
     client: Redis,
-    tell: Callable[[str], object] = log.warning,
+    report: Callable[[str], object] = log.warning,
     *,
     away: float = 0.0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
-    """`check_server` for a program that runs long: while the server reads its data it waits, however long
-    that takes; with `cancelled()` it returns before. `tell` gets one line for what is waited for.
+    """Do what `check_server` does, for a long-running program: while the server loads its data, wait as long
+    as it takes.
 
-    BrokerUnreachable: it has been away for `away` seconds, or for AWAY where it did answer, beyond the
-    client's own patience. Its other faults are told at once, as `check_server` does.
+    It returns early if `cancelled()`. `report` gets one line about what it waits for. Raises
+    BrokerUnreachable if the server has been away for `away` seconds, or for AWAY_SECONDS once it has
+    answered, beyond the client's own retries. Other faults are raised at once, as by `check_server`.
     """
     until = time.monotonic() + away
-    told: set[bool] = set()
+    reported: set[bool] = set()
     while not cancelled():
         try:
             check_server(client)
-            with translated():
-                how_far = reading(client)
-            if how_far is None:
+            with translate_errors():
+                progress = describe_loading(client)
+            if progress is None:
                 return
             answers = True
-            why = f"the server reads its data{how_far}: this goes on when it has"
+            why = f"the server is loading its data{progress}: waiting until it is done"
         except BrokerUnreachable as exc:
             if time.monotonic() >= until:
                 raise
             answers = False
-            why = f"the server is waited for: {exc}"
-        if answers not in told:
-            tell(why)
-            told.add(answers)
-        time.sleep(LOOK)
+            why = f"waiting for the server: {exc}"
+        if answers not in reported:
+            report(why)
+            reported.add(answers)
+        time.sleep(POLL_SECONDS)
         if answers:
-            until = time.monotonic() + AWAY
+            until = time.monotonic() + AWAY_SECONDS
 
 
-def reading(client: Redis) -> str | None:
-    """How far a server is that reads its data, such as `, 40 % of 812 MB, for some 9 s more`, empty where it
-    does not say; None where it reads none.
+def describe_loading(client: Redis) -> str | None:
+    """Return how far a server is that loads its data, such as `, 40 % of 812 MB, about 9 s left`; empty if it
+    does not say, None if it is not loading.
     """
     try:
         about: Any = client.info("persistence")
     except faults.NoPermissionError:
-        return _refuses(client)
+        return _check_ping(client)
     if not about.get("loading"):
         return None
     total, left = about.get("loading_total_bytes", 0), about.get("loading_eta_seconds", 0)
     text = f", {about.get('loading_loaded_perc', 0):.0f} % of {total / 1e6:.0f} MB" if total else ""
-    return f"{text}, for some {left} s more" if left > 0 else text
+    return f"{text}, about {left} s left" if left > 0 else text
 
 
-def _refuses(client: Redis) -> str | None:
+def _check_ping(client: Redis) -> str | None:
     try:
         client.ping()
     except faults.BusyLoadingError:
         return ""
     except faults.NoPermissionError:
-        pass  # the first command that is permitted meets it
+        pass  # the first permitted command will tell
     return None

@@ -1,24 +1,24 @@
-"""How reliable a seat is: its record's `rel` field, which `tally` in lua/lib/reliability.lua keeps."""
+"""How reliable a seat is: the field `reliability` of its record, which lua/lib/reliability.lua keeps."""
 
 from __future__ import annotations
 
 HALF_LIFE_MS = 600_000
-"""After so long an outcome counts half."""
+"""After this time an outcome counts half."""
 
-PRIOR = 2.0
-"""Successes that every seat is credited with: one failure does not condemn a new seat, and what has decayed
-leaves a seat as good as new.
+PRIOR_SUCCESSES = 2.0
+"""Successes that every seat is credited with: one failure does not condemn a new seat, and once its outcomes
+have decayed, a seat is as good as new.
 """
 
 
-def reliability(told: bytes | str | None, now_ms: float) -> float:
-    """The part of a seat's attempts that came to something, from 0 to 1, the latest counting most.
+def compute_reliability(text: bytes | str | None, now_ms: float) -> float:
+    """Return the share of a seat's attempts that succeeded, from 0 to 1; recent ones count most.
 
-    `told` is the field's text: successes and failures, decayed to the instant (ms) that stands behind them;
-    None where nothing was counted yet. A stage's own fault is not among the failures.
+    `text` is the field: successes and failures, and the time (ms) to which they are decayed; None if nothing
+    was counted yet. A stage's own fault is not a failure of the seat.
     """
-    if not told:
+    if not text:
         return 1.0
-    good, bad, at = map(float, told.split())
+    good, bad, at = map(float, text.split())
     fade: float = 0.5 ** (max(now_ms - at, 0.0) / HALF_LIFE_MS)
-    return (good * fade + PRIOR) / ((good + bad) * fade + PRIOR)
+    return (good * fade + PRIOR_SUCCESSES) / ((good + bad) * fade + PRIOR_SUCCESSES)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from redis.exceptions import ResponseError
 
 from gridq.errors import GridError, SchemaMismatch
-from gridq.store.capacity import full
+from gridq.store.capacity import build_grid_full_error
 
 SCHEMA = 5
 """The schema that this version's scripts read and write.
@@ -34,7 +34,7 @@ def parse_refusal(exc: ResponseError) -> GridError | None:
     """Return the error that a script's refusal stands for, None if it is another fault."""
     word, _, about = str(exc).partition(" ")
     if word == "FULL":
-        return full(about)
+        return build_grid_full_error(about)
     if word != "SCHEMA":
         return None
     grid, seats, jobs = map(int, about.split(" "))

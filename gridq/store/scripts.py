@@ -132,7 +132,10 @@ class Scripts:
         self.keys = Keys(config.prefix)
         constants = build_constants(config)
         self.sources = {name: build_source(name, constants) for name in NAMES}
-        self.shas = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self.sources.items()}  # noqa: S324 the server's own name for it
+        self.shas = {
+            name: hashlib.sha1(text.encode()).hexdigest()  # noqa: S324 Redis names scripts by their SHA-1
+            for name, text in self.sources.items()
+        }
 
     def run(self, script: str, *words: Word) -> Any:
         """Run a script with its arguments in order; load it if the server does not know it (a restart)."""

@@ -1,4 +1,4 @@
-"""Pools of connections to whichever server the sentinels call the primary."""
+"""Pools of connections to the server that the sentinels call the primary."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from gridq.config.urls import Sentinels
 
-ASKED = 2.0
-"""Seconds that one sentinel may take to answer before the next is asked."""
+TIMEOUT_SECONDS = 2.0
+"""How long one sentinel may take to answer before the next is asked."""
 
 
 class Pool(SentinelConnectionPool):
-    """redis-py's, whose connections to the sentinels end with those to the server."""
+    """A pool that also closes its connections to the sentinels."""
 
     def close(self) -> None:
         super().close()
@@ -27,11 +27,11 @@ class Pool(SentinelConnectionPool):
 
 
 class BoundedPool(Pool, redis.BlockingConnectionPool):
-    """At most `max_connections`; whoever needs one more waits up to `timeout` seconds."""
+    """A pool of at most `max_connections`; the next one waits up to `timeout` seconds."""
 
 
 class AsyncPool(asynchronous.SentinelConnectionPool):
-    """As `Pool`."""
+    """The same as `Pool` for asyncio."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -39,47 +39,49 @@ class AsyncPool(asynchronous.SentinelConnectionPool):
 
 
 class AsyncBoundedPool(AsyncPool, redis.asyncio.BlockingConnectionPool):
-    """As `BoundedPool`."""
+    """The same as `BoundedPool` for asyncio."""
 
 
-def pool(
+def build_pool(
     found: Sentinels, options: Mapping[str, Any], *, bounded: bool, **bounds: Any
 ) -> redis.ConnectionPool:
-    """A pool of connections to the primary. `options` are redis-py's of a connection, `bounds` those of a
-    pool; who needs one more than a `bounded` one may have waits for it.
+    """Return a pool of connections to the primary.
+
+    `options` are redis-py's for a connection, `bounds` those for a pool. A `bounded` pool makes the next one
+    wait.
     """
     kind = BoundedPool if bounded else Pool
     manager = Sentinel(  # type: ignore[no-untyped-call]
-        found.hosts, sentinel_kwargs=asking(found), **_login(found), **options
+        found.hosts, sentinel_kwargs=sentinel_options(found), **_login(found), **options
     )
     made: redis.ConnectionPool = manager.master_for(  # type: ignore[no-untyped-call]
-        found.name, connection_pool_class=kind, **bounds, **secure(found)
+        found.name, connection_pool_class=kind, **bounds, **tls_options(found)
     ).connection_pool
     return made
 
 
-def async_pool(
+def build_async_pool(
     found: Sentinels, options: Mapping[str, Any], *, bounded: bool, **bounds: Any
 ) -> redis.asyncio.ConnectionPool:
-    """The same for asyncio."""
+    """Return the same for asyncio."""
     kind = AsyncBoundedPool if bounded else AsyncPool
-    asked = {**asking(found), "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+    asked = {**sentinel_options(found), "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
     manager = asynchronous.Sentinel(  # type: ignore[no-untyped-call]
         found.hosts, sentinel_kwargs=asked, **_login(found), **options
     )
     made: redis.asyncio.ConnectionPool = manager.master_for(
-        found.name, connection_pool_class=kind, **bounds, **secure(found)
+        found.name, connection_pool_class=kind, **bounds, **tls_options(found)
     ).connection_pool
     return made
 
 
-def asking(found: Sentinels) -> dict[str, Any]:
-    """redis-py's options of the connections to the sentinels themselves: one that is away must not keep
-    anybody from asking the next.
+def sentinel_options(found: Sentinels) -> dict[str, Any]:
+    """Return redis-py's options for connections to the sentinels. One that is away must not keep anybody from
+    asking the next.
     """
     options: dict[str, Any] = {
-        "socket_timeout": ASKED,
-        "socket_connect_timeout": ASKED,
+        "socket_timeout": TIMEOUT_SECONDS,
+        "socket_connect_timeout": TIMEOUT_SECONDS,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "driver_info": None,
@@ -88,18 +90,20 @@ def asking(found: Sentinels) -> dict[str, Any]:
         options["username"] = found.sentinel_user
     if found.sentinel_password is not None:
         options["password"] = found.sentinel_password
-    return options | secure(found)
+    return options | tls_options(found)
 
 
-def secure(found: Sentinels) -> dict[str, Any]:
-    """redis-py's options for TLS, none without it."""
+def tls_options(found: Sentinels) -> dict[str, Any]:
+    """Return redis-py's options for TLS, none without it."""
     if found.ssl is None:
         return {}
-    return {"ssl": True, **certificates(found.ssl)}
+    return {"ssl": True, **certificate_options(found.ssl)}
 
 
-def certificates(options: Mapping[str, str]) -> dict[str, Any]:
-    """The ssl_… options of a URL as redis-py wants them; certificates are verified unless they say no."""
+def certificate_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the ssl_… options of a URL as redis-py takes them. Certificates are verified unless they say
+    no.
+    """
     made: dict[str, Any] = {"ssl_cert_reqs": "required", **options}
     made["ssl_cert_reqs"] = made["ssl_cert_reqs"].lower().removeprefix("cert_")
     if "ssl_check_hostname" in made:

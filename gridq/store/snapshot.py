@@ -1,4 +1,4 @@
-"""The whole of a grid's records at one instant, as far as they must fit together."""
+"""The records of a whole grid at one instant, as far as they must agree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gridq.store.keys import Keys
 
 
 class Snapshot:
-    """What stands in the server at `now` (ms, the server's clock): the items of every key that counts.
+    """The content of the server at `now` (ms by its clock): the items of every key that counts.
 
-    `names[kind]` are the keys of one kind, without it: of `held:m.a` the kind is `held`, the name `m.a`.
+    `names[kind]` are the keys of one kind, without it: of `slots:m.a` the kind is `slots`, the name `m.a`.
     """
 
     def __init__(self, reply: list[list[Any]]) -> None:
@@ -27,26 +27,26 @@ class Snapshot:
             self._found[key.decode()] = items
 
     def members(self, *name: str) -> list[str]:
-        """The members of a set, or of a sorted set whose scores do not count."""
+        """Return the members of a set, or of a sorted set whose scores do not count."""
         return [_text(item) for item in self._found.get(":".join(name), ())]
 
     def scores(self, *name: str) -> dict[str, float]:
-        """Member → score of a sorted set of times."""
+        """Return member → score of a sorted set of times."""
         pairs = self._found.get(":".join(name), [])
         return {_text(pairs[at]): float(pairs[at + 1]) for at in range(0, len(pairs), 2)}
 
     def table(self, *name: str) -> dict[str, str]:
-        """The fields of a hash."""
+        """Return the fields of a hash."""
         pairs = self._found.get(":".join(name), [])
         return {_text(pairs[at]): _text(pairs[at + 1]) for at in range(0, len(pairs), 2)}
 
 
-def read(client: Redis, keys: Keys, most: int) -> Snapshot | None:
-    """The grid's records at one instant; None where more than `most` items (audit.lua counts them)
-    are to be read, which would take too long.
+def read(client: Redis, keys: Keys, max_items: int) -> Snapshot | None:
+    """Return the grid's records at one instant, None if there are more than `max_items` to read (as audit.lua
+    counts them), which would take too long.
     """
     text = f"local K = '{keys.own}'\n" + library.read_lua("audit")
-    reply: Any = client.eval(text, 0, most)
+    reply: Any = client.eval(text, 0, max_items)
     return Snapshot(reply) if reply else None
 
 

@@ -1,7 +1,7 @@
-"""The one seam through which every value passes between JSON and Redis.
+"""The one place where values pass between JSON and Redis.
 
-A value is stored as compact JSON; one over `inline_value` bytes is written to a key of its own first and
-stands elsewhere as a link, `@` and the key's name (no JSON text begins with `@`). Lua only ever sees the text
+A value is stored as compact JSON. One over `inline_value` bytes is written to a key of its own first;
+elsewhere a link stands for it, `@` and the key's name (no JSON text begins with `@`). Lua sees only the text
 or the link.
 """
 
@@ -16,20 +16,20 @@ from gridq.errors import InputTooLarge, OutputTooLarge, ValueGone, ValueNotJson
 from gridq.protocol.models import Json
 from gridq.store.keys import Keys
 
-CHUNK = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 
 
 def encode(value: Json, *, limit: int, what: str = "output", path: str | None = None) -> bytes:
-    """`value` as compact UTF-8 JSON.
+    """Return `value` as compact UTF-8 JSON.
 
-    ValueNotJson: NaN, an object that is no JSON, a cycle, a key that is no text. InputTooLarge,
-    OutputTooLarge: over `limit` bytes.
+    Raises ValueNotJson for NaN, an object that is not JSON, a cycle or a key that is not text; InputTooLarge
+    or OutputTooLarge over `limit` bytes.
     """
     details: dict[str, Any] = {"path": path} if path else {}
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         data = text.encode()
-    except UnicodeEncodeError:  # a lone surrogate is JSON, though not UTF-8: escaped it survives
+    except UnicodeEncodeError:  # a lone surrogate is valid JSON but not UTF-8: escape it
         data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as exc:
         raise ValueNotJson(
@@ -50,11 +50,13 @@ def encode(value: Json, *, limit: int, what: str = "output", path: str | None = 
 
 
 def decode(data: bytes) -> Json:
-    """The value that `encode` gave. ValueNotJson: it is nested more deeply than this program can follow."""
+    """Return the value that `encode` encoded. Raises ValueNotJson if it is nested more deeply than Python can
+    follow.
+    """
     try:
         return json.loads(data)
     except RecursionError:
-        raise ValueNotJson("A value is nested too deeply", {"expected": "some 900 levels at most"}) from None
+        raise ValueNotJson("A value is nested too deeply", {"expected": "at most about 900 levels"}) from None
 
 
 def is_link(data: bytes) -> bool:
@@ -62,9 +64,10 @@ def is_link(data: bytes) -> bool:
 
 
 def read(client: Redis, keys: Keys, data: bytes) -> bytes:
-    """The bytes of a stored value: `data` itself, or where it is a link what it points to, read in chunks.
+    """Return the bytes of a stored value: `data` itself or, if it is a link, what it points to, read in
+    chunks.
 
-    ValueGone: there is nothing; its job has ended meanwhile, or its time is over.
+    Raises ValueGone if there is nothing: its job has ended, or it has expired.
     """
     if not is_link(data):
         return data
@@ -72,11 +75,11 @@ def read(client: Redis, keys: Keys, data: bytes) -> bytes:
     parts: list[bytes] = []
     at = 0
     while True:
-        part: bytes = client.getrange(key, at, at + CHUNK - 1)  # type: ignore[assignment]
+        part: bytes = client.getrange(key, at, at + CHUNK_BYTES - 1)  # type: ignore[assignment]
         parts.append(part)
         at += len(part)
-        if len(part) < CHUNK:
+        if len(part) < CHUNK_BYTES:
             break
     if at == 0:
-        raise ValueGone("A stored value is gone", {"reason": "its job has ended, or its time is over"})
+        raise ValueGone("A stored value is gone", {"reason": "its job has ended, or it has expired"})
     return b"".join(parts)

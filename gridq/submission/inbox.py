@@ -9,7 +9,7 @@ from gridq.jobs import idempotency
 from gridq.jobs.record import get_deadline_ms, get_queue_timeout_ms, parse_options
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
-from gridq.store.connection import connect_to_submit, translated
+from gridq.store.connection import connect_to_submit, translate_errors
 from gridq.store.replies import KeyRefused, OtherBody, SameJob
 from gridq.store.scripts import Scripts
 from gridq.submission.request import build_request, store_large_input
@@ -32,7 +32,7 @@ class Inbox:
         raises InputTooLarge, ValueNotJson, ConfigError, AuthError or IdempotencyConflict.
         """
         about = parse_options(options)
-        with translated():
+        with translate_errors():
             request = build_request(
                 self.scripts, self.config, about,
                 job=job, graph=graph, value=value, is_new_id=is_new_id, celery=celery,

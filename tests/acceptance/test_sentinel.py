@@ -54,7 +54,7 @@ def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -
         check_server(client)
 
     async def bounded() -> list[object]:
-        async with connect_async(watched.url, most=2) as client:
+        async with connect_async(watched.url, max_connections=2) as client:
             return await asyncio.gather(*(client.ping() for _ in range(10)))
 
     assert asyncio.run(bounded()) == [True] * 10

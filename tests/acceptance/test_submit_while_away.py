@@ -19,13 +19,13 @@ import gridq
 from gridq.client import AsyncClient, Client
 from gridq.config.settings import Settings
 from gridq.errors import BrokerUnreachable
-from gridq.store.connection import SUBMITTERS, connect
+from gridq.store.connection import MAX_SUBMIT_CONNECTIONS, connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import GRIDQ
+from tests.chaos.proxy import Proxy
 from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.pointed import pointed_at
-from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_thousand_callers_take_few_connections_and_no_memory(
         time.sleep(0.05)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert went == ["unreachable"] * THREADS
-    assert 0 < most <= SUBMITTERS
+    assert 0 < most <= MAX_SUBMIT_CONNECTIONS
     assert grown < 250_000, f"{grown} KB for {THREADS} callers with 100 KB each"
     back()
     assert client.run(ECHO, "again", timeout=30) == "again"

@@ -14,7 +14,7 @@ from gridq.app import configure
 from gridq.client import Client
 from gridq.config.settings import Settings, settings
 from gridq.errors import BrokerRefused, GridError, GridFull
-from gridq.store.capacity import FULL
+from gridq.store.capacity import FULL_SHARE
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
 from gridq.submission.inbox import Inbox
@@ -71,7 +71,7 @@ def test_a_backlog_fills_the_grid_and_running_jobs_empty_it(config: Settings, ow
             error = _until_refused(submit)
             assert isinstance(error, GridFull), error
             assert error.details["limit"] == LIMIT
-            assert error.details["used"] >= FULL * LIMIT
+            assert error.details["used"] >= FULL_SHARE * LIMIT
             assert "maxmemory" in str(error.fix)
             with pytest.raises(GridFull):
                 inbox.enqueue("0" * 32, ECHO, TEXT, celery=True)

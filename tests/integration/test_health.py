@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gridq.cli import app
 from gridq.config.machine_id import get_machine_id
 from gridq.protocol import queue_names
-from gridq.store.capacity import NOT_KEPT
+from gridq.store.capacity import NO_APPEND_ONLY
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
 
@@ -24,12 +24,12 @@ def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
     machine = get_machine_id(grid_env.settings.home)
     seats = {f"{machine}.local": [queue_names.LOCAL], "elsewhere.router": [queue_names.PURE]}
     with LocalGrid(grid_env.client, grid_env.settings, seats):
-        assert health() == (0, f"live: {machine}.local\nserver: {NOT_KEPT}\n")
+        assert health() == (0, f"live: {machine}.local\nserver: {NO_APPEND_ONLY}\n")
         assert health("--seat", "local")[0] == 0
         code, out = health("--json")
         assert (code, json.loads(out)) == (
             0,
-            {"machine": machine, "live": [f"{machine}.local"], "server": NOT_KEPT, "timeouts": {}},
+            {"machine": machine, "live": [f"{machine}.local"], "server": NO_APPEND_ONLY, "timeouts": {}},
         )
         code, out = health("--seat", "cpu")
         assert code == 4

@@ -16,13 +16,13 @@ from gridq.client import Client
 from gridq.config.settings import settings
 from gridq.errors import BrokerEvicts, SchemaMismatch
 from gridq.router.router import Router
-from gridq.store.capacity import NOT_KEPT
+from gridq.store.capacity import NO_APPEND_ONLY
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
 from workers.machine.probing import probe_machine
-from workers.process.lifecycle import Worker
+from workers.process.worker import Worker
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
@@ -38,7 +38,7 @@ def evicting(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cel
 
 
 def _serve(app: Celery) -> Worker:
-    seat = probe_machine(settings(), {}).chosen(["local"])[0]
+    seat = probe_machine(settings(), {}).select(["local"])[0]
     return Worker(app, settings(), seat, ["gridq:local"], 1)
 
 
@@ -61,7 +61,7 @@ def test_a_command_refuses_it(command: str, evicting: Celery) -> None:
 def test_one_that_keeps_no_log_is_told_of(grid_env: GridEnv, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Router(celery_app, 1)
-    assert caplog.messages == [NOT_KEPT]
+    assert caplog.messages == [NO_APPEND_ONLY]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from celery.contrib.testing.worker import start_worker
 from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
 from gridq.messaging.envelopes import PLACEHOLDER, make_task_template
-from gridq.store.connection import connect, translated
+from gridq.store.connection import connect, translate_errors
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -156,7 +156,7 @@ def test_publishing_without_a_server_fails_soon_and_plainly(
 ) -> None:
     app = make()
     app.conf.broker_url = "redis://:secret@127.0.0.1:1/0"
-    with pytest.raises(BrokerUnreachable) as caught, translated("redis://:secret@127.0.0.1:1/0"):
+    with pytest.raises(BrokerUnreachable) as caught, translate_errors("redis://:secret@127.0.0.1:1/0"):
         app.send_task("witness.run", (), queue=QUEUE, ignore_result=True)
     assert "secret" not in str(caught.value)
     app.close()
@@ -165,7 +165,7 @@ def test_publishing_without_a_server_fails_soon_and_plainly(
 def test_publishing_with_a_wrong_password_is_refused(grid_env: GridEnv, server: EmbeddedServer) -> None:
     app = make()
     app.conf.broker_url = f"redis://:wrong@127.0.0.1:{server.port}/0"
-    with pytest.raises(BrokerRefused), translated():
+    with pytest.raises(BrokerRefused), translate_errors():
         app.send_task("witness.run", (), queue=QUEUE, ignore_result=True)
     app.close()
 

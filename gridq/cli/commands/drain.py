@@ -61,17 +61,17 @@ def drain(
 
 
 def _is_drained(client: BrokerClient, seat: str) -> bool:
-    from gridq.store.connection import translated
+    from gridq.store.connection import translate_errors
 
-    with translated(client.url):
+    with translate_errors(client.url):
         return bool(client.redis.exists(client.keys("drain", seat)))
 
 
 def _set_drained(client: BrokerClient, seat: str, *, drained: bool) -> None:
     from gridq.seats import registry
-    from gridq.store.connection import translated
+    from gridq.store.connection import translate_errors
 
-    with translated(client.url):
+    with translate_errors(client.url):
         if drained:
             registry.drain(client.redis, client.keys, seat)
         else:

@@ -55,13 +55,13 @@ def flower(
     from gridq.config.settings import settings
     from gridq.process import parent_watch
     from gridq.store.connection import connect
-    from gridq.store.readiness import AWAY, await_server
+    from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 
     parent_watch.end_with_parent()
     config = settings()
     path = _get_url_path(public_url)
     with connect(config.broker_url.get_secret_value(), name="gridq-flower", retry=False) as probe:
-        await_server(probe, away=AWAY if parent_watch.is_supervised() else 0.0)
+        wait_for_server(probe, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
 
     flower_login.read_password(config)  # fail here, not while Flower parses its options
     from gridq.messaging import flower_app

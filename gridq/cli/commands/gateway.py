@@ -107,15 +107,15 @@ def _check_grid(options: GatewayOptions) -> bool:
     from gridq.cli.grid import open_broker_client
     from gridq.config.settings import settings
     from gridq.process import parent_watch
-    from gridq.store.capacity import check_kept
-    from gridq.store.connection import connect, translated
-    from gridq.store.readiness import AWAY, await_server
+    from gridq.store.capacity import check_persistence
+    from gridq.store.connection import connect, translate_errors
+    from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 
     url = settings().broker_url.get_secret_value()
     with connect(url, name="gridq-gateway", retry=False) as probe:
-        await_server(probe, away=AWAY if parent_watch.is_supervised() else 0.0)
-    with open_broker_client(settings()) as client, translated(client.url):
-        check_kept(client.redis)
+        wait_for_server(probe, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
+    with open_broker_client(settings()) as client, translate_errors(client.url):
+        check_persistence(client.redis)
         client.scripts.adopt()
         needs_key = bool(client.redis.exists(client.keys("api_keys")))
     if not needs_key and not is_loopback(options.host):

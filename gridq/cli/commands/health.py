@@ -37,13 +37,13 @@ def health(
     from gridq.config.settings import settings
     from gridq.errors import NoLiveSeat
     from gridq.seats import registry
-    from gridq.store.capacity import check_kept
+    from gridq.store.capacity import check_persistence
     from gridq.store.connection import now_ms
 
     config = settings()
     machine = get_machine_id(config.home)
     with open_broker_client(config) as client:
-        warning = check_kept(client.redis)
+        warning = check_persistence(client.redis)
         found: Any = client.redis.zrangebyscore(client.keys("seats"), f"({now_ms(client.redis)}", "inf")
         ads = registry.read_advertisements(client.redis, client.keys) if json else []
     names = sorted(name.decode() for name in found)

@@ -158,9 +158,9 @@ def _open_grid() -> Iterator[tuple[Redis, Keys]]:
     """Provide the Redis client and the names of its keys. Raises BrokerError for errors of the server."""
     from gridq.cli.grid import open_broker_client
     from gridq.config.settings import settings
-    from gridq.store.connection import translated
+    from gridq.store.connection import translate_errors
 
-    with open_broker_client(settings()) as client, translated(client.url):
+    with open_broker_client(settings()) as client, translate_errors(client.url):
         yield client.redis, client.keys
 
 

@@ -54,10 +54,10 @@ def quota(
         return
     from gridq.cli.grid import open_broker_client
     from gridq.limits import accounts, enforcement
-    from gridq.store.connection import translated
+    from gridq.store.connection import translate_errors
 
     config = settings()
-    with open_broker_client(config) as client, translated(client.url):
+    with open_broker_client(config) as client, translate_errors(client.url):
         if lift:
             lifted = enforcement.lift(client.scripts)
             typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)

@@ -29,7 +29,7 @@ from gridq.jobs.waiting import BLOCK_SECONDS, build_not_found_error
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.money import sum_costs
 from gridq.store import values
-from gridq.store.connection import CONNECT_TIMEOUT, connect_async, hurry, translated
+from gridq.store.connection import CONNECT_TIMEOUT_SECONDS, connect_async, shorten_timeouts, translate_errors
 from gridq.submission.admission import Admission
 from gridq.submission.request import JobRequest
 from gridq.views.jobs import parse_rows
@@ -63,7 +63,7 @@ class GridConnection:
             self.client.url, name="gridq-gateway", timeout=BLOCK_SECONDS * 2, most=MAX_CONNECTIONS
         )
         self.pipe = Pipe(
-            connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT, retry=False)
+            connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT_SECONDS, retry=False)
         )
         self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.stream_buffer)
         self.admission_wait = AdmissionWait(self.redis, self.keys, options.admission_wait)
@@ -85,7 +85,7 @@ class GridConnection:
         """Stop all reading and close every connection."""
         self.closing = True
         for client in (self.client.redis, self.client.scripts.client):
-            hurry(client, SERVER_SECONDS)
+            shorten_timeouts(client, SERVER_SECONDS)
         await self.admission_wait.close()
         await self.relay.close()
         await self.pipe.close()
@@ -102,7 +102,7 @@ class GridConnection:
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         def run() -> T:
-            with translated(self.client.url):
+            with translate_errors(self.client.url):
                 return function()
 
         return asyncio.get_running_loop().run_in_executor(self._threads, run)
@@ -201,7 +201,7 @@ class GridConnection:
         try:
             end, rows = await self.pipe.execute(*commands)
         except RedisError:
-            with translated(self.client.url):
+            with translate_errors(self.client.url):
                 both = self.redis.pipeline(transaction=False)
                 for command in commands:
                     both.execute_command(*command)
@@ -217,7 +217,7 @@ class GridConnection:
             raise error
         if not values.is_link(end.payload):
             return end.payload
-        with translated(self.client.url):
+        with translate_errors(self.client.url):
             found: Any = await self.redis.get(self.keys("value", end.payload[1:].decode()))
         if found is None:
             raise ValueGone(
@@ -228,7 +228,7 @@ class GridConnection:
 
     async def read_agent(self, job: str) -> str:
         """Return the agent that a job belongs to. Raises JobNotFound."""
-        with translated(self.client.url):
+        with translate_errors(self.client.url):
             three = self.redis.pipeline(transaction=False)
             for place in ("job", "submitted", "summary"):
                 three.hget(self.keys(place, job), "agent")

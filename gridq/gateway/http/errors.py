@@ -41,7 +41,7 @@ from gridq.errors import (
     RouteNotFound,
 )
 from gridq.protocol.models import Json
-from gridq.store.connection import translate
+from gridq.store.connection import translate_error
 from gridq.submission.refusal_details import explain_refusal
 
 log = logging.getLogger(__name__)
@@ -345,7 +345,7 @@ async def _handle_grid_error(request: Request, exc: Exception) -> Response:
 
 
 async def _handle_redis_error(request: Request, exc: Exception) -> Response:
-    return error_response(request, translate(exc))
+    return error_response(request, translate_error(exc))
 
 
 async def _handle_disconnect(request: Request, exc: Exception) -> Response:

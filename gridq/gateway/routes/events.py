@@ -36,7 +36,7 @@ from gridq.gateway.streaming.sse import KEEP_ALIVE, frame
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.models import Json
 from gridq.protocol.money import sum_costs
-from gridq.store.connection import translated
+from gridq.store.connection import translate_errors
 from gridq.views.jobs import JobView
 
 router = APIRouter(tags=["jobs"])
@@ -118,7 +118,7 @@ def parse_entry(job: str, event: str | None) -> str:
 
 async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool:
     """Return True if the job has ended and its stream has nothing after `after_entry`."""
-    with translated(grid.client.url):
+    with translate_errors(grid.client.url):
         both = grid.redis.pipeline(transaction=False)
         both.exists(grid.keys("result", job))
         both.xrevrange(grid.keys("stream", job), count=1)

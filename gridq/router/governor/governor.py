@@ -8,7 +8,7 @@ from gridq.limits.accounts import find_window
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, Meter, parse_budget, parse_shared_accounts
 from gridq.router.governor.ranking import Calendar, Seat, rank
-from gridq.store.reliability import reliability
+from gridq.store.reliability import compute_reliability
 from gridq.store.scripts import Scripts
 
 RANKING_SECONDS = 5.0
@@ -92,6 +92,6 @@ def _seat(name: str, fields: list[Any], now_ms: float, shared: SharedMeters) -> 
         seat=name,
         queues=tuple((queues or b"").decode().split()),
         meters=tuple(meters),
-        reliability=reliability(reliability_text, now_ms),
+        reliability=compute_reliability(reliability_text, now_ms),
         prices=(int(cost_in), int(cost_out)) if prices else None,
     )

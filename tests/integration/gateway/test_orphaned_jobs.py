@@ -28,7 +28,7 @@ def test_a_job_is_cancelled_if_its_client_heard_that_the_server_is_away(
     # The answer to whether the grid requires keys stays cached, so the job itself is sent.
     monkeypatch.setattr(caller, "CACHE_SECONDS", 600.0)
     for module in (connection, grid_connection):
-        monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT_SECONDS", 0.3)
     monkeypatch.setattr(orphaned_jobs, "RETRY_SECONDS", 0.05)
     with llm_grid(tmp_path) as grid, serving(grid.config) as gateway:
         gateway.post(PATH, {"model": "echo", **BODY})

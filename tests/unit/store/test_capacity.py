@@ -10,7 +10,15 @@ import pytest
 import redis
 
 from gridq.errors import BrokerEvicts
-from gridq.store.capacity import FULL, NOT_KEPT, STANDS_MS, UNKNOWN, Gate, check_kept, full
+from gridq.store.capacity import (
+    FULL_SHARE,
+    FULL_TTL_MS,
+    NO_APPEND_ONLY,
+    NO_INFO,
+    MemoryGate,
+    build_grid_full_error,
+    check_persistence,
+)
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.conftest import GridEnv
@@ -42,16 +50,16 @@ def _fill(client: redis.Redis, share: float) -> None:
 def test_a_server_that_evicts_is_refused_with_the_fix(small: redis.Redis, policy: str) -> None:
     small.config_set("maxmemory-policy", policy)
     with pytest.raises(BrokerEvicts) as caught:
-        check_kept(small)
+        check_persistence(small)
     assert policy in caught.value.message
     assert "maxmemory-policy noeviction" in str(caught.value.fix)
 
 
 def test_a_server_without_a_log_is_told_of_in_one_line(small: redis.Redis) -> None:
-    assert check_kept(small) == NOT_KEPT
-    assert "\n" not in NOT_KEPT
+    assert check_persistence(small) == NO_APPEND_ONLY
+    assert "\n" not in NO_APPEND_ONLY
     with EmbeddedServer(appendonly=True) as server, connect(server.url) as client:
-        assert check_kept(client) is None
+        assert check_persistence(client) is None
 
 
 def test_where_the_acl_forbids_to_ask_nothing_is_refused(small: redis.Redis) -> None:
@@ -59,55 +67,55 @@ def test_where_the_acl_forbids_to_ask_nothing_is_refused(small: redis.Redis) -> 
     small.config_set("maxmemory-policy", "allkeys-lru")
     port = small.connection_pool.connection_kwargs["port"]
     with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
-        assert check_kept(client) == UNKNOWN
+        assert check_persistence(client) == NO_INFO
 
 
 def test_the_gate_closes_at_its_share_and_opens_by_itself(
     small: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = Keys("gq:")
-    gate = Gate(small, keys)
-    assert not gate.look()
+    gate = MemoryGate(small, keys)
+    assert not gate.check()
     assert not small.exists(keys("memory_full"))
-    _fill(small, FULL)
+    _fill(small, FULL_SHARE)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert gate.look()
+            assert gate.check()
     assert len(caplog.messages) == 1, "told once"
     note = small.get(keys("memory_full"))
     assert isinstance(note, bytes)
-    error = full(note.decode())
+    error = build_grid_full_error(note.decode())
     assert error.details["limit"] == LIMIT
-    assert FULL * LIMIT <= error.details["used"] <= LIMIT
+    assert FULL_SHARE * LIMIT <= error.details["used"] <= LIMIT
     assert error.details["retry_after"] > 0
-    assert 0 < small.pttl(keys("memory_full")) <= STANDS_MS
+    assert 0 < small.pttl(keys("memory_full")) <= FULL_TTL_MS
     for key in small.scan_iter("fill:*", count=1000):
         small.delete(key)
-    assert not gate.look()
+    assert not gate.check()
     assert not small.exists(keys("memory_full"))
 
 
 def test_a_server_without_a_limit_is_never_full(small: redis.Redis) -> None:
     small.config_set("maxmemory", 0)
-    assert not Gate(small, Keys("gq:")).look()
+    assert not MemoryGate(small, Keys("gq:")).check()
 
 
 def test_a_gate_that_may_not_ask_says_so_once(small: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
     port = small.connection_pool.connection_kwargs["port"]
     with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
-        gate = Gate(client, Keys("gq:"))
+        gate = MemoryGate(client, Keys("gq:"))
         with caplog.at_level(logging.WARNING):
-            assert not gate.look()
-            assert not gate.look()
-    assert caplog.messages == [UNKNOWN]
+            assert not gate.check()
+            assert not gate.check()
+    assert caplog.messages == [NO_INFO]
 
 
 def test_a_gate_stands_at_the_very_end_of_memory(small: redis.Redis) -> None:
     """The note that the grid is full may itself be refused: then the server refuses what is new."""
     _fill(small, 0.9)
     small.config_set("maxmemory", small.info("memory")["used_memory"] - 1_000_000)
-    assert Gate(small, Keys("gq:")).look()
+    assert MemoryGate(small, Keys("gq:")).check()
 
 
 def test_a_long_output_is_recorded_where_memory_and_scripts_are_gone_at_once(

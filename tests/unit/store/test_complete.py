@@ -284,7 +284,7 @@ def _long(grid: Grid, claim: Claim, data: bytes, *, write: bool = True) -> tuple
 
 
 def test_a_long_value_is_linked_and_read_in_chunks(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "CHUNK", 1000)
+    monkeypatch.setattr(values, "CHUNK_BYTES", 1000)
     grid.seat()
     grid.job(chain(2), "j1")
     data = b'"' + b"x" * 4998 + b'"'

@@ -26,12 +26,12 @@ from gridq.store.connection import (
     check_server,
     connect,
     connect_async,
-    hurry,
-    safe_url,
-    translate,
-    translated,
+    redact_url,
+    shorten_timeouts,
+    translate_error,
+    translate_errors,
 )
-from gridq.store.retrying import Patient
+from gridq.store.retrying import TimedRetry
 from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
@@ -91,7 +91,7 @@ def test_asyncio_client_works_and_translates(server: EmbeddedServer) -> None:
                 await wrong.ping()
         finally:
             await wrong.aclose()
-        assert isinstance(translate(caught.value), BrokerRefused)
+        assert isinstance(translate_error(caught.value), BrokerRefused)
 
     asyncio.run(run())
 
@@ -114,7 +114,7 @@ def test_a_client_without_a_bound_has_as_many_connections_as_it_needs(server: Em
 
 def test_who_needs_more_connections_than_there_may_be_waits(server: EmbeddedServer) -> None:
     async def run() -> None:
-        async with connect_async(server.url, name="bounded", most=3) as client:
+        async with connect_async(server.url, name="bounded", max_connections=3) as client:
             assert all(await asyncio.gather(*(client.ping() for _ in range(120))))
             clients = [each for each in await client.client_list() if each["name"] == "bounded"]
             assert len(clients) == 3
@@ -146,7 +146,7 @@ def test_a_command_that_the_acl_withholds_is_refused(server: EmbeddedServer, sto
     try:
         with connect(f"redis://narrow:pw@127.0.0.1:{server.port}/0") as client:
             check_server(client)
-            with pytest.raises(BrokerRefused, match="permit"), translated(server.url):
+            with pytest.raises(BrokerRefused, match="permit"), translate_errors(server.url):
                 client.set("x", 1)
     finally:
         store.acl_deluser("narrow")
@@ -158,7 +158,7 @@ def test_read_only_replica_is_refused() -> None:
         error = _complaint(own.url)
         assert isinstance(error, BrokerRefused)
         assert "replica" in error.message
-        with pytest.raises(BrokerRefused, match="replica"), translated(own.url):
+        with pytest.raises(BrokerRefused, match="replica"), translate_errors(own.url):
             client.set("x", 1)
 
 
@@ -168,7 +168,7 @@ def test_cluster_is_refused() -> None:
 
     with Cluster() as own:
         assert isinstance(_complaint(own.url), BrokerIsCluster)
-        with connect(own.url) as client, pytest.raises(BrokerIsCluster), translated(own.url):
+        with connect(own.url) as client, pytest.raises(BrokerIsCluster), translate_errors(own.url):
             client.set("x", 1)
 
 
@@ -302,7 +302,7 @@ def test_what_is_no_url_of_a_server_is_a_configuration_error(url: str) -> None:
     ],
 )
 def test_safe_url(url: str, shown: str) -> None:
-    assert safe_url(url) == shown
+    assert redact_url(url) == shown
 
 
 def test_kombu_errors_mean_what_their_cause_means() -> None:
@@ -312,11 +312,11 @@ def test_kombu_errors_mean_what_their_cause_means() -> None:
         try:
             raise OperationalError(str(cause)) from cause
         except OperationalError as exc:
-            return translate(exc, "redis://host/0")
+            return translate_error(exc, "redis://host/0")
 
     assert isinstance(fail(redis.AuthenticationError("invalid password")), BrokerRefused)
     assert isinstance(fail(redis.ConnectionError("refused")), BrokerUnreachable)
-    assert isinstance(translate(redis.ResponseError("WRONGTYPE"), "redis://host/0"), BrokerError)
+    assert isinstance(translate_error(redis.ResponseError("WRONGTYPE"), "redis://host/0"), BrokerError)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
@@ -331,16 +331,16 @@ def test_what_nobody_acknowledges_is_given_up_within_a_lease(server: EmbeddedSer
 
 def test_patience_is_measured_in_seconds() -> None:
     """Where nobody listens a client tries as often as fits into its patience."""
-    with connect("redis://127.0.0.1:1/0", patience=0.5) as client, pytest.raises(redis.ConnectionError):
+    with connect("redis://127.0.0.1:1/0", retry_seconds=0.5) as client, pytest.raises(redis.ConnectionError):
         client.ping()
     tried: list[Exception] = []
-    retry = Patient(0.5)
+    retry = TimedRetry(0.5)
     with pytest.raises(redis.ConnectionError):
         retry.call_with_retry(_refused, tried.append)
     assert len(tried) > 2
     tried.clear()
     with pytest.raises(redis.ConnectionError):
-        Patient(0).call_with_retry(_refused, lambda exc, _: tried.append(exc), with_failure_count=True)
+        TimedRetry(0).call_with_retry(_refused, lambda exc, _: tried.append(exc), with_failure_count=True)
     assert len(tried) == 1, "a command is tried twice all the same"
 
 
@@ -371,7 +371,7 @@ def test_a_client_in_a_hurry_waits_no_longer_than_told(tmp_path: Path) -> None:
         connect(f"redis://:shared@127.0.0.1:{proxy.port}/0") as client,
     ):
         client.ping()
-        hurry(client, 0.2)
+        shorten_timeouts(client, 0.2)
         client.ping()
         proxy.blackhole(True)
         back = threading.Timer(5, proxy.blackhole, [False], {"forget": False})  # who waits is answered then

@@ -12,7 +12,7 @@ from redis.exceptions import BusyLoadingError
 from gridq.errors import BrokerRefused, BrokerUnreachable
 from gridq.store import readiness
 from gridq.store.connection import connect
-from gridq.store.readiness import await_server
+from gridq.store.readiness import wait_for_server
 from tests.fakes.slow_server import SlowServer
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
@@ -33,7 +33,7 @@ def waited_out(slow: SlowServer, url: str) -> list[str]:
         slow.hurry()
 
     with connect(url, retry=False) as client:
-        await_server(client, tell)
+        wait_for_server(client, tell)
         assert client.ping(), "it answers"
     return told
 
@@ -49,7 +49,7 @@ def test_it_can_be_ended_before(slow: SlowServer) -> None:
     slow.load_slowly()
     told: list[str] = []
     with connect(slow.url, retry=False) as client:
-        await_server(client, told.append, cancelled=lambda: bool(told))
+        wait_for_server(client, told.append, cancelled=lambda: bool(told))
         with pytest.raises(BusyLoadingError):
             client.dbsize()
     slow.hurry()
@@ -63,7 +63,7 @@ def test_so_it_does_where_the_acl_does_not_permit_info(slow: SlowServer) -> None
 def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
     slow: SlowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "AWAY", 0.5)
+    monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.5)
     slow.load_slowly()
     told = []
 
@@ -72,7 +72,7 @@ def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
         slow.kill()
 
     with connect(slow.url, retry=False) as client, pytest.raises(BrokerUnreachable, match="Nothing answers"):
-        await_server(client, tell)
+        wait_for_server(client, tell)
     assert [line.partition(",")[0].partition(":")[0] for line in told] == [
         "the server reads its data",
         "the server is waited for",
@@ -89,7 +89,7 @@ def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) 
 
     with server, connect(server.url, retry=False) as client:
         server.kill()
-        await_server(client, tell, away=60)
+        wait_for_server(client, tell, away=60)
     assert len(told) == 1
     assert told[0].startswith("the server is waited for: broker.unreachable: Nothing answers at")
 
@@ -100,9 +100,9 @@ def test_a_wrong_address_and_a_wrong_password_are_told_at_once(slow: SlowServer)
         connect(f"redis://127.0.0.1:{find_free_port()}/0", retry=False) as nobody,
         pytest.raises(BrokerUnreachable),
     ):
-        await_server(nobody, told.append)
+        wait_for_server(nobody, told.append)
     slow.start()
     wrong = slow.url.replace(slow.password, "wrong")
     with connect(wrong, retry=False) as client, pytest.raises(BrokerRefused, match="refused the login"):
-        await_server(client, told.append, away=60)
+        wait_for_server(client, told.append, away=60)
     assert told == []

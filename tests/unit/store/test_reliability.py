@@ -6,7 +6,7 @@ import pytest
 
 from gridq.router.governor.governor import Governor
 from gridq.seats import registry
-from gridq.store.reliability import HALF_LIFE_MS, PRIOR, reliability
+from gridq.store.reliability import HALF_LIFE_MS, PRIOR_SUCCESSES, compute_reliability
 from tests.unit.store.plans import ANY, Grid, one
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -51,8 +51,8 @@ def _fail(grid: Grid, seat: str, times: int) -> None:
     ],
 )
 def test_the_part_of_its_attempts_that_came_to_something(told: str | None, part: float) -> None:
-    assert PRIOR == 2
-    assert reliability(told, 1000) == pytest.approx(part)
+    assert PRIOR_SUCCESSES == 2
+    assert compute_reliability(told, 1000) == pytest.approx(part)
 
 
 @pytest.mark.parametrize(("kind", "bad"), [("seat", 1), ("died", 1), ("stage", 0), ("back", 0), ("lost", 0)])

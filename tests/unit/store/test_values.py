@@ -55,7 +55,7 @@ def test_a_value_over_the_limit_is_refused_by_what_it_is() -> None:
 
 
 def test_a_long_value_is_read_in_chunks(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "CHUNK", 7)
+    monkeypatch.setattr(values, "CHUNK_BYTES", 7)
     keys = Keys(grid_env.prefix)
     for length in (1, 6, 7, 8, 14, 100):
         grid_env.client.set(keys("value", "j:0:x"), json.dumps("y" * length), px=10_000)
