@@ -1,0 +1,75 @@
+"""Live seats as the registry reads them, on a real server without workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gridq.client import Client
+from gridq.seats.registry import explain_no_seat
+from tests.conftest import GridEnv
+from tests.unit.seats.live_seats import add_live_seat, open_client
+
+FUTURE = 4_102_444_800_000
+"""An instant in ms that has yet to come."""
+
+
+@pytest.fixture
+def client(grid_env: GridEnv) -> Iterator[Client]:
+    with open_client(grid_env) as started:
+        yield started
+
+
+def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", concurrency=3, budget=500)
+    add_live_seat(client, "m.router-7", "gridq:pure")
+    [seat] = client.workers()
+    assert (seat.seat, seat.stale, seat.concurrency, seat.budget, seat.budget_left) == (
+        "m.a",
+        True,
+        3,
+        500,
+        500,
+    )
+    assert [(each.seat, each.kind, each.stale) for each in client.seats()][1] == (
+        "m.router-7",
+        "router",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("served", "says"),
+    [
+        ([], "no seat is live"),
+        (["llm:opus-4-6"], "the closest is llm:opus-4-6, served by m.a"),
+        (["llm:any"], "the live seats of llm serve llm:any"),
+        (["bench:any"], "no live seat is of kind llm; the live seats serve bench:any"),
+    ],
+)
+def test_only_what_is_close_is_called_close(client: Client, served: list[str], says: str) -> None:
+    if served:
+        add_live_seat(client, "m.a", *served, state="ready")
+    assert explain_no_seat("llm:opus-4-7", list(client.workers())) == says
+
+
+def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", concurrency=4, budget=500, state="ready")
+    record = {
+        "grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/",
+        "requests_per_minute": 1,
+        "quota_requests_per_minute": 9,
+    }
+    client.redis.hset(client.keys("seat", "m.a"), mapping=record)
+    [seat] = client.workers()
+    assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, FUTURE / 1000)
+    assert [(m.account, m.name, m.remaining) for m in seat.meters] == [
+        ("own", "money/month", 500),
+        ("grid", "money/day", -5),
+        ("grid", "tokens/5h", 7),
+    ]
+    assert (seat.requests_per_minute, seat.rate_until) == (1, None)
+    client.redis.lpush(client.keys("claim_times", "m.a"), 1)
+    assert client.workers()[0].rate_until is None  # long ago
+    client.redis.expire(client.keys("claim_times", "m.a"), 60)

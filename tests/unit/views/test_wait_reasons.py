@@ -1,0 +1,119 @@
+"""What a job waits for, on a real server without workers."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gridq.client import Client
+from gridq.errors import WaitTimeout
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.protocol.models import Usage
+from gridq.views.wait_reasons import explain_ready_stage
+from tests.conftest import GridEnv
+from tests.unit.seats.live_seats import add_live_seat, echo_graph, open_client
+from tests.unit.store.plans import ERROR
+
+
+def waits(client: Client, **options: Any) -> str:
+    job = client.submit(echo_graph(), 1, wait_for_seat=True, **options)
+    return client.waits_for(job)
+
+
+@pytest.fixture
+def client(grid_env: GridEnv) -> Iterator[Client]:
+    with open_client(grid_env) as started:
+        yield started
+
+
+def test_nobody_serves_it(client: Client) -> None:
+    assert waits(client) == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live"
+
+
+def test_the_only_seat_is_not_well(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", state="degraded", reason="the key was refused")
+    assert waits(client).endswith("bench_echo: m.a is degraded: the key was refused")
+
+
+def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
+    """Its state says more than that it is left out; of a seat that is well there is no more to say."""
+    add_live_seat(client, "m.a", "bench:any", state="ready")
+    job = client.submit(echo_graph(), 1)
+    held = client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
+    assert not isinstance(held, str)
+    client.scripts.fail(held.lease, "seat", pause_ms=60_000, used=Usage(), error=ERROR, row="", seat="m.a")
+    told = "a seat of bench:any to run bench_echo: "
+    failed = "m.a failed it or lacks what it needs"
+    assert client.waits_for(job) == f"{told}{failed}, and no other seat serves it"
+    ill = {"state": "rate_limited", "reason": "the limit is used up"}
+    add_live_seat(client, "m.a", "bench:any", until=time.time() + 600, **ill)
+    said = client.waits_for(job)
+    assert re.search(r"echo: m\.a is rate_limited for another \d+ s: the limit is used up$", said), said
+    add_live_seat(client, "m.a", "bench:any", state="ready")
+    add_live_seat(client, "m.b", "bench:any", **ill)
+    [stage] = client.view(job).stages
+    stage.excluded = ("m.a", "m.b")
+    assert (
+        explain_ready_stage(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
+    )
+
+
+def test_every_slot_is_busy(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", state="ready")
+    first = client.submit(echo_graph(), 1)
+    client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
+    assert client.waits_for(first) == "bench_echo, which runs on a@m"
+    assert waits(client).endswith("its only slot is busy")
+
+
+def test_a_time_out_says_what_it_waits_for(client: Client) -> None:
+    job = client.submit(echo_graph("rare"), 1, wait_for_seat=True)
+    with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare") as caught:
+        client.result(job, 0)
+    assert caught.value.details["waits_for"].startswith("a seat of bench:rare")
+    with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare"):
+        list(client.stream(job, 0))
+
+
+def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
+    from gridq.submission.inbox import Inbox
+
+    Inbox(client.scripts, client.config).enqueue("j", echo_graph(), 1)
+    assert client.waits_for("j").startswith("a router to admit it: none is live")
+    add_live_seat(client, "m.router-7", "gridq:pure")
+    assert client.waits_for("j") == "a router to admit it"
+
+
+def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", concurrency=4, state="ready")
+    client.redis.hset(client.keys("seat", "m.a"), "requests_per_minute", 1)
+    client.submit(echo_graph(), 1)
+    assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)
+    said = waits(client)
+    assert re.search(r"m\.a has used its 1 requests per minute; the next is in \d+ s$", said), said
+
+
+def test_an_agent_is_over_its_money(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", state="ready")
+    client.redis.sadd(client.keys("parked", "ann"), "bench:any 0/0|")
+    client.redis.expire(client.keys("parked", "ann"), 60)
+    job = client.submit(echo_graph(), 1, wait_for_seat=True, agent="ann")
+    assert client.waits_for(job) == "a new budget window: the agent 'ann' or its team has used up a limit"
+    put_in_force(client.scripts, parse('[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]', "q.toml"), "t")
+    client.redis.hset(client.keys("meters"), "a:ann", "tokens/day/5/7/0/ jobs/day/5/7/0/")
+    assert client.waits_for(job) == ("a new budget window: agent ann has used 7 of 5 (tokens a day)")
+
+
+def test_what_seats_share_is_told_once(client: Client) -> None:
+    put_in_force(client.scripts, parse("[grid]\nbudgets = [{requests = 0, per = '5h'}]", "q.toml"), "a test")
+    for seat in ("m.a", "m.b"):
+        add_live_seat(client, seat, "bench:any", state="ready")
+    told = waits(client)
+    assert told.endswith(
+        ": a budget has too little left: the whole grid has 0 requests left of 0 requests in 5h"
+    )
