@@ -17,7 +17,7 @@ from gridq.store.connection import check_server, connect
 from tests.fakes.slow_server import DELAY, SlowServer
 from tests.waiting import wait_for
 from workers.supervisor import embedded_server
-from workers.supervisor.embedded_server import ACCESS, EmbeddedServer, load_server
+from workers.supervisor.embedded_server import ACCESS_FILE, EmbeddedServer, load_server
 
 PARENT = """
 import sys, time
@@ -145,7 +145,7 @@ def test_without_a_program_the_error_names_the_package(
 )
 def test_a_note_that_is_no_port_and_password_is_one_error(note: str, tmp_path: Path) -> None:
     """A password with a line break in it would be a line more of the server's configuration."""
-    path = tmp_path / ACCESS
+    path = tmp_path / ACCESS_FILE
     path.write_text(note)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="it holds no port and password"):
