@@ -60,7 +60,7 @@ class GridConnection:
         self.client = BrokerClient(config=config)
         self.keys = self.client.keys
         self.redis: redis.asyncio.Redis = connect_async(
-            self.client.url, name="gridq-gateway", timeout=BLOCK_SECONDS * 2, most=MAX_CONNECTIONS
+            self.client.url, name="gridq-gateway", timeout=BLOCK_SECONDS * 2, max_connections=MAX_CONNECTIONS
         )
         self.pipe = Pipe(
             connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT_SECONDS, retry=False)
