@@ -62,8 +62,7 @@ def describe_access(seat: str, names: Sequence[str]) -> str:
 
 
 def _find_team(client: Redis, keys: Keys, job: str, agent: str, key_id: str) -> str:
-    """Return an agent's team as admit.lua finds it: by the quotas file, else by its API key; empty if none.
-    """
+    """Return an agent's team as admit.lua finds it: by the quotas file, else by its API key; or empty."""
     limits = client.hget(keys("limits"), f"a:{agent}")
     team = limits.decode().partition(" ")[0] if isinstance(limits, bytes) else "-"
     if team != "-":

@@ -135,11 +135,15 @@ def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[
     shared: Any = {}
     if any(replies[at * 7].get(b"shared_budgets") for at in range(len(names))):
         shared = client.hgetall(keys("meters"))
-    found = [_build_live_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)]
+    found = [
+        _build_live_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)
+    ]
     return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
 
 
-def _build_live_seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
+def _build_live_seat(
+    seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]
+) -> LiveSeat | None:
     record, busy, wake_ups, text, drain, claims, oldest = replies
     record = {name.decode(): value.decode() for name, value in record.items()}
     if "incarnation" not in record or "concurrency" not in record:  # it has left meanwhile

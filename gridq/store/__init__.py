@@ -16,5 +16,6 @@ __all__ = [
     "schema",
     "scripts",
     "snapshot",
+    "ttl_cache",
     "values",
 ]

@@ -356,7 +356,8 @@ def build_summary(
         return None
     name, agent, count, left, _, prio, _ = about[:7]
     count, left = int(count or 0), int(left or 0)
-    return JobSummary(job, state, _decode(name), _decode(agent), _parse_priority(prio), at / 1000, ended, count, left)
+    priority = _parse_priority(prio)
+    return JobSummary(job, state, _decode(name), _decode(agent), priority, at / 1000, ended, count, left)
 
 
 def parse_worker(worker: bytes) -> str:

@@ -85,9 +85,8 @@ def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "",
     if len(rate_limited) == len(ready):
         first = rate_limited[0]
         wait = min(seat.rate_until or 0.0 for seat in rate_limited) - time.time()
-        return (
-            f"{first.seat} has used its {first.requests_per_minute} requests per minute; the next is in {wait:.0f} s"
-        )
+        used = f"{first.seat} has used its {first.requests_per_minute} requests per minute"
+        return f"{used}; the next is in {wait:.0f} s"
     shortages = [(seat, seat.find_shortage(stage.queue, stage.cost, stage.expects)) for seat in ready]
     short = [(seat, meter) for seat, meter in shortages if meter is not None]
     if len(short) == len(ready):

@@ -80,7 +80,7 @@ def format_headline(found: AccountsReport) -> list[str]:
     if found.is_single_tenant:
         return ["No quotas file and no API keys: the grid is single-tenant and accepts every job."]
     if found.active_limits is None:
-        return [f"No limits are in limits. {keys}"]
+        return [f"No limits are in force. {keys}"]
     since = format_iso_time(found.active_limits.applied_at, found.zone)
     lines = [
         f"Limits of {found.active_limits.source}, in force since {since}. {keys}",
