@@ -1,7 +1,7 @@
-"""What a backlog costs: a grid with 100,000 queued jobs beside an empty one, call by call in the server and
-as a whole submit; and the bytes of a queued job.
+"""Measure the cost of a backlog: a grid with 100,000 queued jobs against an empty one.
 
-Both stand on one server under prefixes of their own and take turns, so noise hits both.
+Times are those of each script in the server and of a complete submit; memory is that of a queued job. Both grids
+are on one server under different prefixes and take turns, so that noise affects both.
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from benchmarks.measure import Figure, Measured, alternate, percentile
-from benchmarks.scripts import QUEUE, State, timing, undisturbed
-from benchmarks.sides import Sides, echo_stage, memory_of_server
+from benchmarks.measure import Figure, Measurement, alternate, compute_percentile
+from benchmarks.scripts import QUEUE, State, prioritize_server, record_times
+from benchmarks.sides import Sides, make_echo_node, read_server_memory_mb
 from gridq.client import BrokerClient
 from gridq.jobs.record import make_job_id
 from gridq.store.scripts import NewJob, Scripts, Word
 
-P99_US = 1000.0
-GROWTH = 1.2
-"""How much slower a call may be than on an empty grid."""
+MAX_P99_US = 1000.0
+MAX_GROWTH = 1.2
+"""How many times slower a call may be than on an empty grid."""
 
-BYTES = 4096
-"""What a queued job may hold beside its input."""
+MAX_JOB_BYTES = 4096
+"""The memory of a queued job without its input."""
 
 INPUT = "x" * 1000
-PIPED = 500
+PIPELINED_JOBS = 500
 SUBMITS = 300
 
 
-class _Piped(Scripts):
-    """Scripts whose calls are only sent: their replies are the pipeline's."""
+class _PipelinedScripts(Scripts):
+    """Scripts on a pipeline: calls are queued, and `execute` returns the replies."""
 
     def run(self, script: str, *words: Word) -> Any:
         self.client.evalsha(self.shas[script], 0, *words)
         return [b"ok"]
 
 
-class Corner:
-    """A grid with one seat that is live and idle."""
+class BacklogGrid:
+    """A grid with one live, idle seat."""
 
     def __init__(self, sides: Sides, name: str) -> None:
         self.state = State(sides.store, sides.config, name)
-        self.state.seat("m.s", concurrency=2)
+        self.state.add_seat("m.s", concurrency=2)
         self.client = BrokerClient(sides.server.url, config=self.state.scripts.config)
         self._numbers = count()
         self.compiled = self.client.admission.compile(b'{"root": {"op": "Stage", "id": "bench_echo"}}')
 
     def admit(self, scripts: Scripts | None = None) -> None:
-        """One job, as a submit writes it."""
+        """Write one job as a submit does."""
         compiled = self.compiled
         job = NewJob(
             job=make_job_id(), agent=f"a{next(self._numbers) % 50}", priority=0, deadline_ms=3_600_000,
@@ -57,20 +57,20 @@ class Corner:
         )  # fmt: skip
         (scripts or self.state.scripts).admit(job)
 
-    def pile(self, jobs: int) -> None:
-        """Let so many jobs wait."""
-        for first in range(0, jobs, PIPED):
+    def add_jobs(self, jobs: int) -> None:
+        """Add this many queued jobs."""
+        for first in range(0, jobs, PIPELINED_JOBS):
             pipe = self.state.store.pipeline(transaction=False)
-            scripts = _Piped(pipe, self.state.scripts.config)
-            for _ in range(min(PIPED, jobs - first)):
+            scripts = _PipelinedScripts(pipe, self.state.scripts.config)
+            for _ in range(min(PIPELINED_JOBS, jobs - first)):
                 self.admit(scripts)
             pipe.execute()
 
-    def cycle(self) -> None:
-        """A job comes by each door, the oldest is claimed and completed, and the sweep looks."""
+    def run_cycle(self) -> None:
+        """Submit a job directly and one through Celery, run the oldest, cancel one, renew and sweep."""
         scripts = self.state.scripts
         self.admit()
-        self.state.complete(self.state.claim("m.s"), "m.s", go_on=False)
+        self.state.complete(self.state.claim("m.s"), "m.s", claim_next=False)
         job = make_job_id()
         scripts.enqueue(
             job, agent="a0", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=True, stream=False, graph=b"{}",
@@ -81,46 +81,50 @@ class Corner:
         scripts.sweep()
 
     def submit(self) -> None:
-        """A whole submit, as an agent's program makes it."""
-        self.client.submit({"root": echo_stage()}, INPUT)
+        """Submit one job with the client."""
+        self.client.submit({"root": make_echo_node()}, INPUT)
 
     def close(self) -> None:
         self.client.close()
         self.state.close()
 
 
-CALLS = {"admit": "submit (admit)", "enqueue": "submit by Celery (enqueue)", "claim": "claim",
+SCRIPT_TITLES = {"admit": "submit (admit)", "enqueue": "submit by Celery (enqueue)", "claim": "claim",
          "complete": "complete", "renew": "renew", "sweep": "sweep"}  # fmt: skip
 
 
-def run(sides: Sides, *, jobs: int = 100_000, samples: int = 1_000) -> list[Measured]:
-    """Bytes a job, growth of each call, p99 of claim and complete, growth of a whole submit."""
-    with undisturbed(sides.server.pid):
-        empty, full = Corner(sides, "empty"), Corner(sides, "full")
+def run(sides: Sides, *, jobs: int = 100_000, samples: int = 1_000) -> list[Measurement]:
+    """Return the memory of a job, the growth of each call and of a submit, and the p99 of claim and complete."""
+    with prioritize_server(sides.server.pid):
+        empty, full = BacklogGrid(sides, "empty"), BacklogGrid(sides, "full")
         try:
-            before = memory_of_server(sides.store)
-            full.pile(jobs)
-            bytes_each = (memory_of_server(sides.store) - before) * 1e6 / jobs - len(INPUT) - 2
-            with timing(sides.store, empty.state.scripts, full.state.scripts) as (light, heavy):
-                alternate(samples, empty.cycle, full.cycle)
+            before = read_server_memory_mb(sides.store)
+            full.add_jobs(jobs)
+            bytes_each = (read_server_memory_mb(sides.store) - before) * 1e6 / jobs - len(INPUT) - 2
+            with record_times(sides.store, empty.state.scripts, full.state.scripts) as (light, heavy):
+                alternate(samples, empty.run_cycle, full.run_cycle)
             bare, loaded = alternate(min(SUBMITS, samples), empty.submit, full.submit)
         finally:
             empty.close()
             full.close()
     queued = f"{jobs:,} queued"
-    found: list[Measured] = [
-        Figure(f"bytes of a job with {queued}, beside its input", bytes_each, "B", BYTES)
+    found: list[Measurement] = [
+        Figure(f"bytes of a job with {queued}, beside its input", bytes_each, "B", MAX_JOB_BYTES)
     ]
-    for name, title in CALLS.items():
-        growth = percentile(heavy[name], 0.5) / percentile(light[name], 0.5)
-        found.append(Figure(f"{title} with {queued}, p50 beside an empty grid's", growth, "times", GROWTH))
+    for name, title in SCRIPT_TITLES.items():
+        growth = compute_percentile(heavy[name], 0.5) / compute_percentile(light[name], 0.5)
+        found.append(
+            Figure(f"{title} with {queued}, p50 beside an empty grid's", growth, "times", MAX_GROWTH)
+        )
     found.append(
-        Figure(f"a whole submit with {queued}, p50 beside an empty grid's", loaded / bare, "times", GROWTH)
+        Figure(
+            f"a whole submit with {queued}, p50 beside an empty grid's", loaded / bare, "times", MAX_GROWTH
+        )
     )
     for name in ("claim", "complete"):
-        p99 = percentile(heavy[name], 0.99)
-        found.append(Figure(f"{name} with {queued}, p99 in the server", p99, "µs", P99_US))
+        p99 = compute_percentile(heavy[name], 0.99)
+        found.append(Figure(f"{name} with {queued}, p99 in the server", p99, "µs", MAX_P99_US))
     return found
 
 
-assert QUEUE == "bench:any", "the corners' seat serves what bench_echo needs"
+assert QUEUE == "bench:any", "the grid's seat must serve bench_echo"

@@ -17,7 +17,7 @@ from typing import Any
 
 from redis import Redis
 
-from benchmarks.measure import Figure, Measured, percentile
+from benchmarks.measure import Figure, Measurement, compute_percentile
 from benchmarks.sides import Sides
 from gridq.app import app
 from gridq.config.settings import Settings
@@ -30,12 +30,15 @@ from gridq.store.scripts import NewJob, Scripts, Word, order_arguments
 
 QUEUE = "bench:any"
 AGENTS = 50
-COSTS = (*COST_STEPS_MICRO_DOLLARS, *(step * 10 for step in range(2 * COST_STEPS_MICRO_DOLLARS[-1], 2 * COST_STEPS_MICRO_DOLLARS[-1] + 11)))
+COSTS = (
+    *COST_STEPS_MICRO_DOLLARS,
+    *(step * 10 for step in range(2 * COST_STEPS_MICRO_DOLLARS[-1], 2 * COST_STEPS_MICRO_DOLLARS[-1] + 11)),
+)
 """Costs of 18 classes: the ladder's, and some above it."""
 
-NOTHING = Usage()
-BATCH = 500
-P99_US = 1000.0
+NO_USAGE = Usage()
+BATCH_STAGES = 500
+MAX_P99_US = 1000.0
 """What 99 of 100 calls may take."""
 
 Times = dict[str, list[float]]
@@ -49,9 +52,12 @@ class Table:
     rows: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, name: str, size: int, times: Sequence[float]) -> None:
-        self.rows.setdefault(name, {})[size] = (percentile(times, 0.5), percentile(times, 0.99))
+        self.rows.setdefault(name, {})[size] = (
+            compute_percentile(times, 0.5),
+            compute_percentile(times, 0.99),
+        )
 
-    def lines(self) -> list[str]:
+    def to_markdown(self) -> list[str]:
         """The table in Markdown."""
         head = "| script | " + " | ".join(f"{size:,}" for size in self.sizes) + " |"
         body = [
@@ -62,32 +68,34 @@ class Table:
         ]
         return [head, "|---" * (len(self.sizes) + 1) + "|", *body]
 
-    def figures(self) -> list[Measured]:
+    def make_figures(self) -> list[Measurement]:
         """The bounds: p99 at the largest size, and growth from the smallest that is at most logarithmic."""
         small, large = self.sizes[0], self.sizes[-1]
-        found: list[Measured] = []
+        found: list[Measurement] = []
         for name, by_size in self.rows.items():
-            found.append(Figure(f"{name} at {large:,}, p99 in the server", by_size[large][1], "µs", P99_US))
+            found.append(
+                Figure(f"{name} at {large:,}, p99 in the server", by_size[large][1], "µs", MAX_P99_US)
+            )
             growth = by_size[large][0] / max(by_size[small][0], 1.0)
             found.append(
                 Figure(
                     f"{name}, growth of p50 from {small:,} to {large:,}",
                     growth,
                     "times",
-                    _logarithmic(small, large),
+                    _bound_growth(small, large),
                 )
             )
         return found
 
 
 @cache
-def _plan(costs: tuple[int, ...]) -> tuple[list[str | int], list[int], list[str]]:
+def _make_plan(costs: tuple[int, ...]) -> tuple[list[str | int], list[int], list[str]]:
     ops = (Op("$", "s", "s", "bench:echo", ["in"]),)
     steps = tuple(Step("$", QUEUE, ops, ["op", 0], reads_input=True, micro_dollars=cost) for cost in costs)
     return build_plan_fields(Plan(steps, 0))
 
 
-def _logarithmic(small: int, large: int) -> float:
+def _bound_growth(small: int, large: int) -> float:
     return round((len(str(large)) - 1) / max(1, len(str(small)) - 1), 2)
 
 
@@ -109,7 +117,7 @@ class State:
         for at in range(0, len(names), 5000):
             self.store.unlink(*names[at : at + 5000])
 
-    def seat(self, name: str, concurrency: int = 1) -> None:
+    def add_seat(self, name: str, concurrency: int = 1) -> None:
         self.scripts.register(
             name, "inc", host="here", concurrency=concurrency, queues=[QUEUE], record_ttl_ms=3_600_000
         )
@@ -119,7 +127,7 @@ class State:
         of the next of AGENTS.
         """
         number = next(self._jobs)
-        fields, ready, needs = _plan(tuple(costs))
+        fields, ready, needs = _make_plan(tuple(costs))
         job = NewJob(
             job=f"j{number}", agent=agent or f"a{number % AGENTS}", priority=0, deadline_ms=3_600_000,
             result_ttl_ms=60_000, celery=False, stream=False, wait_for_seat=True, input=b'"x"', answer=0,
@@ -139,28 +147,33 @@ class State:
         assert isinstance(found, Claim), found
         return found
 
-    def back(self, claim: Claim, seat: str) -> None:
+    def hand_back(self, claim: Claim, seat: str) -> None:
         assert (
             self.scripts.fail(claim.lease, "back", pause_ms=0, used=Usage(), error="{}", row="", seat=seat)
             == "again"
         )
 
-    def complete(self, claim: Claim, seat: str, *, go_on: bool, used: Usage = NOTHING) -> Claim | str:
+    def complete(self, claim: Claim, seat: str, *, claim_next: bool, used: Usage = NO_USAGE) -> Claim | str:
         result, _, after = self.scripts.complete(
             claim.lease, b'"x"', used=used, rows="[]", seat=seat, incarnation="inc", slot="inc.0",
-            nonce=f"n{next(self._nonces)}", go_on=go_on,
+            nonce=f"n{next(self._nonces)}", go_on=claim_next,
         )  # fmt: skip
         assert result == 1
         return after
 
-    def refuse(self, seat: str, number: int) -> None:
+    def exclude_seat(self, seat: str, number: int) -> None:
         """Let `seat` claim `number` stages and fail each, so that it is excluded from them."""
         while number > 0:
-            size = min(BATCH, number)
-            leases = self._all(
+            size = min(BATCH_STAGES, number)
+            leases = self._wait_for(
                 "claim",
                 [
-                    {"seat": seat, "incarnation": "inc", "slot": f"inc.{slot}", "nonce": f"n{next(self._nonces)}"}
+                    {
+                        "seat": seat,
+                        "incarnation": "inc",
+                        "slot": f"inc.{slot}",
+                        "nonce": f"n{next(self._nonces)}",
+                    }
                     for slot in range(size)
                 ],
             )
@@ -171,24 +184,24 @@ class State:
                 "kind": "seat", "pause_ms": 3_000_000, "used": "0", "error_record": "{}", "row": "",
                 "seat": seat, "events": "", "uuid": "", "why": "",
             }  # fmt: skip
-            self._all("fail", [{"lease": claim.lease, **failures} for claim in got])
+            self._wait_for("fail", [{"lease": claim.lease, **failures} for claim in got])
             number -= size
 
-    def _all(self, name: str, calls: Sequence[dict[str, Word]]) -> list[Any]:
+    def _call_all(self, name: str, calls: Sequence[dict[str, Word]]) -> list[Any]:
         pipe = self.store.pipeline(transaction=False)
         for arguments in calls:
             pipe.evalsha(self.scripts.shas[name], 0, *order_arguments(name, arguments))
         return pipe.execute()
 
     @contextmanager
-    def timing(self) -> Iterator[Times]:
+    def record_times(self) -> Iterator[Times]:
         """The µs of each call of each script within the block, filled in at its end."""
-        with timing(self.store, self.scripts) as (times,):
+        with record_times(self.store, self.scripts) as (times,):
             yield times
 
 
 @contextmanager
-def timing(store: Redis, *grids: Scripts) -> Iterator[tuple[Times, ...]]:
+def record_times(store: Redis, *grids: Scripts) -> Iterator[tuple[Times, ...]]:
     """The µs of each call of each script of several grids on one server, filled in at the block's end."""
     found: tuple[Times, ...] = tuple(defaultdict(list) for _ in grids)
     store.config_set("slowlog-max-len", 200_000)
@@ -214,23 +227,29 @@ def timing(store: Redis, *grids: Scripts) -> Iterator[tuple[Times, ...]]:
 
 def run(
     sides: Sides, *, sizes: tuple[int, ...] = (10, 1_000, 10_000), samples: int = 1_000
-) -> tuple[Table, list[Measured]]:
+) -> tuple[Table, list[Measurement]]:
     """The table and its figures."""
     table = Table(sizes)
-    with undisturbed(sides.server.pid):
+    with prioritize_server(sides.server.pid):
         for size in sizes:
-            for measure in (_open, _classes, _behind, _behind_classes, _ranked):
+            for measure in (
+                _measure_claims,
+                _measure_classes,
+                _measure_excluded,
+                _measure_excluded_classes,
+                _measure_ranked,
+            ):
                 state = State(sides.store, sides.config, f"{measure.__name__.strip('_')}-{size}")
                 try:
                     for row, times in measure(state, size, samples):
                         table.add(row, size, times)
                 finally:
                     state.close()
-    return table, table.figures()
+    return table, table.make_figures()
 
 
 @contextmanager
-def undisturbed(server: int | None) -> Iterator[None]:
+def prioritize_server(server: int | None) -> Iterator[None]:
     """Let the server go first, where this user may: what is timed is its work, not its wait for a core."""
     before = os.getpriority(os.PRIO_PROCESS, server or 0)
     try:
@@ -245,74 +264,76 @@ def undisturbed(server: int | None) -> Iterator[None]:
 Rows = list[tuple[str, list[float]]]
 
 
-def _open(state: State, size: int, samples: int) -> Rows:
+def _measure_claims(state: State, size: int, samples: int) -> Rows:
     """Every pending stage is for the seat; first in one class, then in 18."""
-    state.seat("s")
+    state.add_seat("s")
     state.fill(size)
-    rows = [("claim", _claims(state, samples))]
+    rows = [("claim", _time_claims(state, samples))]
     claim: Claim | str = state.claim("s")
-    with state.timing() as times:
+    with state.record_times() as times:
         for _ in range(samples):
             state.admit()
             assert isinstance(claim, Claim)
-            claim = state.complete(claim, "s", go_on=True)
+            claim = state.complete(claim, "s", claim_next=True)
     return [*rows, ("complete and claim the next", times["complete"])]
 
 
-def _classes(state: State, size: int, samples: int) -> Rows:
+def _measure_classes(state: State, size: int, samples: int) -> Rows:
     """The same in as many classes as there may be."""
-    state.seat("s")
+    state.add_seat("s")
     state.fill(size, COSTS)
-    return [(f"claim, {len(COSTS)} classes", _claims(state, samples))]
+    return [(f"claim, {len(COSTS)} classes", _time_claims(state, samples))]
 
 
-def _behind(state: State, size: int, samples: int) -> Rows:
+def _measure_excluded(state: State, size: int, samples: int) -> Rows:
     """All pending stages but the last exclude the seat."""
-    return [("claim behind stages of others", _last(state, size, samples, (0,)))]
+    return [("claim behind stages of others", _claim_last(state, size, samples, (0,)))]
 
 
-def _behind_classes(state: State, size: int, samples: int) -> Rows:
+def _measure_excluded_classes(state: State, size: int, samples: int) -> Rows:
     """The same, the stages of others standing in many classes."""
-    return [(f"claim behind stages of others, {len(COSTS)} classes", _last(state, size, samples, COSTS[1:]))]
+    return [
+        (f"claim behind stages of others, {len(COSTS)} classes", _claim_last(state, size, samples, COSTS[1:]))
+    ]
 
 
-def _last(state: State, size: int, samples: int, costs: Sequence[int]) -> list[float]:
-    state.seat("s", concurrency=BATCH)
-    state.seat("other", concurrency=BATCH)
+def _claim_last(state: State, size: int, samples: int, costs: Sequence[int]) -> list[float]:
+    state.add_seat("s", concurrency=BATCH_STAGES)
+    state.add_seat("other", concurrency=BATCH_STAGES)
     state.fill(size - 1, costs)
-    state.refuse("s", size - 1)
+    state.exclude_seat("s", size - 1)
     state.admit()
     assert state.store.hlen(state.keys("classes", QUEUE)) == min(len(costs), size - 1) + 1
-    return _claims(state, samples)
+    return _time_claims(state, samples)
 
 
-def _claims(state: State, samples: int) -> list[float]:
+def _time_claims(state: State, samples: int) -> list[float]:
     """A claim, and the stage handed back, again and again."""
-    with state.timing() as times:
+    with state.record_times() as times:
         for _ in range(samples):
-            state.back(state.claim("s"), "s")
+            state.hand_back(state.claim("s"), "s")
     return times["claim"]
 
 
-def _ranked(state: State, size: int, samples: int) -> Rows:
+def _measure_ranked(state: State, size: int, samples: int) -> Rows:
     """As many seats as `size`, all ranked and idle; a job is admitted and rings one of them."""
     names = [f"s{number}" for number in range(size)]
     ranks: dict[str, float] = {name: number / size for number, name in enumerate(names)}
     state.store.zadd(state.keys("rank", QUEUE), ranks, xx=False)
     state.store.expire(state.keys("rank", QUEUE), 3600)
     for name in names:
-        state.seat(name)
-    with state.timing() as times:
+        state.add_seat(name)
+    with state.record_times() as times:
         for number in range(samples):
             state.admit()
             name = names[number % size]
-            state.complete(state.claim(name), name, go_on=False)
-            _answer(state, names)
+            state.complete(state.claim(name), name, claim_next=False)
+            _take_wake_ups(state, names)
     rows = [("admit one stage and ring, seats ranked", times["admit"])]
     return [*rows, ("complete and leave the slot, seats ranked", times["complete"])]
 
 
-def _answer(state: State, names: Sequence[str]) -> None:
+def _take_wake_ups(state: State, names: Sequence[str]) -> None:
     """Take the wake-up that was rung, as a worker would: the best seats are those that are asked."""
     pipe = state.store.pipeline(transaction=False)
     for name in names[:20]:

@@ -465,7 +465,7 @@ def build_admit_words(job: NewJob) -> tuple[Word, ...]:
 def _to_word(value: Any) -> Word:
     if value is None or value is False:
         return ""
-    return "1" if value is True else value  # type: ignore[no-any-return]
+    return "1" if value is True else value
 
 
 def _flatten(pairs: Mapping[str, Word]) -> list[Word]:

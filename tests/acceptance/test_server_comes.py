@@ -38,7 +38,7 @@ def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(
             return all(words in text for text in texts.values())
 
         try:
-            wait_for(lambda: all_say("the server is waited for: broker.unreachable: Nothing answers at"))
+            wait_for(lambda: all_say("waiting for the server: broker.unreachable: Nothing answers at"))
             server.load_slowly()
             wait_for(lambda: all_say("the server reads its data"))
             server.hurry()

@@ -22,7 +22,7 @@ from workers.supervisor import up
 from workers.supervisor import worker as seats_worker
 from workers.supervisor.up import UpOptions
 
-SAYS = "the server reads its data"
+SAYS = "the server is loading its data"
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
--- Read, at one instant, all that must fit together. Nothing is written.
--- ARGV  how many items there may be to read at most, each own key counting as ten, any other as one
--- gives {own key without its prefix, its items …} of each key that counts: of a job without its plan, and of its outputs that
---       they are there; {} where there is more to read, for nobody is served meanwhile. Before them {'', now in ms}
+-- Read, at one instant, all records that must agree. Nothing is written.
+--
+-- ARGS
+--   limit  how many items there may be to read: each of gridq's own keys counts as ten, any other key as one
+-- RETURNS  {{'', now in ms}, {key without its prefix, its items …} …}: of a job everything except its plan, of its outputs only that they
+--          exist; {} if there is more to read, as nobody else is served meanwhile
 local C = redis.call
-local most, looked = tonumber(ARGV[1]), C('DBSIZE')
+local limit, count = tonumber(ARGV[1]), C('DBSIZE')
 local SCORED = {leases = true, delays = true, deadlines = true, inbox = true, answers = true, jobs = true, ended_jobs = true}
 local READ = {hash = 'HGETALL', set = 'SMEMBERS', zset = 'ZRANGE'}
 local WHOLE = {lease_info = true, slots = true, seat = true, classes = true, reservations = true, reserved = true,
@@ -11,7 +13,7 @@ local WHOLE = {lease_info = true, slots = true, seat = true, classes = true, res
 local clock = C('TIME')
 local found, seen, cursor = {{'', clock[1] * 1000 + math.floor(clock[2] / 1000)}}, {}, '0'
 
-local function job(key)  -- its plan (h, s) and its values are long
+local function read_job(key)  -- its plan (header, spec) and its values are long
   local kept, fields = {}, C('HGETALL', key)
   for i = 1, #fields, 2 do
     local sort = string.match(fields[i], '^(%a+):')
@@ -24,16 +26,16 @@ local function job(key)  -- its plan (h, s) and its values are long
 end
 
 repeat
-  local some = C('SCAN', cursor, 'MATCH', K .. '*', 'COUNT', 1000)
-  cursor = some[1]
-  for _, key in ipairs(some[2]) do
+  local page = C('SCAN', cursor, 'MATCH', K .. '*', 'COUNT', 1000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do
     local name = string.sub(key, #K + 1)
     local kind = string.match(name, '^[^:]*')
     if not seen[name] then
       seen[name] = true
-      looked = looked + 9
+      count = count + 9
       local items
-      if kind == 'job' then items = job(key)
+      if kind == 'job' then items = read_job(key)
       elseif kind == 'submitted' then items = C('HMGET', key, 'agent', 'submitted_at')
       elseif kind == 'result' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
       elseif SCORED[kind] then items = C('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -42,12 +44,12 @@ repeat
         items = sort == 'zset' and C('ZRANGE', key, 0, -1) or C(READ[sort], key)
       end
       if items then
-        looked = looked + #items
+        count = count + #items
         table.insert(items, 1, name)
         found[#found + 1] = items
       end
     end
   end
-  if looked > most then return {} end
+  if count > limit then return {} end
 until cursor == '0'
 return found

@@ -41,7 +41,7 @@ def waited_out(slow: SlowServer, url: str) -> list[str]:
 def test_it_waits_while_the_server_reads_and_tells_so_once(slow: SlowServer) -> None:
     told = waited_out(slow, slow.url)
     assert len(told) == 1
-    how_far = r"the server reads its data, \d+ % of \d+ MB(, for some \d+ s more)?: this goes on when it has"
+    how_far = r"the server is loading its data, \d+ % of \d+ MB(, about \d+ s left)?: waiting until it is done"
     assert re.fullmatch(how_far, told[0])
 
 
@@ -57,7 +57,7 @@ def test_it_can_be_ended_before(slow: SlowServer) -> None:
 
 def test_so_it_does_where_the_acl_does_not_permit_info(slow: SlowServer) -> None:
     told = waited_out(slow, slow.narrow_url)
-    assert told == ["the server reads its data: this goes on when it has"]
+    assert told == ["the server is loading its data: waiting until it is done"]
 
 
 def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
@@ -74,8 +74,8 @@ def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
     with connect(slow.url, retry=False) as client, pytest.raises(BrokerUnreachable, match="Nothing answers"):
         wait_for_server(client, tell)
     assert [line.partition(",")[0].partition(":")[0] for line in told] == [
-        "the server reads its data",
-        "the server is waited for",
+        "the server is loading its data",
+        "waiting for the server",
     ]
 
 
@@ -91,7 +91,7 @@ def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) 
         server.kill()
         wait_for_server(client, tell, away=60)
     assert len(told) == 1
-    assert told[0].startswith("the server is waited for: broker.unreachable: Nothing answers at")
+    assert told[0].startswith("waiting for the server: broker.unreachable: Nothing answers at")
 
 
 def test_a_wrong_address_and_a_wrong_password_are_told_at_once(slow: SlowServer) -> None:
