@@ -142,7 +142,7 @@ def filter_models(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOff
     ]
 
 
-def describe_model_shortfall(demand: Demand, models: Sequence[ModelOffer]) -> str:
+def explain_model_mismatch(demand: Demand, models: Sequence[ModelOffer]) -> str:
     """Say why a seat with `models` does not meet `demand`. Return "" if it does."""
     if filter_models(demand, models):
         return ""

@@ -35,14 +35,14 @@ class ModelOffer(BaseModel):
 
     @field_validator("name")
     @classmethod
-    def _not_reserved(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if queue_names.make_slug(name) == "any":
             raise ValueError("the name 'any' is reserved")
         return name
 
     @field_validator("families")
     @classmethod
-    def _families_not_reserved(cls, families: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_families(cls, families: tuple[str, ...]) -> tuple[str, ...]:
         if any(not family or queue_names.make_slug(family) == "any" for family in families):
             raise ValueError("a family is empty or is the reserved name 'any'")
         return families

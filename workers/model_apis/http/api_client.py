@@ -138,7 +138,7 @@ class ApiClient(ABC):
         return SeatUnavailable(
             f"The endpoint does not follow the {self.name} API format",
             {
-                **self._details(),
+                **self._make_details(),
                 "reason": reason,
                 "fix": f"check the url: it usually ends in {self.usual_path}",
             },
@@ -188,7 +188,7 @@ class ApiClient(ABC):
             if response.status != OK:
                 headers = {name.lower(): value for name, value in response.getheaders()}
                 raise make_error(
-                    response.status, headers, self._read_body(response), self._details(), self._key
+                    response.status, headers, self._read_body(response), self._make_details(), self._key
                 )
             yield response
             call.limit_to(DRAIN_SECONDS)
@@ -205,19 +205,19 @@ class ApiClient(ABC):
             raise
         except CallDropped:
             context.check()
-            raise SeatUnavailable("The seat was closed during the call", self._details()) from None
+            raise SeatUnavailable("The seat was closed during the call", self._make_details()) from None
         except TimeoutError:
             context.check()
             if context.deadline is not None and time.monotonic() >= context.deadline:
                 raise StageTimeout(
-                    "The model did not answer within the stage's time limit", self._details()
+                    "The model did not answer within the stage's time limit", self._make_details()
                 ) from None
-            raise SeatUnavailable("The endpoint did not answer in time", self._details()) from None
+            raise SeatUnavailable("The endpoint did not answer in time", self._make_details()) from None
         except (OSError, http.client.HTTPException, zlib.error) as exc:
             context.check()
             raise SeatUnavailable(
                 "The endpoint cannot be reached or closed the connection",
-                {**self._details(), "reason": f"{type(exc).__name__}: {exc}"},
+                {**self._make_details(), "reason": f"{type(exc).__name__}: {exc}"},
             ) from None
         except EventTooLong as exc:
             raise self.make_format_error(str(exc)) from None
@@ -243,7 +243,7 @@ class ApiClient(ABC):
             raise self.make_format_error("it sent JSON that is not an object")
         return value
 
-    def _details(self) -> dict[str, Json]:
+    def _make_details(self) -> dict[str, Json]:
         return {"endpoint": self.url}
 
 

@@ -12,7 +12,7 @@ from typing import get_args
 from gridq.errors import InvalidField
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect, Json
-from workers.model_apis.demand import describe_model_shortfall, list_llm_queues, parse_llm_demand
+from workers.model_apis.demand import explain_model_mismatch, list_llm_queues, parse_llm_demand
 from workers.profiles.gpu.capability import ComputeBackend, GpuCapability
 
 EFFECT = "Gpu"
@@ -89,15 +89,15 @@ def list_memory_classes(memory_mb: int) -> list[int]:
 
 
 def matches(demand: Demand, capability: GpuCapability) -> bool:
-    return not describe_shortfall(demand, capability)
+    return not explain_mismatch(demand, capability)
 
 
-def describe_shortfall(demand: Demand, capability: GpuCapability) -> str:
+def explain_mismatch(demand: Demand, capability: GpuCapability) -> str:
     """Say why a seat does not meet `demand`. Return "" if it does."""
     if demand.queue not in list_queues(capability):
         return f"{capability.device} ({capability.backend}) does not serve {demand.queue}"
     if queue_names.get_kind(demand.queue) != KIND:
-        return describe_model_shortfall(demand, capability.models)
+        return explain_model_mismatch(demand, capability.models)
     memory = demand.needs.get("memory_mb", 0)
     if capability.memory_mb < memory:
         return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB"

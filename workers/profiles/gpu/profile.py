@@ -63,7 +63,7 @@ class GpuProfile(Profile):
 
     def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
         assert isinstance(capability, GpuCapability)
-        return matching.describe_shortfall(demand, capability)
+        return matching.explain_mismatch(demand, capability)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)

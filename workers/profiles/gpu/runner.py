@@ -17,7 +17,7 @@ from workers.profiles.gpu.backend import EngineBackend
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.costs import price_usage
 from workers.profiles.gpu.loaded_models import LoadedModels
-from workers.profiles.gpu.matching import describe_shortfall, parse_demand
+from workers.profiles.gpu.matching import explain_mismatch, parse_demand
 from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
 
 CHECKSUM_CACHE = "checksums.json"
@@ -65,12 +65,12 @@ class Runner:
     def _check_demands(self, stage: StageCall) -> None:
         for effect in stage.effects:
             demand = parse_demand(effect)
-            shortfall = (
-                describe_shortfall(demand.find_alternative(stage.queue), self._capability) if demand else ""
+            mismatch = (
+                explain_mismatch(demand.find_alternative(stage.queue), self._capability) if demand else ""
             )
-            if shortfall:
+            if mismatch:
                 raise SeatUnavailable(
-                    f"The seat does not meet the stage's demand: {shortfall}", {"path": stage.path}
+                    f"The seat does not meet the stage's demand: {mismatch}", {"path": stage.path}
                 )
 
     def _load(self, model: Model, context: StageContext) -> ModelProcess:

@@ -12,7 +12,7 @@ from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from workers.model_apis import stages
 from workers.model_apis.demand import (
-    describe_model_shortfall,
+    explain_model_mismatch,
     filter_models,
     list_families_by_queue,
     list_llm_queues,
@@ -57,7 +57,7 @@ class LlmProfile(Profile):
 
     def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
         assert isinstance(capability, LlmCapability)
-        return describe_model_shortfall(demand, capability.models)
+        return explain_model_mismatch(demand, capability.models)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)

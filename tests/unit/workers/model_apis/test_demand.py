@@ -7,7 +7,7 @@ import pytest
 from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
 from workers.model_apis.demand import (
-    describe_model_shortfall,
+    explain_model_mismatch,
     filter_models,
     find_models,
     list_llm_queues,
@@ -87,19 +87,17 @@ def test_context_and_embeddings_narrow():
     assert filter_models(vectors, [GPT4, EMBED]) == [EMBED]
 
 
-def test_the_shortfall_of_a_seats_models_in_words():
-    def shortfall(**fields: object) -> str:
+def test_why_a_seats_models_do_not_meet_a_demand():
+    def mismatch(**fields: object) -> str:
         demand = parse_llm_demand(llm(**fields))
         assert demand is not None
-        return describe_model_shortfall(demand, [GPT4, EMBED])
+        return explain_model_mismatch(demand, [GPT4, EMBED])
 
-    assert (
-        shortfall(model="gpt-4") == shortfall(embeddings=True) == shortfall(model="gpt", context=8192) == ""
-    )
-    assert shortfall(model="gpt-4", embeddings=True) == "its model of that name has no embeddings"
-    assert shortfall(model="gpt-4", context=8193) == "its context is 8192 tokens"
-    assert shortfall(embeddings=True, context=8193) == "its context is 8192 tokens"
-    assert shortfall(model="gpt-5") == "it does not serve llm:gpt-5"
+    assert mismatch(model="gpt-4") == mismatch(embeddings=True) == mismatch(model="gpt", context=8192) == ""
+    assert mismatch(model="gpt-4", embeddings=True) == "its model of that name has no embeddings"
+    assert mismatch(model="gpt-4", context=8193) == "its context is 8192 tokens"
+    assert mismatch(embeddings=True, context=8193) == "its context is 8192 tokens"
+    assert mismatch(model="gpt-5") == "it does not serve llm:gpt-5"
 
 
 def test_several_models_are_links_the_best_first():

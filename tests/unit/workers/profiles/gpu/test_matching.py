@@ -11,7 +11,7 @@ from gridq.protocol.models import Effect
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.matching import (
     MEMORY_CLASSES_GB,
-    describe_shortfall,
+    explain_mismatch,
     list_memory_classes,
     list_queues,
     matches,
@@ -139,10 +139,10 @@ def test_compute_capabilities_are_numbers(has: str, wants: str, met: bool):
 def test_what_is_lacking_is_said_in_numbers():
     wide = parse_gpu_demand(gpu(backend="cuda", memory_mb=24_000))
     assert wide is not None
-    assert "needs 24000 MB, gpu0 has 23034 MB" in describe_shortfall(wide, card(23_034))
+    assert "needs 24000 MB, gpu0 has 23034 MB" in explain_mismatch(wide, card(23_034))
     new = parse_gpu_demand(gpu(compute_cap="9.0"))
     assert new is not None
-    assert "9.0" in describe_shortfall(new, card(23_034))
+    assert "9.0" in explain_mismatch(new, card(23_034))
 
 
 def test_an_llm_demand_is_met_by_a_model_that_fits_it():

@@ -52,7 +52,7 @@ class OpencodeParser(OutputParser):
                 text = str(part.get("text") or "")
                 return f"\n\n{text}" if self.has_text and text else text
             case "step_finish":
-                self._set_usage(part)
+                self._add_usage(part)
                 self.reason = part.get("reason") or ""
                 self.is_complete = self.reason not in ("tool-calls", "error") and not self.refusal
                 self.finish_reason = FINISH_REASONS.get(self.reason, "stop")
@@ -64,7 +64,7 @@ class OpencodeParser(OutputParser):
                 self.refuse(f"{message} (HTTP {status})" if status else message)
         return ""
 
-    def _set_usage(self, part: dict[str, Json]) -> None:
+    def _add_usage(self, part: dict[str, Json]) -> None:
         """Add the usage of one step. A call may have several."""
         tokens, cost = as_object(part.get("tokens")), part.get("cost")
         cache = as_object(tokens.get("cache"))
