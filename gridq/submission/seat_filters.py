@@ -78,7 +78,7 @@ def exclude_by_options(
     """Return for each step, and each of its queues, the seats that `pin` and `avoid` exclude.
 
     A pin applies to the steps that the pinned seat serves, at any of their queues. Unless the submitter
-    waits, it raises NoLiveSeat if the pinned seat serves no step, or every seat of a step is to be avoided.
+    waits, it raises NoLiveSeat if the pinned seat serves no step, or `avoid` excludes every seat of a step.
     """
     found: dict[int, list[list[str]]] = {}
     pinned = next((seat for seat in seats if seat.seat == options.pin), None)
@@ -152,7 +152,7 @@ def _find_mismatches(
 
 def _build_all_avoided_error(queues: Sequence[str], serving: list[str]) -> NoLiveSeat:
     return NoLiveSeat(
-        f"Every live seat of {' or '.join(queues)} is to be avoided",
+        f"The option avoid excludes every live seat of {' or '.join(queues)}",
         {
             "path": "avoid",
             "queue": queues[0],

@@ -97,7 +97,7 @@ def test_pin_and_avoid_are_of_whichever_queue(grid: LocalGrid) -> None:
         job = client.submit(graph(), 1, **options)  # type: ignore[arg-type]
         client.result(job, 20)
         assert [who for who, _, _ in ran(grid, job)] == [worker]
-    with pytest.raises(NoLiveSeat, match="Every live seat of bench:one or bench:two is to be avoided"):
+    with pytest.raises(NoLiveSeat, match="The option avoid excludes every live seat of bench:one or bench:two"):
         client.submit(graph(), 1, avoid=("m.one", "m.two"))
 
 

@@ -233,7 +233,7 @@ def test_where_nobody_serves_it_that_is_the_bottleneck(client: Client) -> None:
     ("options", "bottleneck"),
     [
         ({"pin": "m.gone"}, "the seat m.gone is not live"),
-        ({"avoid": ("m.a", "m.b")}, f"every live seat of {ANY} is to be avoided"),
+        ({"avoid": ("m.a", "m.b")}, f"the option avoid excludes every live seat of {ANY}"),
     ],
 )
 def test_where_no_seat_may_take_it_no_place_is_told_and_no_other_queue(

@@ -83,7 +83,7 @@ def test_an_unknown_model_is_refused_at_once_with_the_nearest_name(served: Serve
     ("headers", "bottleneck", "fix"),
     [
         ({"x-gridq-pin": "m.gone"}, "the seat m.gone is not live", "pin another seat or none"),
-        ({"x-gridq-avoid": "m.api"}, "every live seat of llm:echo is to be avoided", "avoid fewer seats"),
+        ({"x-gridq-avoid": "m.api"}, "the option avoid excludes every live seat of llm:echo", "avoid fewer seats"),
     ],
 )
 def test_excluded_seats_give_no_queue_position(
