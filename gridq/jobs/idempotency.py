@@ -24,7 +24,7 @@ IGNORED_OPTIONS = frozenset({"name", "wait_for_seat"})
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What identifies a submission: the stored name of its idempotency key, and the digest of its body.
+    """The identity of a submission: the stored name of its idempotency key, and the digest of its body.
 
     Both are empty for a submission that has neither an id nor an idempotency key of its own.
     """

@@ -17,7 +17,7 @@ from gridq.protocol.models import Json
 from gridq.store.keys import Keys
 
 BLOCK_SECONDS = 5.0
-"""How long one blocking command waits: less than the socket timeout."""
+"""The time that one blocking command waits: less than the socket timeout."""
 
 FULL_SERVER_PAUSE_SECONDS = 0.2
 """The pause between two polls of a server that is out of memory, and so refuses the blocking command."""

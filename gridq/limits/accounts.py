@@ -48,7 +48,7 @@ seven seconds (`gridq.limits.enforcement`).
 """
 
 MONTHLY_RESOURCES: tuple[Resource, Resource] = ("money", "jobs")
-"""What agents and teams use that is counted by the month, with or without a limit."""
+"""The resources of agents and teams that are counted by the month, with or without a limit."""
 
 _ERRORS: dict[str, type[QuotaExceeded]] = {
     cls.code.partition(".")[2]: cls
@@ -88,8 +88,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one agent, team, seat, owner, model family or the whole grid may use of one resource, or how many
-    stages a queue may hold.
+    """The limit and use of one resource by an agent, team, seat, owner, model family or the whole grid, or
+    how many stages a queue may hold.
 
     Amounts are micro-dollars, tokens, jobs, requests, or stages at once. `limit` None: no limit. `reserved`
     is set aside for running work. `window` None: it counts what is there now. `team` and `parked` (its
@@ -110,17 +110,17 @@ class Account:
 
     @property
     def is_money(self) -> bool:
-        """Whether it is counted in micro-dollars."""
+        """True if it is counted in micro-dollars."""
         return self.resource == "money"
 
     @property
     def resets_at(self) -> int | None:
-        """When its window resets, in ms; None if it has none, or that is not known."""
+        """The time at which its window resets, in ms; None if it has none, or that is not known."""
         return None if self.window is None else self.window.resets_at
 
     @property
     def remaining(self) -> int | None:
-        """What may still be reserved, below 0 if actual use exceeded the limit. None: no limit."""
+        """The amount that may still be reserved, below 0 if actual use exceeded the limit. None: no limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
@@ -144,7 +144,7 @@ class ActiveLimits:
 
 @dataclass(frozen=True, slots=True)
 class AccountsReport:
-    """What `gridq quota` shows. `active_limits` None: there are none. `requires_keys`: jobs need a key."""
+    """The data of `gridq quota`. `active_limits` None: there are none. `requires_keys`: jobs need a key."""
 
     zone: str
     active_limits: ActiveLimits | None
@@ -153,7 +153,7 @@ class AccountsReport:
 
     @property
     def is_single_tenant(self) -> bool:
-        """Whether the grid accepts every job of everybody."""
+        """True if the grid accepts every job of everybody."""
         return self.active_limits is None and not self.requires_keys
 
 

@@ -26,10 +26,10 @@ from gridq.store.scripts import Scripts
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 2.0
-"""How often the file is checked."""
+"""The time between two checks of the file."""
 
 CALENDAR_SECONDS = 3600.0
-"""How often the calendar is written."""
+"""The time between two updates of the calendar."""
 
 Stamp = tuple[int, int, int] | None
 

@@ -63,14 +63,14 @@ class Entry:
 
     @property
     def charged(self) -> Literal["agent", "seat"] | None:
-        """Who paid: for what was recorded also the agent, for waste only the seat; None: no attempt."""
+        """The payer: also the agent for what was recorded, only the seat for waste; None: no attempt."""
         if self.what not in ATTEMPTS:
             return None
         return "agent" if self.what == RECORDED else "seat"
 
     @property
     def used(self) -> bool:
-        """Whether the attempt is known to have used something."""
+        """True if the attempt is known to have used something."""
         return self.what == RECORDED or self.tokens_in + self.tokens_out > 0 or bool(self.micro_dollars)
 
     @property

@@ -65,7 +65,7 @@ _EXAMPLE = '[agents.ann] monthly_dollars = 50, or seed JSON such as {"ann": 5000
 
 @dataclass(frozen=True, slots=True)
 class AgentLimit:
-    """What one agent may use in a month, and in the windows of its budgets. None: no limit. Money is in
+    """The limits of one agent: by the month, and in the windows of its budgets. None: no limit. Money is in
     micro-dollars.
     """
 
@@ -77,7 +77,7 @@ class AgentLimit:
 
 @dataclass(frozen=True, slots=True)
 class TeamLimit:
-    """What all agents of one team may use together."""
+    """The limits of all agents of one team together."""
 
     money: int | None = None
     jobs: int | None = None
@@ -86,7 +86,7 @@ class TeamLimit:
 
 @dataclass(frozen=True, slots=True)
 class SeatLimit:
-    """What one seat, by its full id `machine.seat`, may give, in addition to the limits of its own machine.
+    """The limits of one seat, by its full id `machine.seat`, in addition to those of its own machine.
 
     `budgets` does not include the requests per minute. `gridq report` reads `cost`, the seat's price a month
     in micro-dollars, and `owner`, the agent that it belongs to.
@@ -100,8 +100,8 @@ class SeatLimit:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """How many ready stages one queue may hold when a job is admitted, None for any number, and what happens
-    if it is full: the job is refused, or the oldest batch job gives way to an interactive one.
+    """The ready stages that one queue may hold when a job is admitted (None: any number), and the policy for a
+    full queue: refuse the job, or drop the oldest batch job for an interactive one.
     """
 
     max_pending: int | None = None

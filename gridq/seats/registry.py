@@ -39,13 +39,13 @@ TTL_HEARTBEATS = 3
 """Heartbeats for which an advertisement is valid."""
 
 MIN_SIMILARITY = 0.6
-"""How similar the names of two capabilities of one kind must be for one to be suggested."""
+"""The similarity of names from which a capability of the same kind is suggested, from 0 to 1."""
 
 MAX_NAMED = 5
 """Capabilities and seats that one sentence names."""
 
 DRAIN_TTL_MS = 40 * 24 * 3_600_000
-"""How long an operator's drain outlives the seat: as long as the seat's record."""
+"""The time for which an operator's drain outlives the seat: the life of the seat's record."""
 
 ROUTER_KIND = "router"
 """The kind of a router's seat, which runs built-in pure stages and has no advertisement."""

@@ -124,7 +124,7 @@ class Admitted:
 
     @property
     def needs_router(self) -> bool:
-        """Whether the job has pure stages, which the routers run."""
+        """True if the job has pure stages, which the routers run."""
         return self.compiled is not None and queue_names.PURE in self.compiled.needs
 
 

@@ -23,7 +23,7 @@ _MAX_TOKENS = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """What a step will use, without the job's input if it `reads_input`; `timeout_ms`: its own timeout."""
+    """The estimate of a step, without the job's input if it `reads_input`; `timeout_ms`: its own timeout."""
 
     step: int
     tokens_in: int

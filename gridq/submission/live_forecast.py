@@ -1,4 +1,4 @@
-"""Admission's look ahead: could a job start in the time its submitter allows, and what is a refused one told?
+"""Forecasts for admission: check that a job can start in time, and tell a refused one what would help.
 
 The queues and seats are read at most twice a second for each process.
 """

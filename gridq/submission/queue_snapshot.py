@@ -46,7 +46,7 @@ MICRO_DOLLARS_PER_TURN = 10_000
 
 
 class TakerKey(NamedTuple):
-    """What decides which seats may take a stage: its queue, its rounded cost, the seats it excludes."""
+    """The properties of a stage that decide which seats may take it."""
 
     queue: str
     cost: int
@@ -54,7 +54,7 @@ class TakerKey(NamedTuple):
 
 
 class BudgetRoom(NamedTuple):
-    """When the budgets of a seat have room for a stage.
+    """The time at which the budgets of a seat have room for a stage.
 
     `wait`: seconds until the windows reset that leave too little. `is_reserved`: stages that run now have
     reserved too much, and may give it back at any moment.
@@ -160,7 +160,7 @@ class PendingStages:
 
     @property
     def taker_key(self) -> TakerKey:
-        """What decides which seats may take them."""
+        """The key that decides which seats may take them."""
         return TakerKey(self.queue, self.cost, self.excluded)
 
     @property
@@ -170,7 +170,7 @@ class PendingStages:
 
     @property
     def weight(self) -> float:
-        """How far one of them moves its agent's virtual time, as in the scripts."""
+        """The distance by which one of them moves its agent's virtual time, as in the scripts."""
         return 1 + self.cost / MICRO_DOLLARS_PER_TURN
 
 
@@ -260,7 +260,7 @@ class QueueSnapshot:
 
     @cached_property
     def measured(self) -> dict[str, ServiceTime]:
-        """By queue what all seats have measured, weighted by their numbers of stages."""
+        """The measurements of all seats by queue, weighted by their numbers of stages."""
         found: dict[str, list[ServiceTime]] = defaultdict(list)
         for seat in self.seats:
             for queue, service in seat.service.items():
@@ -270,7 +270,7 @@ class QueueSnapshot:
 
 @dataclass(slots=True)
 class AgentBacklog:
-    """What one agent has pending for some seats: the interactive part, and all of it.
+    """The pending stages of one agent for some seats: the interactive ones, and all.
 
     `…_here` is the part that falls to these seats; `…_weight` is how far it moves the agent's virtual time.
     """
@@ -297,7 +297,7 @@ class SeatGroup:
         self.concurrency = sum(seat.concurrency for seat in seats)
         self.free = sum(seat.free for seat in seats)
         self.paces: dict[tuple[int, str], Any] = {}
-        """By priority and queue: `gridq.submission.start_forecast.Pace`, once it is computed."""
+        """(priority, queue) → `gridq.submission.start_forecast.Pace`, once it is computed."""
         self._backlogs: dict[tuple[str, str], AgentBacklog] = {}
         self._mixes: tuple[dict[str, float], dict[str, float]] = (defaultdict(float), defaultdict(float))
         names = {seat.seat for seat in seats}

@@ -32,7 +32,7 @@ from gridq.protocol.models import Json
 from gridq.submission.start_forecast import StartForecast
 
 DEFAULT_RETRY_SECONDS = 5.0
-"""When to try again if nothing better is known."""
+"""The time until the next try if nothing better is known."""
 
 
 def explain_refusal(error: GridError, forecast: StartForecast | None = None) -> dict[str, Json]:

@@ -19,7 +19,7 @@ from gridq.store import values
 from gridq.store.scripts import Scripts
 
 INPUT_GRACE_MS = 3_600_000
-"""How much longer than its job's deadline a large input is kept."""
+"""The time for which a large input is kept after its job's deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class JobRequest:
 
     @property
     def is_unique(self) -> bool:
-        """Whether no earlier submission can be the same job, so that nothing has to be compared."""
+        """True if no earlier submission can be the same job, so nothing has to be compared."""
         return self.is_new_id and self.options.idempotency_key is None
 
     def make_fingerprint(self) -> Fingerprint:

@@ -32,14 +32,14 @@ on average.
 """
 
 SPREAD_FACTOR = 1.2
-"""By how much more than computed the waits were seen to spread (`python -m benchmarks forecast`)."""
+"""The observed spread of waits, relative to the computed one (`python -m benchmarks forecast`)."""
 
 MIN_STAGE_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a stage would start, in seconds from now.
+    """An estimate of when a stage would start, in seconds from now.
 
     `position`: its place among the stages that its `concurrency` slots can serve, from 1; None if no seat
     takes it. In eight of ten cases it starts between `low` and `high`. `p50`, `low` and `high` are None if no
@@ -64,7 +64,7 @@ class StartForecast:
 
     @property
     def is_now(self) -> bool:
-        """Whether it would start at once."""
+        """True if it would start at once."""
         return self.p50 == 0.0
 
 
@@ -182,7 +182,7 @@ def _describe_budgets(request: StageRequest, seats: Sequence[SeatLoad]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast seats work through what stands before a stage.
+    """The speed at which seats work through what is before a stage.
 
     `is_complete`: all of them were measured. `slots`: for each slot when it is free, and the seconds from one
     stage to the next after that, the first to be free first. `rate`: stages a second. `variation`: standard

@@ -22,7 +22,9 @@ from gridq.protocol.states import JobState, StageState
 from gridq.store.keys import Keys
 
 MAX_STEPS = 1000
-"""Of a larger plan only the counts are read; of the history at most this many of the latest records."""
+"""The steps of the largest plan that is read. Of a larger plan only the counts are read; of the history at
+most this many of the latest records.
+"""
 
 
 @dataclass(slots=True)

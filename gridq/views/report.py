@@ -121,7 +121,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """What the caller provides. `limits`: the seats of the quotas file `file`.
+    """The inputs that the caller provides. `limits`: the seats of the quotas file `file`.
 
     Each other number replaces what the ledger or the file says; `seat_cost` is for seats without a cost in
     the file.
