@@ -35,8 +35,8 @@ recovery: $(STAMP) ## measure how soon a killed worker's stages run again, and t
 bench-http: $(STAMP) ## measure the HTTP gateway beside LiteLLM's proxy, which it installs apart; writes RESULTS.md
 	@$(BIN)/python -m benchmarks http
 
-bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 calls at once, and hold and settle; writes RESULTS.md
-	@$(BIN)/python -m benchmarks idle slots programs holds
+bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 calls at once, and reservations; writes RESULTS.md
+	@$(BIN)/python -m benchmarks idle slots programs reservations
 
 soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for another time; writes RESULTS.md
 	@$(BIN)/python -m benchmarks soak

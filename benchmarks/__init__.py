@@ -1,1 +1,6 @@
-"""gridq beside bare Celery, on one server at one time: `make bench`, `python -m benchmarks`."""
+"""Measure gridq against bare Celery, on one server at the same time.
+
+In: names of groups (`python -m benchmarks [group …]`).
+Out: one printed line for each figure, and `RESULTS.md`.
+Imported by: its own integration tests.
+"""

@@ -1,7 +1,8 @@
-"""`python -m benchmarks [group …]`: measure, print a line a figure; a whole run writes RESULTS.md.
+"""Run benchmarks and print one line for each figure.
 
-The groups of APART take long, have processes of their own to kill, and run only where they are named: each
-writes its own part of RESULTS.md.
+Without arguments, the short groups run on one shared grid, and RESULTS.md is written anew. The other groups
+take long and start their own processes. Each of them runs only if you name it, and replaces its own section
+of RESULTS.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from benchmarks import (
     criteria,
     fanin,
     forecast,
-    holds,
     http,
     idle,
     memory,
@@ -27,15 +27,16 @@ from benchmarks import (
     programs,
     recovery,
     report,
+    reservations,
     scripts,
     slots,
     soak,
 )
-from benchmarks.measure import Measured
+from benchmarks.measure import Measurement
 from benchmarks.sides import Sides
 
-GROUPS = ("chain", "fanin", "onestage", "scripts", "memory", "backlog")
-APART: dict[str, Callable[[], Sequence[Measured]]] = {
+SHARED_GROUPS = ("chain", "fanin", "onestage", "scripts", "memory", "backlog")
+SEPARATE_GROUPS: dict[str, Callable[[], Sequence[Measurement]]] = {
     "recovery": recovery.run,
     "criteria": criteria.run,
     "overload": overload.run,
@@ -44,43 +45,45 @@ APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "programs": programs.run,
     "idle": idle.run,
     "slots": slots.run,
-    "holds": holds.run,
+    "reservations": reservations.run,
     "soak": soak.run,
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the groups asked for, all where none is; 1 where a goal is missed."""
+    """Run the groups in `arguments`, or all short ones. Return 1 if a figure misses its goal, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "groups",
         nargs="*",
         metavar="group",
-        help=f"one of {', '.join(GROUPS)}, which all run where none is named; or of {', '.join(APART)}",
+        help=f"short: {', '.join(SHARED_GROUPS)} (default: all of these); long: {', '.join(SEPARATE_GROUPS)}",
     )
-    asked = parser.parse_args(arguments).groups
-    unknown = sorted(set(asked) - {*GROUPS, *APART})
+    requested = parser.parse_args(arguments).groups
+    unknown = sorted(set(requested) - {*SHARED_GROUPS, *SEPARATE_GROUPS})
     if unknown:
-        parser.error(f"no group {unknown[0]!r}; there are {', '.join([*GROUPS, *APART])}")
-    found: dict[str, Sequence[Measured]] = {}
-    for group in (group for group in asked if group in APART):
+        parser.error(
+            f"unknown group {unknown[0]!r}; choose from {', '.join([*SHARED_GROUPS, *SEPARATE_GROUPS])}"
+        )
+    found: dict[str, Sequence[Measurement]] = {}
+    for group in (group for group in requested if group in SEPARATE_GROUPS):
         load = os.getloadavg()[0]
-        found[group] = APART[group]()
-        _print(found[group])
+        found[group] = SEPARATE_GROUPS[group]()
+        _print_rows(found[group])
         report.PAGE.write_text(
-            report.with_apart(report.PAGE.read_text(encoding="utf-8"), group, found[group], load),
+            report.replace_group(report.PAGE.read_text(encoding="utf-8"), group, found[group], load),
             encoding="utf-8",
         )
-    together = [group for group in asked or GROUPS if group in GROUPS]
+    together = [group for group in requested or SHARED_GROUPS if group in SHARED_GROUPS]
     if together:
-        found |= _together(together, whole=not asked)
-    return int(any(each.verdict == "missed" for group in found.values() for each in group))
+        found |= _run_shared_groups(together, whole=not requested)
+    return int(any(each.outcome == "missed" for group in found.values() for each in group))
 
 
-def _together(groups: Sequence[str], *, whole: bool) -> dict[str, Sequence[Measured]]:
-    """Measure groups that share one grid; a whole run writes the page."""
+def _run_shared_groups(groups: Sequence[str], *, whole: bool) -> dict[str, Sequence[Measurement]]:
+    """Run groups that share one grid. `whole`: also write the page."""
     began, load = time.monotonic(), os.getloadavg()[0]
-    found: dict[str, Sequence[Measured]] = {}
+    found: dict[str, Sequence[Measurement]] = {}
     table: scripts.Table | None = None
     with Sides() as sides:
         server = sides.server_version
@@ -88,18 +91,18 @@ def _together(groups: Sequence[str], *, whole: bool) -> dict[str, Sequence[Measu
             if group == "scripts":
                 table, found[group] = scripts.run(sides)
             else:
-                found[group] = TOGETHER[group](sides)
-            _print(found[group])
+                found[group] = SHARED_RUNNERS[group](sides)
+            _print_rows(found[group])
     if table is not None:
-        print("\n".join(table.lines()))
+        print("\n".join(table.to_markdown()))
     if whole:
-        page = report.page(found, table, server, time.monotonic() - began, load)
-        apart = report.apart(report.PAGE.read_text(encoding="utf-8"))
-        report.PAGE.write_text(page + apart, encoding="utf-8")
+        page = report.render_page(found, table, server, time.monotonic() - began, load)
+        separate = report.extract_separate_groups(report.PAGE.read_text(encoding="utf-8"))
+        report.PAGE.write_text(page + separate, encoding="utf-8")
     return found
 
 
-TOGETHER: dict[str, Callable[[Sides], Sequence[Measured]]] = {
+SHARED_RUNNERS: dict[str, Callable[[Sides], Sequence[Measurement]]] = {
     "chain": chain.run,
     "fanin": fanin.run,
     "onestage": onestage.run,
@@ -108,9 +111,9 @@ TOGETHER: dict[str, Callable[[Sides], Sequence[Measured]]] = {
 }
 
 
-def _print(measured: Sequence[Measured]) -> None:
+def _print_rows(measured: Sequence[Measurement]) -> None:
     for each in measured:
-        print(each.line(), flush=True)
+        print(each.to_line(), flush=True)
 
 
 if __name__ == "__main__":

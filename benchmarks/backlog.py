@@ -1,7 +1,7 @@
 """Measure the cost of a backlog: a grid with 100,000 queued jobs against an empty one.
 
-Times are those of each script in the server and of a complete submit; memory is that of a queued job. Both grids
-are on one server under different prefixes and take turns, so that noise affects both.
+Times are those of each script in the server and of a complete submit; memory is that of a queued job. Both
+grids are on one server under different prefixes and take turns, so that noise affects both.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class BacklogGrid:
         self.state.complete(self.state.claim("m.s"), "m.s", claim_next=False)
         job = make_job_id()
         scripts.enqueue(
-            job, agent="a0", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=True, stream=False, graph=b"{}",
-            input=f'"{INPUT}"'.encode(), options=b"{}",
+            job, agent="a0", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=True, stream=False,
+            graph=b"{}", input=f'"{INPUT}"'.encode(), options=b"{}",
         )  # fmt: skip
         scripts.stop(job, "cancelled", "{}")
         scripts.renew("m.s", "inc", [])
@@ -94,7 +94,7 @@ SCRIPT_TITLES = {"admit": "submit (admit)", "enqueue": "submit by Celery (enqueu
 
 
 def run(sides: Sides, *, jobs: int = 100_000, samples: int = 1_000) -> list[Measurement]:
-    """Return the memory of a job, the growth of each call and of a submit, and the p99 of claim and complete."""
+    """Return the memory of a job, the growth of each call and of a submit, and p99 of claim and complete."""
     with prioritize_server(sides.server.pid):
         empty, full = BacklogGrid(sides, "empty"), BacklogGrid(sides, "full")
         try:

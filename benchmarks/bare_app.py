@@ -1,4 +1,4 @@
-"""The other side of the comparison: bare Celery tasks as anybody would write them, nothing of gridq's."""
+"""The bare Celery app that gridq is compared with."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""A pipe of stages, each waiting for the one before: what a hop from worker to worker costs."""
+"""Measure one hop from stage to stage in a long sequence, against a Celery chain."""
 
 from __future__ import annotations
 
 from celery import chain
 
 from benchmarks.bare_app import echo
-from benchmarks.measure import Measured, Ratio, alternate
-from benchmarks.sides import Sides, echo_stage
+from benchmarks.measure import Measurement, Ratio, alternate
+from benchmarks.sides import Sides, make_echo_node
 
 GOALS = {1: 0.6, 100: 0.4}
-"""Payload in KB, and the share of the canvas's time per hop that is allowed."""
+"""The highest allowed ratio of gridq's time per hop to Celery's, by payload in KB."""
 
 
-def run(sides: Sides, *, hops: int = 100, rounds: int = 9) -> list[Measured]:
-    """The time per hop at each payload."""
-    graph = {"root": {"op": "Sequential", "stages": [echo_stage()] * hops}}
-    found: list[Measured] = []
+def run(sides: Sides, *, hops: int = 100, rounds: int = 9) -> list[Measurement]:
+    """Return the time per hop for each payload."""
+    graph = {"root": {"op": "Sequential", "stages": [make_echo_node()] * hops}}
+    found: list[Measurement] = []
     for kilobytes, goal in GOALS.items():
         payload = "x" * (kilobytes * 1024)
 

@@ -1,4 +1,4 @@
-"""Many stages side by side, joined by one: a Parallel against a chord."""
+"""Measure many parallel stages joined by one, against a Celery chord."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 from celery import chord
 
 from benchmarks.bare_app import echo, join
-from benchmarks.measure import Figure, Measured, Ratio, alternate
-from benchmarks.sides import Sides, echo_stage
+from benchmarks.measure import Figure, Measurement, Ratio, alternate
+from benchmarks.sides import Sides, make_echo_node
 from gridq.protocol.queue_names import PURE, make_seat_queue
 
-SETTLE = 3.0
-"""Seconds in which wake-ups without work must have been answered."""
+SETTLE_SECONDS = 3.0
+"""The time in which wake-ups without work must be consumed."""
 
 
-def run(sides: Sides, *, width: int = 1000, rounds: int = 5) -> list[Measured]:
-    """Stages a second of a fan-out with its join, and the wake-ups left afterwards."""
-    branches = {f"b{number}": echo_stage() for number in range(width)}
-    graph = {"root": {"op": "Sequential", "stages": [{"op": "Parallel", "branches": branches}, echo_stage()]}}
+def run(sides: Sides, *, width: int = 1000, rounds: int = 5) -> list[Measurement]:
+    """Return the throughput of the fan-out with its join, and the number of wake-ups left."""
+    branches = {f"b{number}": make_echo_node() for number in range(width)}
+    graph = {
+        "root": {"op": "Sequential", "stages": [{"op": "Parallel", "branches": branches}, make_echo_node()]}
+    }
 
     def ours() -> None:
         answer = sides.client.result(
@@ -43,12 +45,15 @@ def run(sides: Sides, *, width: int = 1000, rounds: int = 5) -> list[Measured]:
         4.0,
         at_most=False,
     )
-    time.sleep(SETTLE)
-    return [throughput, Figure(f"wake-ups left {SETTLE:g} s after", wake_ups_left(sides), "wake_ups", 0)]
+    time.sleep(SETTLE_SECONDS)
+    return [
+        throughput,
+        Figure(f"wake-ups left {SETTLE_SECONDS:g} s after", count_wake_ups(sides), "wake-ups", 0),
+    ]
 
 
-def wake_ups_left(sides: Sides) -> int:
-    """How many wake-ups stand in the lists of all capabilities and seats."""
+def count_wake_ups(sides: Sides) -> int:
+    """Return the number of wake-ups in the lists of all capabilities and seats."""
     keys = sides.client.keys
     seats: Any = sides.store.zrange(keys("seats"), 0, -1)
     names = ["bench:any", PURE, *(make_seat_queue(seat.decode()) for seat in seats)]

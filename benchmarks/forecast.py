@@ -1,8 +1,9 @@
-"""How well starts are forecast: random backlogs of several agents, interactive and batch, on two seats of two
-slots; a probe is forecast and submitted, and what it then waited is compared.
+"""Measure the accuracy of start-time forecasts.
 
-Run times are constant, log-normal, or mostly short and sometimes long. Nothing is submitted after the probe:
-what comes later and goes before is not foreseen by design.
+Several agents submit random backlogs, interactive and batch, to two seats of two slots. Then the start of a
+probe job is forecast and compared with its real wait. Run times are constant, log-normal, or mostly short and
+sometimes long. Nothing is submitted after the probe, because a forecast does not include later jobs that
+overtake it.
 """
 
 from __future__ import annotations
@@ -14,42 +15,44 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.grids import BenchGrid
-from benchmarks.measure import Figure, Measured, percentile, tell
+from benchmarks.measure import Figure, Measurement, compute_percentile, print_progress
 from gridq.store.keys import Keys
 from gridq.submission.queue_snapshot import QueueSnapshot, StageRequest, read_snapshot
 from gridq.submission.start_forecast import StartForecast, forecast_start
 
 QUEUE = "bench:any"
-HEARTBEAT = "0.5"
-"""Seconds after which a seat has told how long its stages take."""
+HEARTBEAT_SECONDS = "0.5"
+"""The interval in which a seat reports the run times of its stages, as GRIDQ_HEARTBEAT takes it."""
 
-LIKE = 0.03
-"""Seconds that a claim and its record take beside: so close to the spread is within it."""
+TOLERANCE_SECONDS = 0.03
+"""The time for the claim itself: a wait this close to the forecast's range counts as inside."""
 
-TIMES: dict[str, Callable[[random.Random], float]] = {
-    "constant": lambda dice: 150.0,
-    "log-normal": lambda dice: dice.lognormvariate(4.9, 0.5),
-    "50 or 500 ms": lambda dice: dice.choice([50.0, 50.0, 50.0, 500.0]),
+RUN_TIMES_MS: dict[str, Callable[[random.Random], float]] = {
+    "constant": lambda random_source: 150.0,
+    "log-normal": lambda random_source: random_source.lognormvariate(4.9, 0.5),
+    "50 or 500 ms": lambda random_source: random_source.choice([50.0, 50.0, 50.0, 500.0]),
 }
-"""Milliseconds of a stage."""
+"""By name: a function that draws the run time of a stage, in ms."""
 
 
-def run(*, trials: int = 40, warm: int = 60, times: Sequence[str] = tuple(TIMES)) -> list[Measured]:
-    """Of each sort of run times all errors together by all waits, and how often one was outside of the
-    spread.
+def run(
+    *, trials: int = 40, warm_up: int = 60, run_times: Sequence[str] = tuple(RUN_TIMES_MS)
+) -> list[Measurement]:
+    """Return for each kind of run time the sum of errors over the sum of waits, and the share of waits
+    outside the forecast's range.
     """
-    found: list[Measured] = []
-    with _heartbeat():
-        for name in times:
+    found: list[Measurement] = []
+    with _shorten_heartbeat():
+        for name in run_times:
             with BenchGrid(2, 2) as grid:
-                found += _rows(name, Trials(grid, TIMES[name]).run(trials, warm))
+                found += _make_rows(name, Trials(grid, RUN_TIMES_MS[name]).run(trials, warm_up))
     return found
 
 
 @contextmanager
-def _heartbeat() -> Iterator[None]:
+def _shorten_heartbeat() -> Iterator[None]:
     before = os.environ.get("GRIDQ_HEARTBEAT")
-    os.environ["GRIDQ_HEARTBEAT"] = HEARTBEAT
+    os.environ["GRIDQ_HEARTBEAT"] = HEARTBEAT_SECONDS
     try:
         yield
     finally:
@@ -60,55 +63,61 @@ def _heartbeat() -> Iterator[None]:
 
 
 class Trials:
-    """Backlogs and probes on one grid, with one sort of run times."""
+    """Backlogs and probes on one grid, with one kind of run time. `draw_length` returns a run time in ms."""
 
-    def __init__(self, grid: BenchGrid, length: Callable[[random.Random], float]) -> None:
+    def __init__(self, grid: BenchGrid, draw_length: Callable[[random.Random], float]) -> None:
         self.grid = grid
-        self.length = length
-        self.dice = random.Random(20)
+        self.draw_length = draw_length
+        self.random_source = random.Random(20)
 
-    def run(self, trials: int, warm: int) -> list[tuple[StartForecast, float]]:
-        """Of each probe what was forecast, and the seconds that it waited."""
-        self._all([self._submit("warm", "interactive") for _ in range(warm)])
-        while len([seat for seat in self._snapshot().seats if seat.service]) < len(self.grid.names):
-            time.sleep(float(HEARTBEAT))
-        return [self._trial() for _ in range(trials)]
+    def run(self, trials: int, warm_up: int) -> list[tuple[StartForecast, float]]:
+        """Return each probe's forecast and its wait in seconds."""
+        self._wait_for([self._submit("warm", "interactive") for _ in range(warm_up)])
+        while len([seat for seat in self._read_snapshot().seats if seat.service]) < len(self.grid.names):
+            time.sleep(float(HEARTBEAT_SECONDS))
+        return [self._run_trial() for _ in range(trials)]
 
-    def _trial(self) -> tuple[StartForecast, float]:
+    def _run_trial(self) -> tuple[StartForecast, float]:
         jobs = [
-            self._submit(self.dice.choice("abc"), self.dice.choice(["interactive", "batch"]))
-            for _ in range(self.dice.choice([4, 10, 25, 50]))
+            self._submit(
+                self.random_source.choice("abc"), self.random_source.choice(["interactive", "batch"])
+            )
+            for _ in range(self.random_source.choice([4, 10, 25, 50]))
         ]
-        request = StageRequest(QUEUE, self.dice.choice("ae"), self.dice.choice([0, 1]))
-        forecast = forecast_start(self._snapshot(), request)
+        request = StageRequest(QUEUE, self.random_source.choice("ae"), self.random_source.choice([0, 1]))
+        forecast = forecast_start(self._read_snapshot(), request)
         probe = self._submit(request.agent, "batch" if request.prio else "interactive")
-        self._all([probe, *jobs])
+        self._wait_for([probe, *jobs])
         return forecast, self.grid.client.rows(probe)[0].wait_ms / 1e3
 
-    def _snapshot(self) -> QueueSnapshot:
+    def _read_snapshot(self) -> QueueSnapshot:
         return read_snapshot(self.grid.store, Keys(self.grid.config.prefix), self.grid.config.batch_age)
 
     def _submit(self, agent: str, priority: str) -> str:
-        return self.grid.sleep(round(self.length(self.dice)), agent=agent, priority=priority)
+        return self.grid.submit_sleep(
+            round(self.draw_length(self.random_source)), agent=agent, priority=priority
+        )
 
-    def _all(self, jobs: list[str]) -> None:
+    def _wait_for(self, jobs: list[str]) -> None:
         for job in jobs:
             self.grid.client.result(job, 120)
 
 
-def _rows(name: str, trials: list[tuple[StartForecast, float]]) -> list[Measured]:
-    """The figures of one sort of run times."""
+def _make_rows(name: str, trials: list[tuple[StartForecast, float]]) -> list[Measurement]:
+    """Return the figures for one kind of run time."""
     known = [
-        (told.low, told.p50, told.high, waited)
-        for told, waited in trials
-        if told.low is not None and told.p50 is not None and told.high is not None
+        (forecast.low, forecast.p50, forecast.high, waited)
+        for forecast, waited in trials
+        if forecast.low is not None and forecast.p50 is not None and forecast.high is not None
     ]
     off = [abs(waited - p50) for _, p50, _, waited in known]
-    outside = sum(not low - LIKE <= waited <= high + LIKE for low, _, high, waited in known)
+    outside = sum(
+        not low - TOLERANCE_SECONDS <= waited <= high + TOLERANCE_SECONDS for low, _, high, waited in known
+    )
     waits = [waited for *_, waited in known]
-    tell(
+    print_progress(
         f"{name}: {len(known)} of {len(trials)} forecast, waits to {max(waits):.2f} s, error: median "
-        f"{percentile(off, 0.5) * 1e3:.0f} ms, p90 {percentile(off, 0.9) * 1e3:.0f} ms"
+        f"{compute_percentile(off, 0.5) * 1e3:.0f} ms, p90 {compute_percentile(off, 0.9) * 1e3:.0f} ms"
     )
     return [
         Figure(

@@ -1,5 +1,7 @@
-"""A load generator that costs little: bare sockets and a parser in C. It shares the machine with what it
-measures, and a client object of an SDK takes 4 ms of a core for a call.
+"""Generate HTTP load at low cost, with bare sockets and a parser in C.
+
+The generator shares the machine with what it measures. An SDK's client would take 4 ms of a core for each
+call.
 """
 
 from __future__ import annotations
@@ -16,49 +18,49 @@ import httptools
 import uvloop
 
 HOST = "127.0.0.1"
-PATIENCE = 120.0
-"""Seconds that one measurement may take."""
+TIMEOUT_SECONDS = 120.0
+"""The time limit of one measurement."""
 
 T = TypeVar("T")
 
 TOKEN = re.compile(rb'"content":\s?"(\d+\.\d+) ')
-"""A token of the upstream's: the time it was sent at."""
+"""Matches a token of the upstream, which begins with the time it was sent."""
 
 
 @dataclass
 class Sample:
-    """Seconds of each answered request, and how long the whole of them took."""
+    """The latency of each answered request, and the duration of the run, in seconds."""
 
     seconds: list[float] = field(default_factory=list)
-    lasted: float = 0.0
+    duration: float = 0.0
 
     @property
     def per_second(self) -> float:
-        return len(self.seconds) / self.lasted
+        return len(self.seconds) / self.duration
 
     def add(self, other: Sample) -> None:
         self.seconds += other.seconds
-        self.lasted += other.lasted
+        self.duration += other.duration
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """When a token was sent by the upstream and when it was read here, in seconds of the monotonic clock."""
+    """When the upstream sent a token and when it was read here, in seconds of the monotonic clock."""
 
     sent: float
     read: float
 
     @property
-    def late(self) -> float:
+    def delay(self) -> float:
         return self.read - self.sent
 
 
-def chat(port: int, text: str, *, model: str = "bench", stream: bool = False) -> bytes:
-    """The bytes of a chat's request to whoever listens on `port`."""
-    asked: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
+def build_chat_request(port: int, text: str, *, model: str = "bench", stream: bool = False) -> bytes:
+    """Return the bytes of a chat request to the server on `port`."""
+    request: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
     if stream:
-        asked["stream"] = True
-    body = json.dumps(asked).encode()
+        request["stream"] = True
+    body = json.dumps(request).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: {HOST}:{port}\r\ncontent-type: application/json\r\n"
         f"authorization: Bearer sk-bench\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -66,8 +68,8 @@ def chat(port: int, text: str, *, model: str = "bench", stream: bool = False) ->
     return head.encode() + body
 
 
-def closed_loop(port: int, request: bytes, *, connections: int, seconds: float) -> Sample:
-    """Send `request` over so many connections for so long, each the next when it has its answer."""
+def run_closed_loop(port: int, request: bytes, *, connections: int, seconds: float) -> Sample:
+    """Send `request` over this many connections for `seconds`; each sends the next once it has its answer."""
 
     async def load() -> Sample:
         sample = Sample()
@@ -76,36 +78,37 @@ def closed_loop(port: int, request: bytes, *, connections: int, seconds: float) 
             Caller(request, sample.seconds, lambda: time.perf_counter() < until) for _ in range(connections)
         ]
         began = time.perf_counter()
-        await _together(port, callers)
-        sample.lasted = time.perf_counter() - began
+        await _call_all(port, callers)
+        sample.duration = time.perf_counter() - began
         return sample
 
     return _run(load())
 
 
-def first_tokens(port: int, request: bytes, count: int) -> list[float]:
-    """Seconds to the first token of `count` streamed answers, one after the other over one connection."""
+def measure_first_tokens(port: int, request: bytes, count: int) -> list[float]:
+    """Return the seconds to the first token of `count` streamed answers, sequentially on one connection."""
 
     async def load() -> list[float]:
         caller = Caller(request, [], lambda: len(caller.seconds) < count)
-        await _together(port, [caller])
+        await _call_all(port, [caller])
         return caller.firsts
 
     return _run(load())
 
 
-def open_streams(
+def read_streams(
     port: int, request: bytes, *, streams: int, over: float, while_open: Callable[[], None]
 ) -> list[list[Token]]:
-    """The tokens of so many streamed answers, opened one after the other within `over` seconds and read by
-    one loop. `while_open` is called each second until the first has ended.
+    """Return the tokens of each of `streams` streamed answers, which are opened evenly over `over` seconds.
+
+    `while_open` is called every second until the first stream ends.
     """
 
     async def load() -> list[list[Token]]:
         callers = [Caller(request, [], lambda: False) for _ in range(streams)]
         reading = []
         for caller in callers:
-            reading.append(asyncio.create_task(_together(port, [caller])))
+            reading.append(asyncio.create_task(_call_all(port, [caller])))
             await asyncio.sleep(over / streams)
         while not any(task.done() for task in reading):
             while_open()
@@ -116,36 +119,36 @@ def open_streams(
     return _run(load())
 
 
-def at_once(port: int, requests: Sequence[bytes]) -> list[Any]:
-    """The answers, as JSON, of requests that are sent at once, each over a connection of its own."""
+def send_at_once(port: int, requests: Sequence[bytes]) -> list[Any]:
+    """Return the parsed JSON answers to requests that are sent at once, each on its own connection."""
 
     async def load() -> list[Any]:
-        callers = [Keeper(request, [], lambda: False) for request in requests]
-        await _together(port, callers)
+        callers = [BodyCaller(request, [], lambda: False) for request in requests]
+        await _call_all(port, callers)
         return [json.loads(caller.body) for caller in callers]
 
     return _run(load())
 
 
-def answers(port: int, request: bytes) -> bool:
-    """Whether `request` is answered with 200 now."""
+def is_answered(port: int, request: bytes) -> bool:
+    """Return whether the server answers `request` with 200."""
     try:
-        return len(closed_loop(port, request, connections=1, seconds=0.0).seconds) == 1
+        return len(run_closed_loop(port, request, connections=1, seconds=0.0).seconds) == 1
     except (OSError, RuntimeError):
         return False
 
 
 class Caller(asyncio.Protocol):
-    """One connection that sends a request again and again, while `goes_on` says so after an answer.
+    """One connection that repeats a request while `should_continue` returns true after an answer.
 
-    `seconds` gets the time of each answer; `firsts` that to its first token, `tokens` all tokens, where it is
-    streamed.
+    `seconds` collects the latency of each answer. For streamed answers, `firsts` collects the time to the
+    first token, and `tokens` all tokens.
     """
 
-    def __init__(self, request: bytes, seconds: list[float], goes_on: Callable[[], bool]) -> None:
+    def __init__(self, request: bytes, seconds: list[float], should_continue: Callable[[], bool]) -> None:
         self.request = request
         self.seconds = seconds
-        self.goes_on = goes_on
+        self.should_continue = should_continue
         self.firsts: list[float] = []
         self.tokens: list[Token] = []
         self.sent = self.at = 0.0
@@ -163,7 +166,7 @@ class Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_exception(RuntimeError("the connection was closed before the answer was whole"))
+            self.done.set_exception(RuntimeError("The connection was closed before the answer was complete"))
 
     def on_body(self, body: bytes) -> None:
         if self.parser.get_status_code() != 200:
@@ -182,7 +185,7 @@ class Caller(asyncio.Protocol):
             self._fail(b"")
             return
         self.seconds.append(time.perf_counter() - self.sent)
-        if self.goes_on():
+        if self.should_continue():
             self._send()
         elif not self.done.done():
             self.done.set_result(None)
@@ -198,12 +201,14 @@ class Caller(asyncio.Protocol):
     def _fail(self, body: bytes) -> None:
         if not self.done.done():
             words = body[:300].decode("utf-8", "replace")
-            self.done.set_exception(RuntimeError(f"answered {self.parser.get_status_code()}: {words}"))
+            self.done.set_exception(
+                RuntimeError(f"The server answered {self.parser.get_status_code()}: {words}")
+            )
         self.transport.close()
 
 
-class Keeper(Caller):
-    """A caller that keeps what it is answered."""
+class BodyCaller(Caller):
+    """A caller that stores the answer's body."""
 
     body = b""
 
@@ -212,8 +217,8 @@ class Keeper(Caller):
         self.body += body
 
 
-async def _together(port: int, callers: Sequence[Caller]) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def _call_all(port: int, callers: Sequence[Caller]) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.gather(*(_call(port, caller) for caller in callers))
 
 
@@ -222,6 +227,6 @@ async def _call(port: int, caller: Caller) -> None:
     await caller.done
 
 
-def _run(what: Coroutine[Any, Any, T]) -> T:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(what)
+        return runner.run(work)

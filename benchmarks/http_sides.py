@@ -1,4 +1,4 @@
-"""Both sides of the HTTP benchmark: gridq's programs and LiteLLM's proxy before one upstream."""
+"""Start both sides of the HTTP benchmark: gridq and LiteLLM's proxy, in front of one upstream."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks import http_load, http_upstream
-from benchmarks.measure import tell
-from benchmarks.sides import environment
+from benchmarks.measure import print_progress
+from benchmarks.sides import use_environment
 from gridq.store.connection import connect
+from gridq.store.keys import Keys
 from workers.supervisor import programs
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 from workers.supervisor.grid_processes import GridProcesses
 from workers.supervisor.programs import Program
 
 CONCURRENCY = 16
-READY = 120.0
+READY_TIMEOUT_SECONDS = 120.0
 LITELLM = "litellm[proxy]"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gridq" / "litellm"
-"""Where the benchmark keeps LiteLLM's virtual environment, so that it is installed once; without the folder
-the newest is installed anew.
-"""
+LITELLM_FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gridq" / "litellm"
+"""The folder of LiteLLM's virtual environment, which is reused. Delete it to install the latest release."""
 
-OPEN = "dangerously_permit_weak_or_unset_master_key"
-"""LiteLLM's setting that lets its proxy start without a key, as the grid's gateway does on loopback."""
+WITHOUT_KEY_SETTING = "dangerously_permit_weak_or_unset_master_key"
+"""LiteLLM's setting that lets its proxy start without a key, as gridq's gateway does on loopback."""
 
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-class NotThere(Exception):
-    """A program that is measured could not be installed or does not start; the message says why."""
+class ProgramUnavailable(Exception):
+    """A program under test could not be installed or started. The message says why."""
 
 
 @dataclass
 class Side:
-    """One side: the port it listens on, and the programs that are the whole of it by what they are."""
+    """One side: its port, and the process ids of its programs by role."""
 
     name: str
     port: int
@@ -52,65 +51,66 @@ class Side:
 
     @property
     def memory(self) -> float:
-        """MB of all its programs with their children (PSS)."""
-        return sum(shared_out_memory(pid) for pid in self.pids.values())
+        """The memory of all its programs and their children, in MB (PSS)."""
+        return sum(read_shared_memory_mb(pid) for pid in self.pids.values())
 
-    def cpu(self) -> dict[str, float]:
-        """Seconds of CPU that each program has used."""
-        return {name: cpu_of(pid) for name, pid in self.pids.items()}
+    def read_cpu(self) -> dict[str, float]:
+        """Return the CPU seconds used by each program."""
+        return {name: read_cpu_seconds(pid) for name, pid in self.pids.items()}
 
 
 class HttpSides:
-    """The upstream, a grid with a gateway, and LiteLLM's proxy where it is wanted, as a context.
+    """The upstream, a grid with a gateway, and optionally LiteLLM's proxy, as a context manager.
 
-    The grid: a server, a router, and a worker of one API-key seat of LANES slots for the model `bench`.
-    `seats` adds more of those, for the models of their names, each with so many slots; they run once
-    `start_seat` starts them. `without` says why there is no LiteLLM.
+    The grid has a server, a router, and a worker for one API-key seat `bench` with CONCURRENCY slots. `seats`
+    adds more seats, by name and number of slots. Each serves the model of its name once `start_seat` has
+    started it. If there is no LiteLLM, `missing_reason` says why.
     """
 
     def __init__(self, *, litellm: bool = True, seats: dict[str, int] | None = None) -> None:
         self.with_litellm = litellm
         self.seats = {"bench": CONCURRENCY, **(seats or {})}
         self.litellm: Side | None = None
-        self.without = "" if litellm else "not asked for"
+        self.missing_reason = "" if litellm else "not requested"
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
-            upstream, pid = stack.enter_context(http_upstream.running())
+            upstream, pid = stack.enter_context(http_upstream.run_upstream())
             self.upstream = Side("upstream", upstream, {"upstream": pid})
-            self.grid = self._grid(stack)
+            self.grid = self._start_grid(stack)
             if self.with_litellm:
                 try:
-                    self._litellm(stack)
-                except NotThere as exc:
-                    self.without = str(exc)
+                    self._start_litellm(stack)
+                except ProgramUnavailable as exc:
+                    self.missing_reason = str(exc)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def cpu(self, side: Side) -> dict[str, float]:
-        """Seconds of CPU that the programs of `side`, the server and the upstream have used."""
-        return {**side.cpu(), **self.server.cpu(), **self.upstream.cpu()}
+    def read_cpu(self, side: Side) -> dict[str, float]:
+        """Return the CPU seconds used by the programs of `side`, the server and the upstream."""
+        return {**side.read_cpu(), **self.server.read_cpu(), **self.upstream.read_cpu()}
 
     def start_seat(self, name: str) -> None:
-        """Start the worker of another seat and return once its model is served."""
-        live = self.store.scard(f"{self.config.prefix}.serve:llm:{name}")
+        """Start the worker of another seat, and wait until its model is served."""
+        key = Keys(self.config.prefix)("serving", f"llm:{name}")
+        live = self.store.scard(key)
         self.grid.pids[name] = self.home.spawn(name).pid
-        until = time.monotonic() + READY
-        while self.store.scard(f"{self.config.prefix}.serve:llm:{name}") == live:
+        until = time.monotonic() + READY_TIMEOUT_SECONDS
+        while self.store.scard(key) == live:
             if time.monotonic() > until:
-                raise RuntimeError(f"the seat {name} did not come live; read {self.folder}")
+                raise RuntimeError(f"The seat {name} did not become live; see the logs in {self.folder}")
             time.sleep(0.05)
 
-    def _grid(self, stack: ExitStack) -> Side:
+    def _start_grid(self, stack: ExitStack) -> Side:
         server = stack.enter_context(EmbeddedServer())
         home = self.folder / "home"
         home.mkdir(mode=0o700)
-        (home / "seats.toml").write_text("".join(self._seat(home, name) for name in self.seats))
-        self.config = stack.enter_context(environment(server.url, home, 60.0, profiles="llm"))
+        (home / "seats.toml").write_text("".join(self._make_seat_table(home, name) for name in self.seats))
+        self.config = stack.enter_context(use_environment(server.url, home, 60.0, profiles="llm"))
         self.store = connect(server.url, name="bench")
         stack.callback(self.store.close)
         self.home = stack.enter_context(GridProcesses(self.config, ["bench"], folder=self.folder / "logs"))
@@ -128,14 +128,14 @@ class HttpSides:
         gateway = Program(
             "gateway", command, programs.make_environment(self.config), self.folder / "logs" / "gateway.log"
         )
-        child = start(stack, gateway, port)
+        child = start_program(stack, gateway, port)
         children = self.home.children
         assert server.pid is not None
         self.server = Side("server", server.port, {"server": server.pid})
         pids = {"gateway": child.pid, "router": children["router0"].pid, "worker": children["bench"].pid}
         return Side("gridq", port, pids)
 
-    def _seat(self, home: Path, name: str) -> str:
+    def _make_seat_table(self, home: Path, name: str) -> str:
         key = home / f"{name}.key"
         key.write_text(f"sk-{name}\n")
         key.chmod(0o600)
@@ -145,9 +145,9 @@ class HttpSides:
             "allow_loopback = true\n"
         )
 
-    def _litellm(self, stack: ExitStack) -> None:
-        """Start LiteLLM's proxy before the upstream. NotThere."""
-        program, version = install()
+    def _start_litellm(self, stack: ExitStack) -> None:
+        """Start LiteLLM's proxy in front of the upstream. Raises ProgramUnavailable."""
+        program, version = install_litellm()
         port = find_free_port()
         config = self.folder / "litellm.yaml"
         model = {
@@ -158,39 +158,41 @@ class HttpSides:
                 "api_key": "sk-bench",
             },
         }
-        # Neither side asks for a key. JSON is YAML too.
-        config.write_text(json.dumps({"model_list": [model], "general_settings": {OPEN: True}}))
+        # Neither side requires a key. JSON is valid YAML.
+        config.write_text(
+            json.dumps({"model_list": [model], "general_settings": {WITHOUT_KEY_SETTING: True}})
+        )
         command = (str(program), "--config", str(config), "--host", http_load.HOST, "--port", str(port))
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")},
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_LOG": "ERROR",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks the internet at its start
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it downloads the cost map at startup
             "NO_PROXY": http_load.HOST,
         }
         proxy = Program("litellm", command, env, self.folder / "logs" / "litellm.log")
-        child = start(stack, proxy, port)
+        child = start_program(stack, proxy, port)
         self.litellm = Side(f"LiteLLM {version}", port, {"litellm": child.pid})
 
 
-def start(stack: ExitStack, program: Program, port: int) -> subprocess.Popen[bytes]:
-    """Start what listens on `port`, and return once it answers a chat. NotThere."""
+def start_program(stack: ExitStack, program: Program, port: int) -> subprocess.Popen[bytes]:
+    """Start a program and wait until it answers a chat on `port`. Raises ProgramUnavailable."""
     child = program.start()
     stack.callback(programs.stop_processes, [(child, 10.0)])
-    request = http_load.chat(port, "Ready?")
-    until = time.monotonic() + READY
-    while not http_load.answers(port, request):
+    request = http_load.build_chat_request(port, "Ready?")
+    until = time.monotonic() + READY_TIMEOUT_SECONDS
+    while not http_load.is_answered(port, request):
         if child.poll() is not None or time.monotonic() > until:
-            raise NotThere(f"{program.name} did not come up: {program.last_log_line()}")
+            raise ProgramUnavailable(f"{program.name} did not start: {program.last_log_line()}")
         time.sleep(0.2)
     return child
 
 
-def install(folder: Path = CACHE) -> tuple[Path, str]:
-    """LiteLLM's program and version; installed into `folder` where it is not there yet. NotThere: why."""
+def install_litellm(folder: Path = LITELLM_FOLDER) -> tuple[Path, str]:
+    """Install LiteLLM into `folder` if needed; return its program and version. Raises ProgramUnavailable."""
     program, ready = folder / "bin" / "litellm", folder / "ready"
     if not ready.exists():
-        tell(f"Installing {LITELLM} into {folder} ...")
+        print_progress(f"Installing {LITELLM} into {folder} ...")
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         python = folder / "bin" / "python"
@@ -202,42 +204,50 @@ def install(folder: Path = CACHE) -> tuple[Path, str]:
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
             )
             if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["no reason given"]
-                raise NotThere(f"{LITELLM} cannot be installed: {lines[-1]}")
-        asked = "from importlib.metadata import version; print(version('litellm'))"
-        found = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=True)
+                lines = done.stderr.strip().splitlines() or ["pip gave no reason"]
+                raise ProgramUnavailable(f"{LITELLM} cannot be installed: {lines[-1]}")
+        code = "from importlib.metadata import version; print(version('litellm'))"
+        found = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
         ready.write_text(found.stdout.strip())
     return program, ready.read_text()
 
 
-def shared_out_memory(pid: int) -> float:
-    """MB (10⁶ bytes) of a process and its children. What several share is shared out among them."""
-    return sum(pss(Path(f"/proc/{each}/smaps_rollup").read_text()) for each in family(pid)) / 1e6
+def read_shared_memory_mb(pid: int) -> float:
+    """Return the memory of a process and its children in MB (10⁶ bytes). Shared pages count proportionally
+    (PSS).
+    """
+    return (
+        sum(parse_pss(Path(f"/proc/{each}/smaps_rollup").read_text()) for each in list_process_tree(pid))
+        / 1e6
+    )
 
 
-def pss(text: str) -> int:
-    """The bytes that a `smaps_rollup` tells of: the proportional share, which counts nothing twice."""
+def parse_pss(text: str) -> int:
+    """Return the proportional set size in bytes from the text of a `smaps_rollup`."""
     for line in text.splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
-    raise ValueError("no line Pss")
+    raise ValueError("The text has no line Pss")
 
 
-def cpu_of(pid: int) -> float:
-    """Seconds of CPU that a process and its living children have used."""
-    return sum(ticks(Path(f"/proc/{each}/stat").read_text()) for each in family(pid)) / TICKS
+def read_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds used by a process and its living children."""
+    return (
+        sum(parse_cpu_ticks(Path(f"/proc/{each}/stat").read_text()) for each in list_process_tree(pid))
+        / TICKS_PER_SECOND
+    )
 
 
-def ticks(stat: str) -> int:
-    """The clock ticks, user and system, in the text of a `/proc/<pid>/stat`."""
-    fields = stat.rpartition(")")[2].split()  # a program's name may hold blanks
+def parse_cpu_ticks(stat: str) -> int:
+    """Return the user and system clock ticks from the text of a `/proc/<pid>/stat`."""
+    fields = stat.rpartition(")")[2].split()  # a program's name may contain spaces
     return int(fields[11]) + int(fields[12])
 
 
-def family(pid: int) -> list[int]:
-    """A process and all under it."""
+def list_process_tree(pid: int) -> list[int]:
+    """Return the ids of a process and all its descendants."""
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+        with contextlib.suppress(FileNotFoundError):  # the thread has just ended
             children += map(int, (task / "children").read_text().split())
-    return [pid, *(each for child in children for each in family(child))]
+    return [pid, *(each for child in children for each in list_process_tree(child))]

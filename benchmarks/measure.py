@@ -1,4 +1,4 @@
-"""How things are measured: alternating rounds, medians, and one printed line a ratio."""
+"""Measure in alternating rounds, and compare the results with their goals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One comparison with its goal. `worst` is a second, weaker bound where the goal is an aim; `other` is
-    what gridq is compared with.
+    """A comparison of gridq (`ours`) with `other` (`theirs`), and its goal.
+
+    `worst` is a second, weaker bound: a ratio between both is acceptable.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Ratio:
         return f"{sign} {self.goal:g}" + (f", at worst {self.worst:g}" if self.worst is not None else "")
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         if self._meets(self.goal):
             return "met"
         return "within the worst" if self.worst is not None and self._meets(self.worst) else "missed"
@@ -42,17 +43,17 @@ class Ratio:
     def _meets(self, bound: float) -> bool:
         return self.ratio <= bound if self.at_most else self.ratio >= bound
 
-    def line(self) -> str:
-        """The line that is printed; it ends in the ratio."""
+    def to_line(self) -> str:
+        """Return one line of text, which ends with the ratio."""
         return (
             f"{self.name}: gridq {self.ours:.4g} {self.unit}, {self.other} {self.theirs:.4g} {self.unit}, "
-            f"goal {self.goal_text}, {self.verdict}: {self.ratio:.2f}"
+            f"goal {self.goal_text}, {self.outcome}: {self.ratio:.2f}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of gridq alone with the bound it must keep."""
+    """A figure of gridq alone, and its upper bound."""
 
     name: str
     value: float
@@ -64,20 +65,20 @@ class Figure:
         return f"≤ {self.bound:g} {self.unit}"
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         return "met" if self.value <= self.bound else "missed"
 
-    def line(self) -> str:
-        """The line that is printed; it ends in the share of the bound that is used."""
+    def to_line(self) -> str:
+        """Return one line of text, which ends with the used share of the bound."""
         share = self.value / self.bound if self.bound else float(self.value > 0)
         return (
-            f"{self.name}: {self.value:.4g} {self.unit}, goal {self.goal_text}, {self.verdict}: {share:.2f}"
+            f"{self.name}: {self.value:.4g} {self.unit}, goal {self.goal_text}, {self.outcome}: {share:.2f}"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Unmeasured:
-    """A comparison of which only gridq's side could be measured, and why."""
+class MissingComparison:
+    """A comparison whose other side could not be measured, and the reason."""
 
     name: str
     ours: float
@@ -86,40 +87,42 @@ class Unmeasured:
     reason: str
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         return f"not compared: {self.reason}"
 
-    def line(self) -> str:
-        """The line that is printed."""
-        return f"{self.name}: gridq {self.ours:.4g} {self.unit}, goal {self.goal_text}, {self.verdict}"
+    def to_line(self) -> str:
+        """Return one line of text."""
+        return f"{self.name}: gridq {self.ours:.4g} {self.unit}, goal {self.goal_text}, {self.outcome}"
 
 
-Measured = Ratio | Figure | Unmeasured
+Measurement = Ratio | Figure | MissingComparison
 
 
-def tell(text: str) -> None:
-    """Say on stderr how far a long measurement is."""
+def print_progress(text: str) -> None:
+    """Print the progress of a long measurement to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
-def timed(act: Callable[[], object]) -> float:
-    """Seconds that `act` takes."""
+def measure_seconds(act: Callable[[], object]) -> float:
+    """Return the seconds that `act` takes."""
     began = time.perf_counter()
     act()
     return time.perf_counter() - began
 
 
 def alternate(rounds: int, *sides: Callable[[], object]) -> list[float]:
-    """The median seconds of each side. They take turns, and so does who begins: noise hits all of them."""
+    """Return the median seconds of each side. The sides take turns, also at being first, so noise affects
+    all.
+    """
     times: list[list[float]] = [[] for _ in sides]
     for round_ in range(rounds):
         for turn in range(len(sides)):
             number = (round_ + turn) % len(sides)
-            times[number].append(timed(sides[number]))
+            times[number].append(measure_seconds(sides[number]))
     return [median(each) for each in times]
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of `values` lie."""
+def compute_percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which `share` (0 to 1) of `values` lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

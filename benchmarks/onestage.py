@@ -1,17 +1,19 @@
-"""A job of one stage: what the grid adds to the smallest thing anybody sends."""
+"""Measure jobs of one stage, the smallest ones, against one Celery task."""
 
 from __future__ import annotations
 
 from benchmarks.bare_app import echo
-from benchmarks.measure import Measured, Ratio, alternate
-from benchmarks.sides import Sides, echo_stage
+from benchmarks.measure import Measurement, Ratio, alternate
+from benchmarks.sides import Sides, make_echo_node
 
 VALUE = {"text": "x" * 200}
 
 
-def run(sides: Sides, *, singles: int = 250, many: int = 2000, rounds: int = 3) -> list[Measured]:
-    """Time from submit to answer, and jobs a second of many at once: by the client, by the router."""
-    graph = {"root": echo_stage()}
+def run(sides: Sides, *, singles: int = 250, many: int = 2000, rounds: int = 3) -> list[Measurement]:
+    """Return the time from submit to answer, and the throughput of many jobs at once, by client and by
+    router.
+    """
+    graph = {"root": make_echo_node()}
 
     def client() -> None:
         assert sides.client.result(sides.submit(graph, VALUE), 60) == VALUE

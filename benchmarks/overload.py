@@ -1,10 +1,10 @@
-"""Five times what a grid can do, for two minutes, batch and interactive mixed, through the HTTP door.
+"""Load a grid through its gateway with five times its capacity for two minutes, batch and interactive mixed.
 
-One seat of four slots, each stage a fifth of a second: 20 requests a second. Ten interactive ones come in a
-second and ninety batch ones, a third of which asks for a deadline that is mostly out of reach; the queue has
-a bound and the policy drop-oldest-batch. What interactive callers wait is compared with what they wait on
-the idle grid, every refusal is read for what it must say, and what was foretold with what then happened.
-SECONDS in the environment changes the length.
+One seat of four slots runs stages of 0.2 s: 20 requests a second. Each second brings 10 interactive and 90
+batch requests. A third of the batch requests has a deadline that is mostly too short. The queue is bounded,
+with the policy drop-oldest-batch. The waits of interactive requests are compared with those on the idle grid,
+each refusal is checked for completeness, and forecasts are compared with what happened. The environment
+variable SECONDS changes the duration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.http_load import HOST
 from benchmarks.http_sides import HttpSides
-from benchmarks.measure import Figure, Measured, percentile, tell
+from benchmarks.measure import Figure, Measurement, compute_percentile, print_progress
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.store.connection import connect
@@ -30,32 +30,32 @@ from gridq.submission.live_forecast import LiveForecast
 from gridq.submission.queue_snapshot import StageRequest
 from gridq.views import jobs
 
-SECONDS = 120.0
+DURATION_SECONDS = 120.0
 CONCURRENCY = 4
-SERVICE = 0.2
-"""Seconds of one stage: four tokens, twenty a second."""
+STAGE_SECONDS = 0.2
+"""The run time of one stage: four tokens, twenty a second."""
 
 PROMPT = "paced 4 20"
-INTERACTIVE, BATCH = 10.0, 90.0
-"""Requests a second: together five times what four slots can do."""
+INTERACTIVE_PER_SECOND, BATCH_PER_SECOND = 10.0, 90.0
+"""Together five times the capacity of four slots."""
 
-DEADLINE = 1.0
-"""Seconds that every third batch request gives itself."""
+DEADLINE_SECONDS = 1.0
+"""The deadline of every third batch request."""
 
-BOUND = 40
-"""Stages that may stand in the queue."""
+MAX_PENDING = 40
+"""The most stages that may wait in the queue."""
 
-LATE = 504
+DEADLINE_STATUS = 504
 """The status of a job whose deadline passed while it waited."""
 
 MODEL, QUEUE = "busy", "llm:busy"
-TOLD = ("code", "bottleneck", "capability", "position", "starts_in", "fix")
-"""What the body of every refusal says; `starts_in` with `low`, `p50` and `high`."""
+REFUSAL_FIELDS = ("code", "bottleneck", "capability", "position", "starts_in", "fix")
+"""Fields in the body of every refusal. `starts_in` has `low`, `p50` and `high`."""
 
 
 @dataclass
 class Answer:
-    """How one request went."""
+    """The answer to one request."""
 
     status: int
     headers: dict[str, str]
@@ -67,52 +67,54 @@ class Answer:
         found: dict[str, Any] = json.loads(self.body)["error"]
         return found
 
-    def dishonest(self) -> str:
-        """What a refusal does not say, empty where it says everything."""
-        if self.status == LATE:  # it was admitted, and what came later went before it
+    def find_missing(self) -> str:
+        """Return what is missing in a refusal; empty if it is complete."""
+        if self.status == DEADLINE_STATUS:  # admitted, and then overtaken by later jobs
             return ""
         if self.status not in (429, 503):
             return f"status {self.status}"
         if "retry-after" not in self.headers:
             return "retry-after"
         error = self.error
-        if error["code"] == "queue.dropped":  # it was admitted, and gave way
-            return "" if error.get("fix") and error.get("reason") else "why it gave way"
-        missing = [name for name in TOLD if not error.get(name)]
+        if error["code"] == "queue.dropped":  # admitted, and then dropped
+            return "" if error.get("fix") and error.get("reason") else "the reason for the drop"
+        missing = [name for name in REFUSAL_FIELDS if not error.get(name)]
         if not missing and not error["starts_in"].keys() >= {"low", "p50", "high"}:
             missing = ["starts_in"]
         return ", ".join(missing)
 
 
 @dataclass
-class Tally:
-    """What came of the requests of a run."""
+class RequestResults:
+    """The results of a run's requests. `forecasts` has for each: low, p50, high and the real wait, in
+    seconds.
+    """
 
     interactive: list[float] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
-    dishonest: Counter[str] = field(default_factory=Counter)
-    foretold: list[tuple[float, float, float, float]] = field(default_factory=list)
+    incomplete_refusals: Counter[str] = field(default_factory=Counter)
+    forecasts: list[tuple[float, float, float, float]] = field(default_factory=list)
 
-    def note(self, kind: str, answer: Answer) -> None:
-        """One answer to a request of a kind: interactive or batch."""
+    def add(self, kind: str, answer: Answer) -> None:
+        """Add the answer to a request of `kind`, interactive or batch."""
         if answer.status == 200:
             self.outcomes[f"{kind} answered"] += 1
             if kind == "interactive":
                 self.interactive.append(answer.seconds)
             return
-        lacks = answer.dishonest()
-        if lacks:
-            self.dishonest[lacks] += 1
+        missing = answer.find_missing()
+        if missing:
+            self.incomplete_refusals[missing] += 1
         self.outcomes[f"{kind} {answer.error.get('code')}"] += 1
 
 
-def run(*, seconds: float | None = None, idle: float = 15.0) -> list[Measured]:
-    """The rows. `idle`: seconds for which the unloaded grid is measured before, and again afterwards."""
-    seconds = float(os.environ.get("SECONDS", SECONDS)) if seconds is None else seconds
+def run(*, seconds: float | None = None, idle: float = 15.0) -> list[Measurement]:
+    """Return the figures. `idle`: seconds for which the idle grid is measured, before and after the load."""
+    seconds = float(os.environ.get("SECONDS", DURATION_SECONDS)) if seconds is None else seconds
     with HttpSides(litellm=False, seats={MODEL: CONCURRENCY}) as sides:
         sides.start_seat(MODEL)
         scripts = Scripts(connect(sides.config.broker_url.get_secret_value(), name="bench"), sides.config)
-        text = f'[queues."{QUEUE}"]\nmax_pending = {BOUND}\npolicy = "drop-oldest-batch"\n'
+        text = f'[queues."{QUEUE}"]\nmax_pending = {MAX_PENDING}\npolicy = "drop-oldest-batch"\n'
         put_in_force(scripts, parse(text, "overload.toml"), "the benchmark")
         try:
             return asyncio.run(_measure(sides.grid.port, scripts, seconds, idle))
@@ -120,83 +122,99 @@ def run(*, seconds: float | None = None, idle: float = 15.0) -> list[Measured]:
             scripts.client.close()
 
 
-async def _measure(port: int, scripts: Scripts, seconds: float, idle: float) -> list[Measured]:
-    alone, loaded = Tally(), Tally()
-    await _one_by_one(port, alone, idle)  # long enough for the seat to tell how long its stages take
+async def _measure(port: int, scripts: Scripts, seconds: float, idle: float) -> list[Measurement]:
+    alone, loaded = RequestResults(), RequestResults()
+    await _send_one_by_one(port, alone, idle)  # long enough for the seat to report its run times
     await asyncio.gather(
-        _arrivals(INTERACTIVE, seconds, lambda number: _interactive(port, scripts, loaded, number)),
-        _arrivals(BATCH, seconds, lambda number: _batch(port, loaded, number)),
+        _send_at_random(
+            INTERACTIVE_PER_SECOND, seconds, lambda number: _send_interactive(port, scripts, loaded, number)
+        ),
+        _send_at_random(BATCH_PER_SECOND, seconds, lambda number: _send_batch(port, loaded, number)),
     )
-    await _one_by_one(port, alone, idle)  # before and after: the machine may have had more to do meanwhile
-    unloaded = percentile(alone.interactive, 0.95)
-    tell(f"unloaded: p95 {unloaded * 1e3:.0f} ms of {len(alone.interactive)}")
+    await _send_one_by_one(port, alone, idle)  # before and after, because the machine's speed may change
+    unloaded = compute_percentile(alone.interactive, 0.95)
+    print_progress(f"unloaded: p95 {unloaded * 1e3:.0f} ms of {len(alone.interactive)}")
     for what, count in sorted(loaded.outcomes.items()):
-        tell(f"{what}: {count:,}")
-    for what, count in loaded.dishonest.items():
-        tell(f"a refusal lacks {what}: {count:,}")
-    return rows(unloaded, loaded)
+        print_progress(f"{what}: {count:,}")
+    for what, count in loaded.incomplete_refusals.items():
+        print_progress(f"refusals without {what}: {count:,}")
+    return make_rows(unloaded, loaded)
 
 
-def rows(unloaded: float, loaded: Tally) -> list[Measured]:
-    """The figures of a run, `unloaded` being the p95 on the idle grid, in seconds."""
-    answered = len(loaded.interactive)
-    asked = sum(n for what, n in loaded.outcomes.items() if what.startswith("interactive"))
-    none = [float("inf")]  # what was not seen is no goal that was met
-    off = [abs(waited - p50) for _, p50, _, waited in loaded.foretold] or none
-    outside = [not low - 0.02 <= waited <= high + 0.02 for low, _, high, waited in loaded.foretold] or none
+def make_rows(unloaded: float, loaded: RequestResults) -> list[Measurement]:
+    """Return the figures of a run. `unloaded` is the p95 on the idle grid, in seconds."""
+    submitted = sum(n for what, n in loaded.outcomes.items() if what.startswith("interactive"))
+    no_data = [float("inf")]  # a figure without data misses its goal
+    p95 = compute_percentile(loaded.interactive or no_data, 0.95)
+    errors = [abs(waited - p50) for _, p50, _, waited in loaded.forecasts] or no_data
+    outside = [
+        not low - 0.02 <= waited <= high + 0.02 for low, _, high, waited in loaded.forecasts
+    ] or no_data
     return [
         Figure(
             "interactive p95 at 5 × capacity, against 2 × unloaded and one service time",
-            percentile(loaded.interactive or none, 0.95) * 1e3, "ms", (2 * unloaded + SERVICE) * 1e3,
+            p95 * 1e3,
+            "ms",
+            (2 * unloaded + STAGE_SECONDS) * 1e3,
         ),
-        Figure("interactive requests that were not answered", asked - answered, "requests", 0),
         Figure(
-            "refusals that do not say everything", sum(loaded.dishonest.values()), "refusals", 0,
+            "interactive requests that were not answered", submitted - len(loaded.interactive), "requests", 0
         ),
-        Figure("interactive starts: median error of the forecast", percentile(off, 0.5) * 1e3, "ms", 100),
+        Figure("incomplete refusals", sum(loaded.incomplete_refusals.values()), "refusals", 0),
         Figure(
-            "interactive starts outside of the forecast's spread", 100 * sum(outside) / len(outside), "%", 20,
+            "interactive starts: median error of the forecast",
+            compute_percentile(errors, 0.5) * 1e3,
+            "ms",
+            100,
         ),
-    ]  # fmt: skip
+        Figure(
+            "interactive starts outside of the forecast's spread",
+            100 * sum(outside) / len(outside),
+            "%",
+            20,
+        ),
+    ]
 
 
-async def _one_by_one(port: int, tally: Tally, seconds: float) -> None:
-    """Interactive requests, each when the one before is answered."""
+async def _send_one_by_one(port: int, results: RequestResults, seconds: float) -> None:
+    """Send interactive requests for `seconds`, each after the answer to the one before."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        tally.note("interactive", await ask(port))
+        results.add("interactive", await send_chat(port))
 
 
-async def _interactive(port: int, scripts: Scripts, tally: Tally, number: int) -> None:
-    """One interactive request; of every tenth it is foretold when it starts."""
-    told = None
+async def _send_interactive(port: int, scripts: Scripts, results: RequestResults, number: int) -> None:
+    """Send one interactive request. For every tenth, also compare its start with a forecast."""
+    forecast = None
     if number % 10 == 0:
         live_forecast = LiveForecast(scripts.client, scripts.keys, scripts.config.batch_age)
-        told = await asyncio.to_thread(live_forecast.forecast, StageRequest(QUEUE))
-    answer = await ask(port)
-    tally.note("interactive", answer)
-    if answer.status != 200 or told is None or None in (told.low, told.p50, told.high):
+        forecast = await asyncio.to_thread(live_forecast.forecast, StageRequest(QUEUE))
+    answer = await send_chat(port)
+    results.add("interactive", answer)
+    if answer.status != 200 or forecast is None or None in (forecast.low, forecast.p50, forecast.high):
         return
     job = answer.headers["x-gridq-job"]
     (row,) = await asyncio.to_thread(jobs.read_history, scripts.client, scripts.keys, job)
-    tally.foretold.append((told.low or 0.0, told.p50 or 0.0, told.high or 0.0, row.wait_ms / 1e3))
+    results.forecasts.append(
+        (forecast.low or 0.0, forecast.p50 or 0.0, forecast.high or 0.0, row.wait_ms / 1e3)
+    )
 
 
-async def _batch(port: int, tally: Tally, number: int) -> None:
+async def _send_batch(port: int, results: RequestResults, number: int) -> None:
     more = {"x-gridq-priority": "batch"}
     if number % 3 == 0:
-        more["x-gridq-deadline"] = f"{DEADLINE:g}"
-    tally.note("batch", await ask(port, more))
+        more["x-gridq-deadline"] = f"{DEADLINE_SECONDS:g}"
+    results.add("batch", await send_chat(port, more))
 
 
-async def _arrivals(rate: float, seconds: float, one: Callable[[int], Awaitable[None]]) -> None:
-    """Start `one` at random instants, `rate` a second, whatever became of those before."""
-    dice, loop = random.Random(rate), asyncio.get_running_loop()
+async def _send_at_random(rate: float, seconds: float, one: Callable[[int], Awaitable[None]]) -> None:
+    """Call `one` at random times, `rate` a second on average, without waiting for earlier calls."""
+    random_source, loop = random.Random(rate), asyncio.get_running_loop()
     at = begun = loop.time()
     open_: set[asyncio.Future[None]] = set()
     number = 0
     while at < begun + seconds:
-        at += dice.expovariate(rate)
+        at += random_source.expovariate(rate)
         await asyncio.sleep(max(at - loop.time(), 0.0))
         number += 1
         task = asyncio.ensure_future(one(number))
@@ -205,10 +223,10 @@ async def _arrivals(rate: float, seconds: float, one: Callable[[int], Awaitable[
     await asyncio.gather(*open_)
 
 
-async def ask(port: int, more: dict[str, str] | None = None) -> Answer:
-    """One streamed chat over a connection of its own, to its end."""
-    asked = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
-    body = json.dumps(asked).encode()
+async def send_chat(port: int, more: dict[str, str] | None = None) -> Answer:
+    """Send one streamed chat on its own connection, and read its answer to the end."""
+    chat = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
+    body = json.dumps(chat).encode()
     about = {
         "host": f"{HOST}:{port}",
         "content-type": "application/json",

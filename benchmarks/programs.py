@@ -1,8 +1,8 @@
-"""What a seat by a vendor's program adds to the program itself: the same program, argv, environment and
-prompt, run bare and through the seat, in turns.
+"""Measure how much time a program seat adds to the vendor's program.
 
-The program is the fake of the tests, which answers as soon as it has started. Beside the median of each side
-stands the time of its quickest tenth: whatever else the machine does makes calls later, and none earlier.
+The same program, argv, environment and prompt run directly and through the seat, in turns. The program is the
+tests' fake, which answers as soon as it has started. Each side has its median and its fastest tenth: other
+load on the machine makes calls slower, never faster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.measure import Figure, Measured, percentile
+from benchmarks.measure import Figure, Measurement, compute_percentile
 from gridq.profiles.profile import StageContext
 from tests.fakes.programs import FakePrograms
 from workers.profiles.llm.programs.backend import ProgramBackend
@@ -24,9 +24,9 @@ PROMPT = "so it goes on " * 20
 BODY = {"model": "echo", "messages": [{"role": "user", "content": PROMPT}]}
 
 
-def run(*, calls: int = 100) -> list[Measured]:
-    """What the seat adds to a call: whole and streamed."""
-    found: list[Measured] = []
+def run(*, calls: int = 100) -> list[Measurement]:
+    """Return the time that the seat adds to a call, for whole and streamed answers."""
+    found: list[Measurement] = []
     with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder:
         fakes = FakePrograms(Path(folder) / "bin", "claude")
         seat = ProgramSeat.model_validate(
@@ -58,7 +58,10 @@ def run(*, calls: int = 100) -> list[Measured]:
                 through.append(time.monotonic() - began)
             how = "streamed" if streamed else "whole"
             for name, share in (("median", 0.5), ("quickest tenth", 0.1)):
-                bare, seated = percentile(alone, share) * 1e3, percentile(through, share) * 1e3
+                bare, seated = (
+                    compute_percentile(alone, share) * 1e3,
+                    compute_percentile(through, share) * 1e3,
+                )
                 about = f"{how}, {name}: what a seat adds to its program's {bare:.0f} ms"
                 found.append(Figure(about, seated - bare, "ms", 30))
     return found

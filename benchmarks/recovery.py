@@ -1,8 +1,8 @@
-"""From the kill of a worker process to the new claim of each stage it ran, by the server's clock.
+"""Measure the time from the kill of a worker to the new claim of each of its stages, by the server's clock.
 
-Three bench seats on one machine; of those that run stages the one that was killed longest ago is killed
-(SIGKILL), others have slots free. Once the killed one is gone for good, so only the end of its lease tells;
-once under `gridq worker`, which sees the death of its child and says so.
+Of three bench seats, the busy one whose last kill is longest ago is killed with SIGKILL, while others have
+free slots. On one side the worker is not restarted, and only its expired lease reveals its death. On the
+other side a `gridq worker` sees the death of its child and reports it.
 """
 
 from __future__ import annotations
@@ -11,82 +11,89 @@ import time
 from collections.abc import Callable
 
 from benchmarks.grids import BenchGrid
-from benchmarks.measure import Figure, Measured, percentile, tell
-from workers.supervisor.children import MAX_EXITS, EXIT_WINDOW_SECONDS
+from benchmarks.measure import Figure, Measurement, compute_percentile, print_progress
+from workers.supervisor.children import EXIT_WINDOW_SECONDS, MAX_EXITS
 
 SEATS = 3
 CONCURRENCY = 8
-AT_ONCE = 4
-"""Stages that run when a worker is killed."""
+RUNNING_STAGES = 4
+"""The number of stages that run when a worker is killed."""
 
-LONGEST = 120.0
-"""Seconds after which a side kills no more, however many kills are wanted."""
+SIDE_MAX_SECONDS = 120.0
+"""The time after which a side makes no more kills, even if some are left."""
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
-SPACED = EXIT_WINDOW_SECONDS / (MAX_EXITS - 1) + 1
-"""Seconds between two kills of one seat under the supervisor, which gives up what ends too often."""
+KILL_INTERVAL_SECONDS = EXIT_WINDOW_SECONDS / (MAX_EXITS - 1) + 1
+"""The time between two kills of one seat under the supervisor, which gives up on a child that ends too often.
+"""
 
 
-def run(*, kills: int = 25) -> list[Measured]:
-    """Seconds from kill to claim: gone for good, and under a supervisor; up to `kills` kills each."""
-    found: list[Measured] = []
+def run(*, kills: int = 25) -> list[Measurement]:
+    """Return the seconds from kill to claim, without and with a supervisor, for up to `kills` kills each."""
+    found: list[Measurement] = []
     for how, supervised, goal in (
         ("the worker gone for good", False, 3.5),
         ("under a supervisor", True, 1.0),
     ):
-        seconds = side(kills, how, supervised=supervised)
+        seconds = measure_side(kills, how, supervised=supervised)
         what = f"kill -9 to the new claim, {how}, {len(seconds)} stages"
         found += [
-            Figure(f"{what}, p50", percentile(seconds, 0.5), "s", goal),
-            Figure(f"{what}, p99", percentile(seconds, 0.99), "s", 5.0),
+            Figure(f"{what}, p50", compute_percentile(seconds, 0.5), "s", goal),
+            Figure(f"{what}, p99", compute_percentile(seconds, 0.99), "s", 5.0),
         ]
     return found
 
 
-def side(kills: int, how: str, *, supervised: bool) -> list[float]:
-    """Seconds for each stage of the killed workers until another has claimed it. They are started again, by
-    `gridq worker` where `supervised`, else once their stages are claimed.
+def measure_side(kills: int, how: str, *, supervised: bool) -> list[float]:
+    """Return for each stage of the killed workers the seconds until another worker claimed it.
+
+    If `supervised`, `gridq worker` restarts the workers, else this function does once their stages are
+    claimed.
     """
     with BenchGrid(SEATS, CONCURRENCY, supervised=supervised) as grid:
         found: list[float] = []
         killed = dict.fromkeys(grid.names, 0.0)
         began = time.monotonic()
         for number in range(kills):
-            if time.monotonic() - began > LONGEST:
+            if time.monotonic() - began > SIDE_MAX_SECONDS:
                 break
-            name, seconds = _kill(grid, killed, SPACED if supervised else 0.0)
+            name, seconds = _kill_busy_worker(grid, killed, KILL_INTERVAL_SECONDS if supervised else 0.0)
             found += seconds
             if not supervised:
-                grid.start_again(name)
-            tell(f"{how}: kill {number + 1} of {kills}, {max(seconds):.2f} s")
+                grid.restart_worker(name)
+            print_progress(f"{how}: kill {number + 1} of {kills}, {max(seconds):.2f} s")
             grid.wait_for_seats(2)
         return found
 
 
-def _kill(grid: BenchGrid, killed: dict[str, float], apart: float) -> tuple[str, list[float]]:
-    """Kill a seat that runs stages, `apart` seconds at least after it was killed before; its name, seconds to
-    the new claim of each stage that it ran. `killed`: when each seat was killed.
+def _kill_busy_worker(
+    grid: BenchGrid, killed: dict[str, float], min_interval: float
+) -> tuple[str, list[float]]:
+    """Kill a busy worker, at least `min_interval` seconds after its last kill.
+
+    `killed` has the time of each seat's last kill. Return the seat's name, and the seconds to the new claim
+    of each of its stages.
     """
-    jobs = [grid.sleep(120_000) for _ in range(AT_ONCE)]
-    _wait(lambda: sum(map(len, grid.holders().values())) == AT_ONCE)
-    holders = {name: held for name, held in grid.holders().items() if held}
+    jobs = [grid.submit_sleep(120_000) for _ in range(RUNNING_STAGES)]
+    _wait_for(lambda: sum(map(len, grid.list_running_jobs().values())) == RUNNING_STAGES)
+    holders = {name: jobs_of_seat for name, jobs_of_seat in grid.list_running_jobs().items() if jobs_of_seat}
     name = min(holders, key=killed.__getitem__)
-    time.sleep(max(0.0, killed[name] + apart - time.monotonic()))
-    lost = grid.holders()[name]
-    at = grid.kill(name)
+    time.sleep(max(0.0, killed[name] + min_interval - time.monotonic()))
+    lost = grid.list_running_jobs()[name]
+    at = grid.kill_worker(name)
     killed[name] = time.monotonic()
-    _wait(lambda: all(grid.claimed(job)[0] == 2 for job in lost))
-    seconds = [(grid.claimed(job)[1] - at) / 1000 for job in lost]
+    _wait_for(lambda: all(grid.read_claims(job)[0] == 2 for job in lost))
+    seconds = [(grid.read_claims(job)[1] - at) / 1000 for job in lost]
     for job in jobs:
         grid.client.cancel(job)
-    _wait(lambda: not grid.store.zcard(grid.key("leases")))
+    _wait_for(lambda: not grid.store.zcard(grid.make_key("leases")))
     return name, seconds
 
 
-def _wait(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
+def _wait_for(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not what():
         if time.monotonic() > until:
-            raise RuntimeError("it did not come about")
+            raise RuntimeError(f"The condition was not met within {TIMEOUT_SECONDS:g} s")
         time.sleep(0.01)

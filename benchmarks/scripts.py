@@ -1,7 +1,7 @@
-"""What the scripts cost in the server, call by call, with 10 to 10,000 stages pending or seats ranked.
+"""Measure each script in the server, with 10 to 10,000 pending stages or ranked seats.
 
-Times are the server's own, from its slow log with the threshold at nothing. Every state is made through the
-scripts themselves; only the ranks, which a governor writes, are written here.
+Times are the server's own, from its slow log with a threshold of zero. All data is written by the scripts,
+except for the ranks, which normally come from a governor.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ COSTS = (
     *COST_STEPS_MICRO_DOLLARS,
     *(step * 10 for step in range(2 * COST_STEPS_MICRO_DOLLARS[-1], 2 * COST_STEPS_MICRO_DOLLARS[-1] + 11)),
 )
-"""Costs of 18 classes: the ladder's, and some above it."""
+"""Costs of 18 cost classes: those of COST_STEPS_MICRO_DOLLARS, and some above."""
 
 NO_USAGE = Usage()
 BATCH_STAGES = 500
 MAX_P99_US = 1000.0
-"""What 99 of 100 calls may take."""
+"""The bound of the 99th percentile."""
 
 Times = dict[str, list[float]]
 
 
 @dataclass
 class Table:
-    """µs by script and size: `rows[name][size]` is (p50, p99)."""
+    """The times in µs by script and size: `rows[name][size]` is (p50, p99)."""
 
     sizes: tuple[int, ...]
     rows: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Table:
         )
 
     def to_markdown(self) -> list[str]:
-        """The table in Markdown."""
+        """Return the table in Markdown."""
         head = "| script | " + " | ".join(f"{size:,}" for size in self.sizes) + " |"
         body = [
             f"| {name} | "
@@ -69,7 +69,9 @@ class Table:
         return [head, "|---" * (len(self.sizes) + 1) + "|", *body]
 
     def make_figures(self) -> list[Measurement]:
-        """The bounds: p99 at the largest size, and growth from the smallest that is at most logarithmic."""
+        """Return the p99 at the largest size, and the growth from the smallest, which may be logarithmic at
+        most.
+        """
         small, large = self.sizes[0], self.sizes[-1]
         found: list[Measurement] = []
         for name, by_size in self.rows.items():
@@ -100,7 +102,7 @@ def _bound_growth(small: int, large: int) -> float:
 
 
 class State:
-    """One corner of the server, with stages pending and seats live."""
+    """A grid under a prefix of its own, with pending stages and live seats."""
 
     def __init__(self, store: Redis, config: Settings, name: str) -> None:
         self.store = store
@@ -123,8 +125,9 @@ class State:
         )
 
     def admit(self, costs: Sequence[int] = (0,), agent: str = "") -> None:
-        """One more job, of one stage for each of `costs` (micro-dollars), all ready at once; of `agent`, else
-        of the next of AGENTS.
+        """Admit a job with one ready stage for each of `costs` (micro-dollars).
+
+        Its agent is `agent`, or by default the next of AGENTS agents.
         """
         number = next(self._jobs)
         fields, ready, needs = _make_plan(tuple(costs))
@@ -137,7 +140,7 @@ class State:
         assert self.scripts.admit(job) == Accepted()
 
     def fill(self, size: int, costs: Sequence[int] = (0,)) -> None:
-        """`size` pending stages, of all agents and of all `costs` in turn."""
+        """Add `size` pending stages, with all agents and all `costs` in turn."""
         each = max(1, size // AGENTS)
         for first in range(0, size, each):
             self.admit([costs[number % len(costs)] for number in range(first, min(first + each, size))])
@@ -162,10 +165,10 @@ class State:
         return after
 
     def exclude_seat(self, seat: str, number: int) -> None:
-        """Let `seat` claim `number` stages and fail each, so that it is excluded from them."""
+        """Let `seat` claim and fail `number` stages, so that they exclude it."""
         while number > 0:
             size = min(BATCH_STAGES, number)
-            leases = self._wait_for(
+            leases = self._call_all(
                 "claim",
                 [
                     {
@@ -184,7 +187,7 @@ class State:
                 "kind": "seat", "pause_ms": 3_000_000, "used": "0", "error_record": "{}", "row": "",
                 "seat": seat, "events": "", "uuid": "", "why": "",
             }  # fmt: skip
-            self._wait_for("fail", [{"lease": claim.lease, **failures} for claim in got])
+            self._call_all("fail", [{"lease": claim.lease, **failures} for claim in got])
             number -= size
 
     def _call_all(self, name: str, calls: Sequence[dict[str, Word]]) -> list[Any]:
@@ -195,14 +198,14 @@ class State:
 
     @contextmanager
     def record_times(self) -> Iterator[Times]:
-        """The µs of each call of each script within the block, filled in at its end."""
+        """Yield the time of each script call within the block in µs, filled in at its end."""
         with record_times(self.store, self.scripts) as (times,):
             yield times
 
 
 @contextmanager
 def record_times(store: Redis, *grids: Scripts) -> Iterator[tuple[Times, ...]]:
-    """The µs of each call of each script of several grids on one server, filled in at the block's end."""
+    """Yield the same for several grids on one server, one item for each."""
     found: tuple[Times, ...] = tuple(defaultdict(list) for _ in grids)
     store.config_set("slowlog-max-len", 200_000)
     store.slowlog_reset()
@@ -228,7 +231,7 @@ def record_times(store: Redis, *grids: Scripts) -> Iterator[tuple[Times, ...]]:
 def run(
     sides: Sides, *, sizes: tuple[int, ...] = (10, 1_000, 10_000), samples: int = 1_000
 ) -> tuple[Table, list[Measurement]]:
-    """The table and its figures."""
+    """Return the table and its figures."""
     table = Table(sizes)
     with prioritize_server(sides.server.pid):
         for size in sizes:
@@ -250,7 +253,7 @@ def run(
 
 @contextmanager
 def prioritize_server(server: int | None) -> Iterator[None]:
-    """Let the server go first, where this user may: what is timed is its work, not its wait for a core."""
+    """Raise the server's priority if this user may, so that its wait for a core is not measured."""
     before = os.getpriority(os.PRIO_PROCESS, server or 0)
     try:
         with suppress(PermissionError):
@@ -265,7 +268,7 @@ Rows = list[tuple[str, list[float]]]
 
 
 def _measure_claims(state: State, size: int, samples: int) -> Rows:
-    """Every pending stage is for the seat; first in one class, then in 18."""
+    """All pending stages are for the seat and of one cost class."""
     state.add_seat("s")
     state.fill(size)
     rows = [("claim", _time_claims(state, samples))]
@@ -279,7 +282,7 @@ def _measure_claims(state: State, size: int, samples: int) -> Rows:
 
 
 def _measure_classes(state: State, size: int, samples: int) -> Rows:
-    """The same in as many classes as there may be."""
+    """The same, in as many cost classes as there may be."""
     state.add_seat("s")
     state.fill(size, COSTS)
     return [(f"claim, {len(COSTS)} classes", _time_claims(state, samples))]
@@ -291,7 +294,7 @@ def _measure_excluded(state: State, size: int, samples: int) -> Rows:
 
 
 def _measure_excluded_classes(state: State, size: int, samples: int) -> Rows:
-    """The same, the stages of others standing in many classes."""
+    """The same, with the other stages in many cost classes."""
     return [
         (f"claim behind stages of others, {len(COSTS)} classes", _claim_last(state, size, samples, COSTS[1:]))
     ]
@@ -308,7 +311,7 @@ def _claim_last(state: State, size: int, samples: int, costs: Sequence[int]) -> 
 
 
 def _time_claims(state: State, samples: int) -> list[float]:
-    """A claim, and the stage handed back, again and again."""
+    """Claim a stage and hand it back, `samples` times."""
     with state.record_times() as times:
         for _ in range(samples):
             state.hand_back(state.claim("s"), "s")
@@ -316,7 +319,7 @@ def _time_claims(state: State, samples: int) -> list[float]:
 
 
 def _measure_ranked(state: State, size: int, samples: int) -> Rows:
-    """As many seats as `size`, all ranked and idle; a job is admitted and rings one of them."""
+    """`size` seats are ranked and idle; each admitted job wakes up one of them."""
     names = [f"s{number}" for number in range(size)]
     ranks: dict[str, float] = {name: number / size for number, name in enumerate(names)}
     state.store.zadd(state.keys("rank", QUEUE), ranks, xx=False)
@@ -329,12 +332,12 @@ def _measure_ranked(state: State, size: int, samples: int) -> Rows:
             name = names[number % size]
             state.complete(state.claim(name), name, claim_next=False)
             _take_wake_ups(state, names)
-    rows = [("admit one stage and ring, seats ranked", times["admit"])]
+    rows = [("admit one stage and wake a seat, seats ranked", times["admit"])]
     return [*rows, ("complete and leave the slot, seats ranked", times["complete"])]
 
 
 def _take_wake_ups(state: State, names: Sequence[str]) -> None:
-    """Take the wake-up that was rung, as a worker would: the best seats are those that are asked."""
+    """Consume the wake-up as a worker would. Only the best-ranked seats get one."""
     pipe = state.store.pipeline(transaction=False)
     for name in names[:20]:
         pipe.delete(state.keys.queue(f"seat:{name}"))

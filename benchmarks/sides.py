@@ -1,4 +1,4 @@
-"""Both sides, live at one time: one server, a router and a worker of the bench seat, a bare Celery worker."""
+"""Start both sides on one server: a router and a worker for the bench seat, and a bare Celery worker."""
 
 from __future__ import annotations
 
@@ -27,34 +27,36 @@ from workers.supervisor.grid_processes import GridProcesses
 
 CONCURRENCY = 8
 SEAT = "bench"
-READY = 30.0
-RESULT_TTL = 30.0
-"""Seconds: short, so that the run sees its jobs' keys go."""
+READY_TIMEOUT_SECONDS = 30.0
+RESULT_TTL_SECONDS = 30.0
+"""Short, so that the keys of jobs expire during the run."""
 
 
-def echo_stage() -> Json:
-    """A graph's node for the cheapest stage there is."""
+def make_echo_node() -> Json:
+    """Return a graph node for the cheapest stage."""
     return {"op": "Stage", "id": "bench_echo"}
 
 
-def memory_of(pid: int) -> float:
-    """The resident memory of a process in MB (10⁶ bytes)."""
+def read_memory_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB (10⁶ bytes)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"the process {pid} has no memory")
+    raise RuntimeError(f"Process {pid} reports no resident memory")
 
 
-def memory_of_server(store: Redis) -> float:
-    """What a server holds, in MB."""
+def read_server_memory_mb(store: Redis) -> float:
+    """Return the memory used by a server in MB."""
     memory: Any = store.info("memory")
     return int(memory["used_memory"]) / 1e6
 
 
 @contextmanager
-def environment(url: str, home: Path, result_ttl: float, *, profiles: str = BENCH) -> Iterator[Settings]:
-    """gridq's settings and app in this process point at the benchmark's own server and home folder; its jobs'
-    results live for `result_ttl` seconds.
+def use_environment(url: str, home: Path, result_ttl: float, *, profiles: str = BENCH) -> Iterator[Settings]:
+    """Point this process's settings and Celery app to the benchmark's server and home folder within the
+    block.
+
+    Results live for `result_ttl` seconds.
     """
     values = {
         "GRIDQ_BROKER_URL": url,
@@ -82,16 +84,16 @@ def environment(url: str, home: Path, result_ttl: float, *, profiles: str = BENC
 
 
 class Sides:
-    """The two sides as a context.
+    """The two sides, as a context manager.
 
-    `jobs` are the ids of gridq's jobs, `routed` counts those that went through the router, `idle_mb` is the
-    worker's memory before the first of them.
+    `jobs` has the ids of gridq's jobs, `routed` is the number of those that went through the router, and
+    `idle_memory_mb` is the worker's memory before the first job.
     """
 
     def __init__(self) -> None:
         self.jobs: set[str] = set()
         self.routed = 0
-        self.idle_mb = 0.0
+        self.idle_memory_mb = 0.0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -101,7 +103,7 @@ class Sides:
             home = folder / "home"
             home.mkdir()
             (home / "seats.toml").write_text(f"[bench]\nconcurrency = {CONCURRENCY}\n")
-            self.config = stack.enter_context(environment(self.server.url, home, RESULT_TTL))
+            self.config = stack.enter_context(use_environment(self.server.url, home, RESULT_TTL_SECONDS))
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
             self.home = stack.enter_context(GridProcesses(self.config, [SEAT], folder=folder / "logs"))
@@ -110,7 +112,7 @@ class Sides:
             self.bare = stack.enter_context(
                 _bare_worker(self.server.url.removesuffix("/0") + "/1", folder / "bare.log")
             )
-            self.idle_mb = memory_of(self.worker_pid)
+            self.idle_memory_mb = read_memory_mb(self.worker_pid)
             self._stack = stack.pop_all()
         return self
 
@@ -118,7 +120,7 @@ class Sides:
         self._stack.close()
 
     def run_graph(self, graph: Json, value: Json) -> Any:
-        """The AsyncResult of one job that goes through the router."""
+        """Submit one job through the router; return its AsyncResult."""
         from gridq.tasks import run_graph
 
         result = run_graph.delay(graph, value)
@@ -127,7 +129,7 @@ class Sides:
         return result
 
     def submit(self, graph: Json, value: Json) -> str:
-        """The id of one job that the client admits itself."""
+        """Submit one job with the client, which admits it; return its id."""
         job = self.client.submit(graph, value)
         self.jobs.add(job)
         return job
@@ -149,7 +151,7 @@ class Sides:
 
 @contextmanager
 def _bare_worker(url: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A bare Celery worker that answers, with the best options it has."""
+    """Run a bare Celery worker with its fastest options; wait until it answers."""
     bare_app.app.conf.update(broker_url=url, result_backend=url)
     command = [
         sys.executable,
@@ -172,13 +174,15 @@ def _bare_worker(url: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         "-n",
         "bare@%h",
     ]
-    environment = {**os.environ, bare_app.URL: url, "PYTHONWARNINGS": "ignore"}
+    child_environment = {**os.environ, bare_app.URL: url, "PYTHONWARNINGS": "ignore"}
     with log.open("wb") as file:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=child_environment
+        )
     try:
         began = time.monotonic()
-        bare_app.echo.delay("ready").get(timeout=READY)
-        assert time.monotonic() - began < READY
+        bare_app.echo.delay("ready").get(timeout=READY_TIMEOUT_SECONDS)
+        assert time.monotonic() - began < READY_TIMEOUT_SECONDS
         yield child
     finally:
         child.terminate()

@@ -1,10 +1,10 @@
-"""Mixed load for half an hour: what routers, workers, gateways and the server hold must not grow.
+"""Run mixed load for half an hour: the memory of router, worker, gateway and server must not grow.
 
-Jobs by all three doors (Celery, the server, a gateway), chains and fan-ins, long values, streams, failures,
-cancels and deadlines, and one worker killed each two minutes. Memory is sampled each few seconds; printed is
-the slope of a straight line through the samples of the second half, when caches are full, in MB an hour. The
-server's is without its ledger, which is measured by the attempt. `make soak` or `python -m benchmarks soak`;
-MINUTES in the environment changes its length.
+Jobs come through Celery, the server and a gateway. There are chains, fan-ins, long values, streams, failures,
+cancellations and deadlines, and every two minutes one worker is killed. Memory is sampled every few seconds.
+The result is the slope of a line through the samples of the second half, when caches are full, in MB an hour.
+The ledger does not count as the server's memory; its size for each attempt is a figure of its own. The
+environment variable MINUTES changes the duration.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from typing import Any
 
 from benchmarks import memory
 from benchmarks.grids import BenchGrid
-from benchmarks.measure import Figure, Measured, tell
-from benchmarks.sides import memory_of, memory_of_server
+from benchmarks.measure import Figure, Measurement, print_progress
+from benchmarks.sides import read_memory_mb, read_server_memory_mb
 from gridq.client import Client
 from gridq.errors import GridError
 from gridq.protocol.models import Json
 
-MINUTES = 30.0
-SAMPLE = 5.0
-AT_ONCE = 40
-"""Jobs that are under way at a time."""
+DURATION_MINUTES = 30.0
+SAMPLE_SECONDS = 5.0
+CONCURRENT_JOBS = 40
+"""The number of jobs in progress at a time."""
 
-SLOPE = 12.0
-"""MB an hour that a process may seem to grow: what a line through half an hour cannot tell from none."""
+MAX_SLOPE_MB_PER_HOUR = 12.0
+"""The slope that half an hour of samples cannot distinguish from zero."""
 
-ENTRY = 250
-"""Bytes that the ledger may keep for an attempt."""
+MAX_ENTRY_BYTES = 250
+"""The size of an attempt in the ledger."""
 
-RESULT_TTL = 30.0
-"""Seconds: short, so that the server soon holds as many results as it will."""
+RESULT_TTL_SECONDS = 30.0
+"""Short, so that the number of results soon stops growing."""
 
-EXPIRY = RESULT_TTL + 10
-"""Seconds until results have expired, and what the server may take to drop them."""
+EXPIRY_SECONDS = RESULT_TTL_SECONDS + 10
+"""The time until results have expired and the server has deleted them."""
 
 
-def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measured]:
-    """The slopes, what was done, and the keys left."""
-    minutes = float(os.environ.get("MINUTES", MINUTES)) if minutes is None else minutes
-    with BenchGrid(2, 4, appendonly=True, gateway=True, result_ttl=RESULT_TTL) as grid:
+def run(*, minutes: float | None = None, sample: float = SAMPLE_SECONDS) -> list[Measurement]:
+    """Return the slopes, the size of the ledger, the keys left and the jobs with a wrong end."""
+    minutes = float(os.environ.get("MINUTES", DURATION_MINUTES)) if minutes is None else minutes
+    with BenchGrid(2, 4, appendonly=True, gateway=True, result_ttl=RESULT_TTL_SECONDS) as grid:
         load = Load(grid)
         pids = {"router": grid.home.children["router0"].pid, "worker": grid.home.children["seat0"].pid}
         pids["gateway"] = grid.gateway.pid
@@ -58,39 +58,48 @@ def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measure
             if at >= next_sample:
                 next_sample += sample
                 for name, pid in pids.items():
-                    samples[name].append((at, memory_of(pid)))
-                samples["server"].append((at, memory_of_server(grid.store) - ledger(grid)[0] / 1e6))
+                    samples[name].append((at, read_memory_mb(pid)))
+                samples["server"].append(
+                    (at, read_server_memory_mb(grid.store) - measure_ledger(grid)[0] / 1e6)
+                )
             if at - killed > 120:  # the other worker: the sampled one lives through all of it
                 killed = at
-                grid.kill("seat1")
-                grid.start_again("seat1")
-                tell(f"{at / 60:.0f} of {minutes:g} min: {load.done:,} jobs, {load.wrong} wrong")
+                grid.kill_worker("seat1")
+                grid.restart_worker("seat1")
+                print_progress(f"{at / 60:.0f} of {minutes:g} min: {load.done:,} jobs, {load.wrong} wrong")
         load.finish()
-        time.sleep(EXPIRY if minutes >= 1 else 0)
-        left = load.keys_left() if minutes >= 1 else 0
-        size, entries = ledger(grid)
-    found: list[Measured] = [
-        Figure(f"{name} under mixed load, growth of memory in {minutes:g} min", slope(points), "MB/h", SLOPE)
+        time.sleep(EXPIRY_SECONDS if minutes >= 1 else 0)
+        left = load.count_keys_left() if minutes >= 1 else 0
+        size, entries = measure_ledger(grid)
+    found: list[Measurement] = [
+        Figure(
+            f"{name} under mixed load, growth of memory in {minutes:g} min",
+            compute_slope(points),
+            "MB/h",
+            MAX_SLOPE_MB_PER_HOUR,
+        )
         for name, points in samples.items()
     ]
     found.append(
-        Figure(f"ledger, memory of each of {entries:,} attempts", size / max(entries, 1), "B", ENTRY)
+        Figure(
+            f"ledger, memory of each of {entries:,} attempts", size / max(entries, 1), "B", MAX_ENTRY_BYTES
+        )
     )
     found.append(Figure(f"keys of {load.done:,} jobs left after {minutes:g} min", left, "keys", 0))
     found.append(Figure(f"jobs of {load.done:,} that did not end as they should", load.wrong, "jobs", 0))
     return found
 
 
-def ledger(grid: BenchGrid) -> tuple[int, int]:
-    """Bytes and entries of the ledger, which grows with each attempt for as long as it is kept."""
-    key = grid.key("ledger")
+def measure_ledger(grid: BenchGrid) -> tuple[int, int]:
+    """Return the size of the ledger in bytes, and the number of its entries."""
+    key = grid.make_key("ledger")
     size: Any = grid.store.memory_usage(key)
     entries: Any = grid.store.xlen(key)
     return size or 0, entries
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """MB an hour, of a line through the second half of (seconds, MB)."""
+def compute_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope in MB an hour of a line through the second half of `points` (seconds, MB)."""
     half = points[len(points) // 2 :]
     if len(half) < 2:
         return 0.0
@@ -98,7 +107,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 class Load:
-    """Jobs of all sorts, a bounded number of them under way; each must end as its sort does."""
+    """Submits jobs of all kinds, at most CONCURRENT_JOBS at a time, and checks how each ends."""
 
     def __init__(self, grid: BenchGrid) -> None:
         self.grid = grid
@@ -109,12 +118,12 @@ class Load:
         self.wrong = 0
 
     def step(self) -> None:
-        """One more job; where enough are under way, the end of the oldest."""
-        if len(self.under_way) >= AT_ONCE:
-            self._end()
-        kind = self.random.choice(list(KINDS))
-        client = self.random.choice((self.grid.client, self.grid.door))
-        graph, value, options, _ = KINDS[kind]
+        """Submit one job. If enough are in progress, first wait for the oldest."""
+        if len(self.under_way) >= CONCURRENT_JOBS:
+            self._finish_oldest()
+        kind = self.random.choice(list(JOB_KINDS))
+        client = self.random.choice((self.grid.client, self.grid.gateway_client))
+        graph, value, options, _ = JOB_KINDS[kind]
         if kind == "routed":
             from gridq.tasks import run_graph
 
@@ -128,15 +137,17 @@ class Load:
 
     def finish(self) -> None:
         while self.under_way:
-            self._end()
+            self._finish_oldest()
 
-    def keys_left(self) -> int:
-        """Keys of the server that name one of the jobs, but the notes of attempts that were cut off: they
-        are kept for an hour, so that what such an attempt used is charged when it says so late.
+    def count_keys_left(self) -> int:
+        """Return how many of the server's keys name one of the jobs.
+
+        Records of interrupted attempts do not count. They are kept for an hour, so that a late report of
+        usage is still charged.
         """
-        return memory.keys_left(self.grid.store, self.ids, but=self.grid.key("closed_lease", ""))
+        return memory.count_keys_left(self.grid.store, self.ids, but=self.grid.make_key("closed_lease", ""))
 
-    def _end(self) -> None:
+    def _finish_oldest(self) -> None:
         kind, job, client = self.under_way.popleft()
         try:
             if kind == "streamed":
@@ -147,27 +158,27 @@ class Load:
         except GridError as exc:
             code = exc.code
         self.done += 1
-        self.wrong += code not in KINDS[kind][3]
+        self.wrong += code not in JOB_KINDS[kind][3]
 
 
-def _stage(name: str, **more: Json) -> Json:
+def _make_node(name: str, **more: Json) -> Json:
     return {"op": "Stage", "id": f"bench_{name}", **more}
 
 
-CHAIN = {"op": "Sequential", "stages": [_stage("echo") for _ in range(10)]}
-WIDE = {"op": "Parallel", "branches": {f"b{number}": _stage("echo") for number in range(20)}}
+CHAIN = {"op": "Sequential", "stages": [_make_node("echo") for _ in range(10)]}
+WIDE = {"op": "Parallel", "branches": {f"b{number}": _make_node("echo") for number in range(20)}}
 CUT = ("done", "stage.stream_cut")
-"""A stream whose worker is killed after its first piece is not begun again."""
+"""How a stream may end. If its worker is killed after the first piece, it is not restarted."""
 
-KINDS: dict[str, tuple[Json, Json, dict[str, Json], Sequence[str]]] = {
-    "one": ({"root": _stage("echo")}, "x" * 500, {}, ["done"]),
-    "routed": ({"root": _stage("echo")}, "x" * 500, {}, ["done"]),
+JOB_KINDS: dict[str, tuple[Json, Json, dict[str, Json], Sequence[str]]] = {
+    "one": ({"root": _make_node("echo")}, "x" * 500, {}, ["done"]),
+    "routed": ({"root": _make_node("echo")}, "x" * 500, {}, ["done"]),
     "chain": ({"root": CHAIN}, "x" * 500, {}, ["done"]),
     "wide": ({"root": WIDE}, {f"b{number}": number for number in range(20)}, {}, ["done"]),
     "long": ({"root": CHAIN}, "x" * 100_000, {}, ["done"]),
-    "streamed": ({"root": _stage("tokens")}, {"n": 20}, {"stream": True}, CUT),
-    "failed": ({"root": _stage("fail")}, {"message": "so it was"}, {}, ["stage.failed"]),
-    "cancelled": ({"root": _stage("sleep")}, {"ms": 200}, {}, ["done", "job.cancelled"]),
-    "late": ({"root": _stage("sleep")}, {"ms": 60_000}, {"deadline": 0.5}, ["job.deadline"]),
+    "streamed": ({"root": _make_node("tokens")}, {"n": 20}, {"stream": True}, CUT),
+    "failed": ({"root": _make_node("fail")}, {"message": "failed on purpose"}, {}, ["stage.failed"]),
+    "cancelled": ({"root": _make_node("sleep")}, {"ms": 200}, {}, ["done", "job.cancelled"]),
+    "late": ({"root": _make_node("sleep")}, {"ms": 60_000}, {"deadline": 0.5}, ["job.deadline"]),
 }
-"""Of each sort: graph, input, options, the ways in which it may end."""
+"""By kind: graph, input, options, and the codes with which a job may end."""

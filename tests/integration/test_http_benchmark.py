@@ -1,4 +1,4 @@
-"""The HTTP benchmark runs in its smallest form, and its arithmetic is right; no time is looked at."""
+"""The HTTP benchmark runs in its smallest form and computes correctly. No test depends on measured times."""
 
 from __future__ import annotations
 
@@ -12,52 +12,54 @@ import pytest
 from benchmarks import http, http_load, http_sides, http_upstream, report
 from benchmarks.http_load import Sample, Token
 from benchmarks.http_sides import Side
-from benchmarks.measure import Figure, Measured, Ratio, Unmeasured
+from benchmarks.measure import Figure, Measurement, MissingComparison, Ratio
 from workers.supervisor.embedded_server import find_free_port
 from workers.supervisor.programs import Program
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    with http_upstream.running() as (port, _):
+    with http_upstream.run_upstream() as (port, _):
         yield port
 
 
 def test_each_caller_gets_its_answers(upstream: int) -> None:
-    sample = http_load.closed_loop(upstream, http_load.chat(upstream, "Again."), connections=3, seconds=0.05)
+    sample = http_load.run_closed_loop(
+        upstream, http_load.build_chat_request(upstream, "Again."), connections=3, seconds=0.05
+    )
     assert len(sample.seconds) >= 3
-    assert all(0 < each <= sample.lasted for each in sample.seconds)
+    assert all(0 < each <= sample.duration for each in sample.seconds)
 
 
-def test_the_upstream_sends_as_many_tokens_as_it_is_told(upstream: int) -> None:
-    request = http_load.chat(upstream, "paced 4 100", stream=True)
-    looks: list[int] = []
-    found = http_load.open_streams(
-        upstream, request, streams=3, over=0.01, while_open=lambda: looks.append(1)
+def test_the_upstream_sends_the_requested_tokens(upstream: int) -> None:
+    request = http_load.build_chat_request(upstream, "paced 4 100", stream=True)
+    calls: list[int] = []
+    found = http_load.read_streams(
+        upstream, request, streams=3, over=0.01, while_open=lambda: calls.append(1)
     )
     assert [len(tokens) for tokens in found] == [4, 4, 4]
-    assert looks
+    assert calls
     for tokens in found:
         sent = [token.sent for token in tokens]
         assert sent == sorted(set(sent))
-        assert all(token.late >= 0 for token in tokens)
+        assert all(token.delay >= 0 for token in tokens)
 
 
 def test_one_first_token_for_each_answer(upstream: int) -> None:
-    request = http_load.chat(upstream, "At once.", stream=True)
-    assert len(http_load.first_tokens(upstream, request, 3)) == 3
+    request = http_load.build_chat_request(upstream, "At once.", stream=True)
+    assert len(http_load.measure_first_tokens(upstream, request, 3)) == 3
 
 
 def test_a_refusal_is_no_answer(upstream: int) -> None:
-    wrong = http_load.chat(upstream, "Hello.").replace(b"HTTP/1.1", b"HTTP/9.9", 1)
-    assert not http_load.answers(upstream, wrong)
-    assert http_load.answers(upstream, http_load.chat(upstream, "Hello."))
+    wrong = http_load.build_chat_request(upstream, "Hello.").replace(b"HTTP/1.1", b"HTTP/9.9", 1)
+    assert not http_load.is_answered(upstream, wrong)
+    assert http_load.is_answered(upstream, http_load.build_chat_request(upstream, "Hello."))
 
 
-def test_the_pace_that_a_message_asks_for() -> None:
-    assert http_upstream.pace("paced 60 5") == (60, 0.2, 0)
-    assert http_upstream.pace("paced 60 5 40") == (60, 0.2, 40)
-    assert http_upstream.pace("Hello there") == (http_upstream.TOKENS, 0.0, 0)
+def test_the_pace_in_a_message_is_parsed() -> None:
+    assert http_upstream.parse_pace("paced 60 5") == (60, 0.2, 0)
+    assert http_upstream.parse_pace("paced 60 5 40") == (60, 0.2, 40)
+    assert http_upstream.parse_pace("Hello there") == (http_upstream.TOKENS, 0.0, 0)
 
 
 def test_a_sample_grows_by_its_rounds() -> None:
@@ -66,29 +68,29 @@ def test_a_sample_grows_by_its_rounds() -> None:
     assert sample.per_second == 2
 
 
-def test_only_what_was_sent_while_all_were_open_is_looked_at() -> None:
+def test_only_tokens_sent_while_all_streams_are_open_count() -> None:
     first = [Token(0.0, 9.0), Token(2.0, 2.05), Token(4.0, 4.2)]
     second = [Token(1.0, 1.01), Token(3.0, 3.02), Token(5.0, 9.0)]
-    late = [round(each, 3) for each in http.lateness([first, second])]
+    late = [round(each, 3) for each in http.compute_delays([first, second])]
     assert sorted(late) == [0.01, 0.02, 0.05, 0.2]
-    assert http.share_late(late) == 0.25
-    with pytest.raises(RuntimeError, match="begun"):
-        http.lateness([first[:1], second[2:]])
+    assert http.compute_late_share(late) == 0.25
+    with pytest.raises(RuntimeError, match="began"):
+        http.compute_delays([first[:1], second[2:]])
 
 
-def test_what_is_lost_and_what_comes_again_do_not_make_up_for_each_other() -> None:
+def test_lost_and_repeated_tokens_do_not_cancel_out() -> None:
     first, second = [Token(0.0, 1.0), Token(2.0, 3.0)], [Token(1.0, 2.0), Token(1.0, 2.0)]
-    assert http.amiss([first, first], 2) == 0
-    assert http.amiss([first, second], 2) == 2
-    assert http.amiss([first, []], 2) == 2
+    assert http.count_wrong_tokens([first, first], 2) == 0
+    assert http.count_wrong_tokens([first, second], 2) == 2
+    assert http.count_wrong_tokens([first, []], 2) == 2
 
 
-def test_shares_of_memory_and_of_the_cpu_are_read_as_the_kernel_writes_them() -> None:
-    assert http_sides.pss("7f00-7fff ---p [rollup]\nRss:  9 kB\nPss:  3 kB\nPss_Dirty:  1 kB\n") == 3072
+def test_memory_and_cpu_are_parsed_from_proc() -> None:
+    assert http_sides.parse_pss("7f00-7fff ---p [rollup]\nRss:  9 kB\nPss:  3 kB\nPss_Dirty:  1 kB\n") == 3072
     with pytest.raises(ValueError, match="Pss"):
-        http_sides.pss("Rss: 9 kB\n")
+        http_sides.parse_pss("Rss: 9 kB\n")
     stat = "12 (a (b) c) S 1 12 12 0 -1 4194560 100 0 0 0 70 30 9 9 20 0 1 0 5 1 1"
-    assert http_sides.ticks(stat) == 100
+    assert http_sides.parse_cpu_ticks(stat) == 100
 
 
 def test_a_program_is_counted_with_its_children() -> None:
@@ -101,52 +103,52 @@ def test_a_program_is_counted_with_its_children() -> None:
         assert child.stdout is not None
         assert child.stdin is not None
         child.stdout.readline()
-        assert child.pid in http_sides.family(os.getpid())
-        assert http_sides.shared_out_memory(os.getpid()) > http_sides.shared_out_memory(child.pid) > 1
+        assert child.pid in http_sides.list_process_tree(os.getpid())
+        assert http_sides.read_shared_memory_mb(os.getpid()) > http_sides.read_shared_memory_mb(child.pid) > 1
         child.stdin.close()
-    assert child.pid not in http_sides.family(os.getpid())
+    assert child.pid not in http_sides.list_process_tree(os.getpid())
     side = Side("both", 0, {"a": os.getpid(), "b": os.getpid()})
-    assert side.cpu()["a"] > 0
+    assert side.read_cpu()["a"] > 0
     assert side.memory > 20
 
 
-def test_what_cannot_be_installed_is_said(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_installation_is_reported(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "proxy"
     monkeypatch.setattr(http_sides, "LITELLM", "/nothing/here.whl")
-    with pytest.raises(http_sides.NotThere, match=r"here\.whl"):
-        http_sides.install(folder)
+    with pytest.raises(http_sides.ProgramUnavailable, match=r"here\.whl"):
+        http_sides.install_litellm(folder)
     assert not (folder / "ready").exists()
 
 
-def test_what_does_not_start_is_said_in_its_own_words(tmp_path) -> None:
+def test_a_program_that_does_not_start_is_reported_with_its_last_log_line(tmp_path) -> None:
     command = (sys.executable, "-c", "raise SystemExit('no such setting')")
     program = Program("proxy", command, dict(os.environ), tmp_path / "proxy.log")
-    with ExitStack() as stack, pytest.raises(http_sides.NotThere, match="no such setting"):
-        http_sides.start(stack, program, find_free_port())
+    with ExitStack() as stack, pytest.raises(http_sides.ProgramUnavailable, match="no such setting"):
+        http_sides.start_program(stack, program, find_free_port())
 
 
-def test_what_is_not_compared_stands_in_the_page_with_its_reason() -> None:
-    rows: list[Measured] = [
+def test_a_missing_comparison_is_listed_with_its_reason() -> None:
+    rows: list[Measurement] = [
         Ratio("requests", 300.0, 50.0, "requests/s", 5, at_most=False, worst=3, other="LiteLLM 1.0"),
-        Unmeasured("memory", 250.0, "MB", "≤ 1", "no such package"),
+        MissingComparison("memory", 250.0, "MB", "≤ 1", "no such package"),
         Figure("first token", 7.0, "ms", 12),
     ]
-    text = report.with_apart("# Page\n", "http", rows, 0.1)
+    text = report.replace_group("# Page\n", "http", rows, 0.1)
     assert "| measured | gridq | LiteLLM 1.0 | goal | ratio | |" in text
     assert "| requests | 300 requests/s | 50 requests/s | ≥ 5, at worst 3 × | **6.00** | met |" in text
     assert "| memory | 250 MB | | ≤ 1 × | | not compared: no such package |" in text
     assert "| first token | 7 ms | ≤ 12 ms | met |" in text
-    assert rows[1].line().endswith("no such package")
+    assert rows[1].to_line().endswith("no such package")
 
 
 @pytest.mark.slow
 def test_all_rows_without_the_other_side() -> None:
     found = {
         each.name: each
-        for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, held=3.0, litellm=False)
+        for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, duration=3.0, litellm=False)
     }
     assert len(found) == 8
-    assert sum(isinstance(each, Unmeasured) for each in found.values()) == 4
+    assert sum(isinstance(each, MissingComparison) for each in found.values()) == 4
     lost = next(each for name, each in found.items() if "tokens lost" in name)
     assert isinstance(lost, Figure)
     assert lost.value == 0
