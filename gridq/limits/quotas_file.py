@@ -100,8 +100,8 @@ class SeatLimit:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """The ready stages that one queue may hold when a job is admitted (None: any number), and the policy for a
-    full queue: refuse the job, or drop the oldest batch job for an interactive one.
+    """The ready stages that one queue may hold when a job is admitted (None: any number), and the policy for
+    a full queue: refuse the job, or drop the oldest batch job for an interactive one.
     """
 
     max_pending: int | None = None
