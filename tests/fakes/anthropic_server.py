@@ -1,4 +1,4 @@
-"""A small server that speaks Anthropic's Messages and behaves as the request's model name says."""
+"""A fake server of Anthropic's Messages. The name of the model selects its behavior."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.fakes.http_server import Handler, ModelServer
 KEY = "sk-ant-test-0123456789"
 VERSION = "2023-06-01"
 LONG = 10_000_000
-"""How many bytes the model `long` says."""
+"""Bytes in the answer of the model `long`."""
 
 
 class AnthropicServer(ModelServer):
-    """Start it with `with AnthropicServer() as server`; `server.url` is the base URL.
+    """Use `with AnthropicServer() as server`. `server.url` is the base URL.
 
-    Models: `echo` says the last message's words back, one event a word; `tools` calls a function; `thinking`
-    thinks first; `silent` says nothing; `slow` goes on for ever, `long` says ten million bytes, `empty` ends
-    without a word; `status-<n>` refuses (with `refusal_headers`); `poor` has no credit, `unknown` is not
-    there; `cut` breaks off after a word, `cut-first` before one; `error-event` and `error-late` put an error
+    Models: `echo` repeats the words of the last message, one event per word; `tools` calls a function;
+    `thinking` thinks first; `silent` sends nothing; `slow` never ends, `long` sends 10,000,000 bytes, `empty`
+    ends without text; `status-<n>` rejects (with `refusal_headers`); `poor` has no credit, `unknown` does not
+    exist; `cut` breaks off after a word, `cut-first` before one; `error-event` and `error-late` put an error
     into the stream.
     """
 

@@ -1,5 +1,4 @@
-"""A small server that speaks Google's API format, of the Gemini API or of Vertex AI, and behaves as the
-model's name says.
+"""A fake server of the Gemini API or of Vertex AI. The name of the model selects its behavior.
 
 Its answers are checked with Google's own Python package (tests/integration/test_google_clients.py).
 """
@@ -18,15 +17,15 @@ PUBLISHER = "/v1/projects/p/locations/global/publishers/google"
 
 
 class GeminiServer(ModelServer):
-    """Start it with `with GeminiServer() as server`; `server.url` is the base URL. `vertex`: it is Vertex AI.
+    """Use `with GeminiServer() as server`. `server.url` is the base URL. With `vertex` it is Vertex AI.
 
-    Models: `echo` (and any other) says the last text's words back, one event a word; `tools` calls a
-    function; `thinking` thinks first and says with the call what it thought; `silent` says nothing;
-    `status-<n>` refuses, `quota` until `retry_after` seconds are over, `bad-key` with what it says of a
-    wrong key; `blocked` blocks the prompt, `unsafe` ends in SAFETY, `empty` has no candidate,
-    `broken-call` a call that cannot be read; `cut` breaks off after a word, `cut-first` before one;
-    `malformed` sends what is no JSON; `error-late` puts an error into the stream; `unmetered` states no
-    usage; `caching` read most from a cache; `picture` answers with one.
+    Models: `echo` (and any other) repeats the words of the last text, one event per word; `tools` calls a
+    function; `thinking` thinks first and sends its thoughts with a call; `silent` sends nothing; `status-<n>`
+    rejects, `quota` for `retry_after` seconds, `bad-key` with the error of a wrong key; `blocked` blocks the
+    prompt, `unsafe` ends in SAFETY, `empty` has no candidate, `broken-call` sends a malformed tool call;
+    `cut` breaks off after a word, `cut-first` before one; `malformed` sends no JSON; `error-late` puts an
+    error into the stream; `unmetered` states no usage; `caching` reads most from a cache; `picture` answers
+    with an image.
     """
 
     def __init__(self, key: str = KEY, *, vertex: bool = False) -> None:

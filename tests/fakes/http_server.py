@@ -1,4 +1,4 @@
-"""HTTP servers on the loopback address for tests: what all of them have."""
+"""The base classes of the fake HTTP servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, of which nothing is printed."""
+    """Handles one connection and logs nothing."""
 
     protocol_version = "HTTP/1.1"
 
@@ -18,11 +18,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def body(self) -> Any:
-        """The JSON of the request."""
+        """Return the JSON of the request."""
         return json.loads(self.rfile.read(int(self.headers["content-length"])))
 
     def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
-        """`value` as JSON; bytes as they are."""
+        """Send `value` as JSON, or bytes unchanged."""
         raw = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         for name, text in (headers or {}).items():
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def begin_stream(self) -> None:
-        """The head of a stream of events, whose bytes go out by `chunk`; an empty one ends it."""
+        """Send the head of an event stream. `chunk` sends its data; empty data ends it."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class LocalServer:
-    """Start it with `with`; `url` is where it answers, `path` at its end."""
+    """Start it with `with`. `url` is its address, with `path` at the end."""
 
     def __init__(self, handler: type[Handler], path: str = "") -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -65,7 +65,7 @@ class LocalServer:
 
 
 class ModelServer(LocalServer):
-    """A server of a model API, with what it was asked; `url` is its base URL, `key` what it lets in."""
+    """A server of a model API that records its requests. `url` is its base URL, `key` the key it accepts."""
 
     def __init__(self, handler: type[Handler], key: str | None) -> None:
         super().__init__(handler, "/v1")
@@ -80,14 +80,14 @@ class ModelServer(LocalServer):
         super().__exit__(*exc)
 
     def take(self, handler: Handler) -> dict[str, Any]:
-        """The body of a request, which is kept."""
+        """Record a request and return its body."""
         body: dict[str, Any] = handler.body()
         self.requests.append({"path": handler.path, "body": body, "headers": dict(handler.headers)})
         self.started.set()
         return body
 
     def keep_silent(self, handler: Handler) -> None:
-        """Say nothing until the other side has gone or the server stops."""
+        """Send nothing until the client disconnects or the server stops."""
         while not self.stopping.is_set():
             if select.select([handler.connection], [], [], 0.05)[0]:
                 self.disconnected.set()

@@ -18,15 +18,14 @@ KEY = "sk-test-0123456789"
 class OpenAIServer(ModelServer):
     """Use `with OpenAIServer() as server`. `server.url` is the base URL.
 
-    Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
-    `pausing` with 700; `held` says the first and, once `go_on` is set, the others; `vast` says each word
-    1,000 times; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
-    takes the request and says nothing; `status-<n>` refuses (with `retry_after`);
-    `status-<n>-<code>-<param>` says more of it;
-    `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
-    not JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd
-    lumps; `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no
-    usage; `packs` gives vectors as base64. `called` is what its answers say of their model.
+    Models: `echo` repeats the words of the last message, one piece per word, `paced` with 10 ms between them,
+    `pausing` with 700; `held` sends the first and, once `go_on` is set, the others; `vast` repeats each word
+    1,000 times; `slow` never ends, nor does `metered`, which states its usage so far; `silent` takes the
+    request and sends nothing; `status-<n>` rejects (with `retry_after`), `status-<n>-<code>-<param>` with a
+    code and a field; `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends no JSON;
+    `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd chunks;
+    `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no usage;
+    `packs` returns vectors as base64. `called` is the model that its answers state.
     """
 
     def __init__(self, key: str | None = None, called: str = "the-real-name") -> None:

@@ -1,4 +1,4 @@
-"""A small server that speaks OpenAI's Responses and behaves as the request's model name says."""
+"""A fake server of OpenAI's Responses. The name of the model selects its behavior."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.fakes.http_server import Handler, ModelServer
 
 KEY = "sk-test-0123456789"
 LONG = 10_000_000
-"""How many bytes the model `long` says."""
+"""Bytes in the answer of the model `long`."""
 
 
 class ResponsesServer(ModelServer):
-    """Start it with `with ResponsesServer() as server`; `server.url` is the base URL.
+    """Use `with ResponsesServer() as server`. `server.url` is the base URL.
 
-    Models: `echo` says the last user's words back, one event a word; `slow` goes on for ever; `long` says ten
-    million bytes; `empty` ends without a word; `reasoning` thinks first; `tools` calls a function; `silent`
-    takes the request and says nothing; `status-<n>` refuses (with `refusal_headers`); `poor` has no credit,
-    `spent` is a subscription whose window is used up until `resets_at`, `unknown` is not there; `cut` breaks
+    Models: `echo` repeats the words of the last user message, one event per word; `slow` never ends; `long`
+    sends ten million bytes; `empty` ends without text; `reasoning` thinks first; `tools` calls a function;
+    `silent` takes the request and sends nothing; `status-<n>` rejects (with `refusal_headers`); `poor` has
+    no credit, `spent` is a subscription that is used up until `resets_at`, `unknown` does not exist; `cut` breaks
     off after a word, `cut-first` before one; `failed` ends in a `response.failed`.
     """
 

@@ -127,7 +127,7 @@ def test_several_models_are_links_the_best_first():
         ([], "effects.model"),
     ],
 )
-def test_a_list_that_is_none_of_models_names_what_is_wrong(models: list[object], path: str):
+def test_a_wrong_list_of_models_names_the_wrong_field(models: list[object], path: str):
     with pytest.raises(InvalidField) as caught:
         parse_llm_demand(llm(model=models))
     assert caught.value.path == path

@@ -67,7 +67,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
     assert caught.value.fix
 
 
-def test_a_corrupt_file_is_told_by_its_sum_and_a_mended_one_is_taken(tmp_path: Path):
+def test_a_corrupt_file_is_detected_and_a_repaired_one_accepted(tmp_path: Path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"right")
     model = Model.model_validate(table(file=str(file), sha256=hashlib.sha256(b"right").hexdigest()))

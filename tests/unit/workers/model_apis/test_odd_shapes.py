@@ -179,7 +179,7 @@ class Seat:
         ("openai", "embeddings", EMBED),
     ],
 )
-def test_every_odd_shape_is_told_as_an_error(api: str, asked: str, path: str, body: dict[str, Any]):
+def test_every_malformed_answer_is_an_error(api: str, asked: str, path: str, body: dict[str, Any]):
     chance = random.Random(1)
     answers, errors = 0, 0
     answer, events = (COMPLETION, CHUNKS) if api == "openai" else (MESSAGE, EVENTS)
@@ -216,7 +216,9 @@ def test_every_odd_shape_is_told_as_an_error(api: str, asked: str, path: str, bo
         ("llm:embed", ["a"]),
     ],
 )
-def test_so_it_is_for_the_stages_of_a_model(api: str, streaming: bool, implementation: str, value: Any):
+def test_every_malformed_answer_is_an_error_for_the_stages_of_a_model(
+    api: str, streaming: bool, implementation: str, value: Any
+):
     chance = random.Random(2)
     answer, events = (COMPLETION, CHUNKS) if api == "openai" else (MESSAGE, EVENTS)
     effects = [Effect(effect="Llm", model="m")]

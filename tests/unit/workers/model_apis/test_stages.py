@@ -86,7 +86,7 @@ def test_a_system_text_leads_the_messages():
     assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
 
 
-def test_the_body_is_the_input_without_what_the_api_sets():
+def test_the_body_is_the_input_without_the_fields_that_gridq_sets():
     told = {"prompt": "x", "model": "a", "stream": True, "stream_options": {}, "n": 1, "top_k": 3}
     asked = parse_request(call("llm:complete"), told)
     assert asked.endpoint is Endpoint.CHAT
@@ -106,14 +106,14 @@ def test_the_body_is_the_input_without_what_the_api_sets():
         ([llm("b")], "b-1", "b-1"),
     ],
 )
-def test_the_model_is_what_both_effect_and_input_allow(effects: list[Effect], asked: Any, chosen: str):
+def test_the_model_is_one_that_both_effect_and_input_allow(effects: list[Effect], asked: Any, chosen: str):
     stage = call("llm:complete", *effects)
     assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [A, B]).name == chosen
 
 
 @pytest.mark.parametrize("asked", [None, "any", "a-1", "b", ["a-1", "b"], [{"model": "a-1"}, "b"]])
 @pytest.mark.parametrize(("queue", "chosen"), [("llm:a-1", "a-1"), ("llm:b", "b-1"), ("", "a-1")])
-def test_of_several_models_that_of_the_queue_it_was_taken_from(asked: Any, queue: str, chosen: str):
+def test_of_several_models_the_queue_decides(asked: Any, queue: str, chosen: str):
     effect = Effect(effect="Llm", model=["a-1", "b"])
     stage = call("llm:complete", effect).model_copy(update={"queue": queue})
     assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [B, A]).name == chosen

@@ -47,7 +47,7 @@ def test_a_chats_parts_are_counted_and_none_is_counted_twice():
     )
 
 
-def test_a_messages_input_is_the_sum_of_what_it_states_apart():
+def test_the_input_of_a_message_is_the_sum_of_its_parts():
     assert parse_anthropic_usage(MESSAGE) == Usage(
         tokens_in=100,
         tokens_out=50,
@@ -58,7 +58,7 @@ def test_a_messages_input_is_the_sum_of_what_it_states_apart():
     )
 
 
-def test_what_is_written_to_the_cache_may_be_stated_by_how_long_it_is_kept_alone():
+def test_cache_writes_may_be_stated_by_lifetime_only():
     told = {key: value for key, value in MESSAGE.items() if key != "cache_creation_input_tokens"}
     assert parse_anthropic_usage(told) == parse_anthropic_usage(MESSAGE)
 
@@ -133,12 +133,12 @@ def test_odd_ways_of_stating_it(stated: Any, used: Usage):
         ({"total_tokens": 14}, (11, 3)),
     ],
 )
-def test_what_is_not_stated_is_counted_by_rule_of_thumb(stated: Any, used: tuple[int, int]):
+def test_usage_that_is_not_stated_is_estimated(stated: Any, used: tuple[int, int]):
     found = parse_openai_usage(complete_usage(stated, lambda: 7, 3))
     assert (found.tokens_in, found.tokens_out) == used
 
 
-def test_what_is_stated_is_handed_on_as_it_is():
+def test_stated_usage_is_passed_on_unchanged():
     assert complete_usage(CHAT, lambda: 7, 3) == CHAT
     assert (
         complete_usage({"prompt_tokens": 9, "completion_tokens": 0}, lambda: 7, 0)["completion_tokens"] == 0
@@ -150,7 +150,7 @@ def test_what_is_stated_is_handed_on_as_it_is():
     ("told", "service"),
     [("priority", "priority"), ("flex", "flex"), ("default", ""), ("auto", ""), (None, ""), (["flex"], "")],
 )
-def test_the_kind_of_service_counts_where_it_is_charged_otherwise(told: Any, service: str):
+def test_a_service_tier_with_its_own_prices_is_kept(told: Any, service: str):
     assert parse_openai_usage(CHAT, told).service == service
     assert parse_anthropic_usage({**MESSAGE, "speed": told}).service == service
 

@@ -147,7 +147,7 @@ CALLED = {"id": "t", "type": "function", "function": {"name": "a", "arguments": 
         (CHAT, body(user("x"), tools=[TOOL], tool_choice={"type": "custom"}), "tool_choice.function.name"),
     ],
 )
-def test_what_has_no_counterpart_is_refused_by_name(path: str, wrong: dict[str, Any], param: str):
+def test_fields_without_a_counterpart_are_rejected_by_name(path: str, wrong: dict[str, Any], param: str):
     with pytest.raises(StageError) as caught:
         translate_to_messages(path, wrong)
     assert caught.value.details["param"] == param

@@ -101,11 +101,11 @@ def test_a_signature_goes_back_where_the_model_wants_one():
         ),
     ],
 )
-def test_pictures_files_and_sounds(part: dict[str, Any], told: dict[str, Any]):
+def test_images_files_and_audio(part: dict[str, Any], told: dict[str, Any]):
     assert google(messages=[{"role": "user", "content": [part]}])["contents"][0]["parts"] == [told]
 
 
-def test_what_steers_an_answer():
+def test_generation_settings():
     assert config(
         max_tokens=5,
         temperature=0.5,
@@ -172,7 +172,7 @@ def test_tools(choice: Any, mode: dict[str, Any]):
         ("gemini-3-pro", {}, None),
     ],
 )
-def test_how_much_to_think(model: str, asked: dict[str, Any], told: dict[str, Any] | None):
+def test_thinking_settings(model: str, asked: dict[str, Any], told: dict[str, Any] | None):
     assert google(model=model, **asked).get("generationConfig", {}).get("thinkingConfig") == told
 
 
@@ -217,7 +217,7 @@ def test_how_much_to_think(model: str, asked: dict[str, Any], told: dict[str, An
         ({"response_format": {"type": "json_schema", "json_schema": 5}}, "body"),
     ],
 )
-def test_what_has_no_counterpart_is_refused_by_name(fields: dict[str, Any], param: str):
+def test_fields_without_a_counterpart_are_rejected_by_name(fields: dict[str, Any], param: str):
     with pytest.raises(StageError) as caught:
         google(**fields)
     assert (caught.value.details["param"], caught.value.details["status"]) == (param, 400)
@@ -261,7 +261,7 @@ USED = {
 }
 
 
-def test_usage_counts_thoughts_as_said_and_what_is_cached_once():
+def test_usage_counts_thoughts_as_output_and_cached_tokens_once():
     used = parse_google_usage(USED)
     assert (used.tokens_in, used.tokens_out) == (1005, 50)
     assert (used.tokens_cached, used.tokens_reasoning, used.tokens_audio_in) == (900, 40, 50)
@@ -305,7 +305,7 @@ def test_a_whole_answer():
         (None, "stop"),
     ],
 )
-def test_why_an_answer_ended(reason: str | None, told: str):
+def test_finish_reasons(reason: str | None, told: str):
     assert (
         build_completion(candidate({"text": "a"}, reason=reason), body())["choices"][0]["finish_reason"]
         == told
@@ -353,7 +353,7 @@ def test_a_streams_events_become_chunks_and_the_usage_comes_last():
     assert used == [1, 1005], "what is known of a stream that breaks off"
 
 
-def test_what_messages_says_of_thinking_reaches_the_seat():
+def test_the_thinking_field_of_messages_reaches_the_seat():
     class Inner:
         api, is_strict = "openai", False
 

@@ -128,7 +128,7 @@ def test_without_its_clock_this_machines_counts():
     assert 400 < left <= 500
 
 
-def test_googles_delay_stands_in_the_error():
+def test_the_error_has_googles_retry_delay():
     delay = {"@type": google_type("RetryInfo"), "retryDelay": "34.5s"}
     assert fault(429, google_error(429, "quota", delay)).details["retry_after"] == 34.5
     assert fault(503, google_error(503, "busy", delay)).details["retry_after"] == 34.5
@@ -143,7 +143,7 @@ def test_a_limits_turn_is_no_reason_to_leave_a_broken_endpoint_alone_that_long()
 
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "-1s", "1s2", "NaN"])
-def test_what_is_no_span(text: str):
+def test_invalid_spans(text: str):
     assert parse_span(text) is None
 
 

@@ -58,7 +58,7 @@ def test_plain_fields_and_system():
     }
 
 
-def test_openais_own_api_is_asked_in_its_own_fields():
+def test_openais_own_api_gets_its_own_fields():
     made = translate_to_chat(body(user("hi"), top_k=4), is_strict=True)
     assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
     assert OpenAIClient("https://api.openai.com/v1").is_strict
@@ -181,7 +181,7 @@ def test_a_wanted_schema_is_a_response_format():
         (body(user("x"), system=[{"type": "image"}]), "system[0]"),
     ],
 )
-def test_what_has_no_counterpart_is_refused_by_name(wrong: dict[str, Any], param: str):
+def test_fields_without_a_counterpart_are_rejected_by_name(wrong: dict[str, Any], param: str):
     with pytest.raises(StageError) as caught:
         translate_to_chat(wrong)
     assert caught.value.details["param"] == param
@@ -239,7 +239,7 @@ def test_stop_reasons(finish: str, told: dict[str, Any], reason: str):
     assert made["stop_reason"] == reason
 
 
-def test_the_stop_text_that_was_met_is_told_where_the_endpoint_tells_it():
+def test_the_matched_stop_sequence_is_passed_on():
     answer = completion(content="x")
     answer["choices"][0]["stop_reason"] = "END"
     made = build_message(answer, body(user("hi"), stop_sequences=["END"]))
@@ -255,7 +255,7 @@ def test_calls_of_an_answer_and_arguments_that_are_no_json():
     assert len({block["id"] for block in made["content"]}) == 3
 
 
-def test_reasoning_is_told_to_those_who_asked_for_thinking():
+def test_clients_that_asked_for_thinking_get_the_reasoning():
     answer = completion(content="42", reasoning_content="six times seven")
     assert [block["type"] for block in build_message(answer, body(user("hi")))["content"]] == ["text"]
     thinking = body(user("hi"), thinking={"type": "enabled", "budget_tokens": 1024})

@@ -32,7 +32,7 @@ def test_one_prompt_may_stand_in_a_list(prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("prompts", [["Rain", "Snow"], [[504], [3575]]])
-def test_several_prompts_are_the_requests_fault_for_which_no_seat_rests(prompts: Any) -> None:
+def test_several_prompts_are_the_fault_of_the_request_not_of_the_seat(prompts: Any) -> None:
     with pytest.raises(StageError) as caught:
         said(prompts)
     assert (caught.value.details["status"], caught.value.details["param"]) == (400, "prompt")

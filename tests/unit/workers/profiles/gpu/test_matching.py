@@ -136,7 +136,7 @@ def test_compute_capabilities_are_numbers(has: str, wants: str, met: bool):
     assert matches(demand, card(24_564, compute_cap=has)) is met
 
 
-def test_what_is_lacking_is_said_in_numbers():
+def test_a_mismatch_is_explained_with_numbers():
     wide = parse_gpu_demand(gpu(backend="cuda", memory_mb=24_000))
     assert wide is not None
     assert "needs 24000 MB, gpu0 has 23034 MB" in explain_mismatch(wide, card(23_034))

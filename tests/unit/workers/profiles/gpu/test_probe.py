@@ -38,7 +38,7 @@ def test_a_model_whose_file_is_there_and_fits_is_offered(tmp_path: Path):
     assert GpuSeat.model_validate(offer.config).models[0].name == "mine"
 
 
-def test_what_is_missing_is_said_in_words(tmp_path: Path):
+def test_missing_files_and_memory_are_reported(tmp_path: Path):
     models = [
         table(tmp_path, "huge", memory_mb=10**7),
         {"name": "gone", "file": str(tmp_path / "gone.gguf"), "memory_mb": 1},
@@ -117,7 +117,7 @@ def test_a_devices_hour_is_priced_by_the_second():
 
 
 @pytest.mark.parametrize(("price", "hourly"), [(2.0, 2_000_000), (0.1, 100_000), (0, None), (None, None)])
-def test_what_an_hour_costs_is_told_to_the_grid(price: float | None, hourly: int | None) -> None:
+def test_the_hourly_price_is_advertised(price: float | None, hourly: int | None) -> None:
     (offer,) = GpuProfile().probe({"gpus": False, "price_per_hour": price}).found
     assert GpuProfile().hourly_price(GpuCapability.model_validate(offer.capability), offer.config) == hourly
 

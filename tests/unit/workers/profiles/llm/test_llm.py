@@ -241,7 +241,7 @@ def test_a_stage_runs_streams_and_is_priced(server: OpenAIServer, monkeypatch: p
     profile.close()
 
 
-def test_a_refused_key_is_told_and_shows_nowhere_in_the_log(
+def test_a_rejected_key_is_reported_and_not_logged(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG)

@@ -54,7 +54,7 @@ def test_each_kind_of_token_is_charged_once_at_its_own_price():
     assert cost(USED, **WHOLE) == expected
 
 
-def test_a_kind_without_a_price_costs_what_its_direction_does():
+def test_a_kind_of_token_without_a_price_has_that_of_its_direction():
     assert cost(USED, price_in=3, price_out=15) == 1000 * 3 + 100 * 15
     assert cost(USED, price_in=3, price_out=15, price_cache_write=4) == 700 * 3 + 300 * 4 + 100 * 15
 
@@ -87,7 +87,7 @@ def test_a_long_call_costs_its_tier_throughout():
     assert cost(Usage(tokens_in=500_001, tokens_out=10), **model) == 4_500_009 + 300
 
 
-def test_a_call_costs_what_its_kind_of_service_does():
+def test_a_call_has_the_price_of_its_service_tier():
     services = look_up(["gpt-5"], "openai", "")["gpt-5"].services
     model = {"price_in": 1.25, "price_out": 10, "services": services}
     used = Usage(tokens_in=1000, tokens_out=100)
@@ -99,7 +99,7 @@ def test_a_call_costs_what_its_kind_of_service_does():
     assert [each.name for each in fast] == ["fast"]
 
 
-def test_a_subscription_has_no_price_and_an_endpoint_that_says_what_it_cost_is_believed():
+def test_a_subscription_has_no_price_and_a_stated_cost_counts():
     model = RemoteModel(name="m", price_in=3, price_out=15)
     flat = LlmCapability(host="h", models=(model,), billing="subscription")
     assert add_cost(USED, model, flat) == USED.model_copy(update={"micro_dollars": None})
@@ -110,7 +110,7 @@ def test_a_subscription_has_no_price_and_an_endpoint_that_says_what_it_cost_is_b
     assert add_cost(Usage(tokens_in=1000), model, stating).micro_dollars == 3000
 
 
-def test_the_list_is_that_of_the_provider_or_of_its_address_and_of_nobody_else():
+def test_listed_prices_are_those_of_the_provider_or_its_address():
     assert look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_cached"] == 1.25
     assert "gpt-4o" in look_up(["gpt-4o"], None, "https://api.openai.com/v1")
     assert look_up(["gpt-4o"], None, "https://llm.example.com/v1") == {}
@@ -170,7 +170,7 @@ def test_of_listed_models_those_without_a_price_are_left_out_of_a_budget_and_nam
         assert probe([{**table, "provider": "openrouter"}], {"K": KEY}).found, "each answer says what it cost"
 
 
-def test_what_openrouter_says_a_call_cost_is_charged(monkeypatch: pytest.MonkeyPatch):
+def test_the_cost_that_openrouter_states_is_charged(monkeypatch: pytest.MonkeyPatch):
     class OpenRouter(Handler):
         def do_POST(self) -> None:
             self.body()
@@ -192,7 +192,7 @@ def test_what_openrouter_says_a_call_cost_is_charged(monkeypatch: pytest.MonkeyP
     assert context.usage == Usage(tokens_in=9, tokens_out=1, micro_dollars=24)
 
 
-def test_a_subscription_has_no_budget_in_dollars_and_says_what_it_is():
+def test_a_subscription_has_no_budget_in_dollars_and_a_note():
     flat = {"billing": "subscription", "models": [{"name": "house-model"}]}
     (offer,) = probe([seat(**flat)], {}).found
     assert offer.limits == ()

@@ -45,7 +45,7 @@ def test_a_provider_that_is_ones_own_needs_an_address(name: str):
     assert probe([{"provider": name, "url": "https://own.example.com/v1", "models": MODELS}], keys).found
 
 
-def test_what_the_table_says_itself_wins(tmp_path: Path):
+def test_fields_of_the_table_override_the_provider(tmp_path: Path):
     key = tmp_path / "key"
     key.write_text(KEY)
     own = {"name": "ours", "provider": "groq", "url": "https://proxy.example.com/v1", "key_file": str(key)}
@@ -56,7 +56,7 @@ def test_what_the_table_says_itself_wins(tmp_path: Path):
 @pytest.mark.parametrize(
     ("told", "near"), [("mistal", "mistral"), ("OpenAI", "openai"), ("gogle", "google"), ("zzz", None)]
 )
-def test_an_unknown_provider_is_told_the_nearest(told: str, near: str | None):
+def test_an_unknown_provider_suggests_the_closest_name(told: str, near: str | None):
     with pytest.raises(ConfigError) as caught:
         probe([{"provider": told, "models": MODELS}], {})
     assert caught.value.path == "llm[0].provider"
@@ -65,7 +65,7 @@ def test_an_unknown_provider_is_told_the_nearest(told: str, near: str | None):
 
 
 @pytest.mark.parametrize("provider", [each for each in PROVIDERS.values() if each.price_list_id])
-def test_the_price_list_knows_every_provider_that_is_said_to_stand_in_it(provider: Any):
+def test_the_price_list_has_every_provider_with_an_id(provider: Any):
     from genai_prices.data_snapshot import get_snapshot
 
     found = get_snapshot().find_provider(None, provider.price_list_id, None)
@@ -88,7 +88,7 @@ def test_azure_has_its_own_header_and_version(server: OpenAIServer, monkeypatch:
 
 
 @pytest.mark.parametrize(("provider", "asked"), [("mistral", None), ("groq", {"include_usage": True})])
-def test_mistral_is_not_asked_for_a_streams_usage_which_it_refuses(
+def test_streams_of_mistral_do_not_request_usage_which_it_rejects(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, provider: str, asked: Any
 ):
     monkeypatch.setenv("SOME_KEY", KEY)
@@ -193,7 +193,7 @@ def test_a_switch_leaves_a_seat_out_and_the_probe_says_so(switch: str):
         ({"ANTHROPIC_MODEL": "any"}, "ANTHROPIC_MODEL is not valid"),
     ],
 )
-def test_what_is_not_usable_is_said_and_the_rest_is_found(changed: dict[str, str], told: str):
+def test_an_unusable_seat_is_reported_and_the_others_are_found(changed: dict[str, str], told: str):
     report = probe([], {**ENVIRON, **changed})
     assert len(report.found) == 4
     (why,) = report.missing
@@ -211,7 +211,7 @@ def test_anthropics_address_is_taken_with_and_without_its_path(changed: dict[str
     assert config_of(probe([], {**ENVIRON, **changed}), "anthropic").url == url
 
 
-def test_a_table_that_uses_the_key_stands_for_the_seat_of_the_environment():
+def test_a_table_with_the_key_replaces_the_seat_of_the_environment():
     table = {"name": "mine", "provider": "anthropic", "models": MODELS}
     report = probe([table], {"ANTHROPIC_API_KEY": KEY})
     assert [offer.name for offer in report.found] == ["mine"]

@@ -29,7 +29,7 @@ def cli(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_an_answer_is_whole_with_what_it_used(cli: str):
+def test_a_complete_answer_has_its_usage(cli: str):
     context = StageContext()
     answer = ask(seat(cli), cli, "echo", context)
     assert valid(COMPLETION, answer).choices[0].message.content == "so it goes on "
@@ -39,13 +39,13 @@ def test_an_answer_is_whole_with_what_it_used(cli: str):
     assert used.micro_dollars is None  # a subscription has no price a call
 
 
-def test_a_metered_login_costs_what_its_program_says():
+def test_a_metered_login_has_the_cost_that_its_program_reports():
     context = StageContext()
     ask(seat("claude", billing="metered"), "claude", "echo", context)
     assert context.usage.micro_dollars == 12_500
 
 
-def test_pieces_come_as_they_are_said(cli: str):
+def test_pieces_arrive_as_the_program_writes_them(cli: str):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
     answer = ask(seat(cli), cli, "echo", context, stream_options={"include_usage": True})
@@ -58,7 +58,7 @@ def test_pieces_come_as_they_are_said(cli: str):
 
 
 @pytest.mark.parametrize("cli", ["claude", "copilot"])
-def test_an_anthropic_client_is_answered_in_its_own_api(cli: str):
+def test_an_anthropic_client_gets_answers_in_its_own_api_format(cli: str):
     body = {"model": named(cli, "echo"), "max_tokens": 50, "system": "Be brief.", "messages": WORDS}
     value = {"api": "anthropic", "path": "messages", "body": body}
     profile = seat(cli)
@@ -72,7 +72,7 @@ def test_an_anthropic_client_is_answered_in_its_own_api(cli: str):
 
 
 @pytest.mark.parametrize("cli", ["claude", "copilot"])
-def test_the_stages_of_a_model_reach_it(cli: str):
+def test_a_program_runs_the_stages_of_a_model(cli: str):
     profile = seat(cli)
     value = {"prompt": "so it goes", "model": named(cli, "echo")}
     assert profile.run(stage("llm:complete"), value, StageContext()) == "so it goes "
@@ -113,18 +113,18 @@ def test_a_huge_answer_does_not_block():
     assert len(answer["choices"][0]["message"]["content"]) == 10_000_000
 
 
-def test_a_home_of_its_own_is_the_login_that_is_used(cli: str, fakes: FakePrograms, tmp_path: Path):
+def test_home_selects_the_login(cli: str, fakes: FakePrograms, tmp_path: Path):
     ask(seat(cli, home=str(tmp_path)), cli, "echo")
     seen = fakes.calls(cli)[-1]["env"]
     assert [name for name, value in seen.items() if value.startswith(str(tmp_path))]
 
 
-def test_what_a_table_names_is_seen(fakes: FakePrograms):
+def test_the_program_sees_the_variables_of_its_table(fakes: FakePrograms):
     ask(seat("claude", env=["SECRET_THING"]), "claude", "echo")
     assert fakes.calls("claude")[-1]["env"]["SECRET_THING"] == "never"
 
 
-def test_tools_are_forbidden_unless_the_owner_allows_them(cli: str, fakes: FakePrograms):
+def test_tools_are_disabled_unless_the_owner_allows_them(cli: str, fakes: FakePrograms):
     ask(seat(cli), cli, "echo")
     forbidden = fakes.calls(cli)[-1]
     ask(seat(cli, tools=True), cli, "echo")
@@ -144,13 +144,13 @@ def test_tools_are_forbidden_unless_the_owner_allows_them(cli: str, fakes: FakeP
         ("too-long", StageError, "request refused"),
     ],
 )
-def test_what_is_wrong_is_told_apart(model: str, kind: type[GridError], state: str):
+def test_failures_have_their_own_errors_and_states(model: str, kind: type[GridError], state: str):
     error = failing(seat("claude"), "claude", model)
     assert type(error) is kind, error
     assert error.details["state"] == state
 
 
-def test_a_limit_that_ends_is_waited_for(cli: str):
+def test_a_limit_with_a_reset_time_sets_the_cooldown(cli: str):
     error = failing(seat(cli), cli, "limited")
     assert type(error) is SeatDegraded
     least = 2 * 86400 if cli == "cursor" else 7300
@@ -158,7 +158,7 @@ def test_a_limit_that_ends_is_waited_for(cli: str):
     assert "rate limited until" in error.message
 
 
-def test_who_is_logged_out_is_told_how_to_log_in():
+def test_a_logged_out_seat_says_how_to_log_in():
     assert "claude auth login" in str(failing(seat("claude"), "claude", "logged-out").details["fix"])
 
 
@@ -180,7 +180,7 @@ def test_no_answer_is_a_failure_however_it_ended(model: str):
         assert "what is this" in error.details["reason"]
 
 
-def test_a_crash_is_told_with_its_last_words():
+def test_a_crash_shows_the_last_output():
     error = failing(seat("claude"), "claude", "crash")
     assert type(error) is SeatUnavailable
     assert "Segmentation fault" in error.details["reason"]
@@ -202,7 +202,7 @@ def test_odd_programs_are_understood_all_the_same(model: str, monkeypatch: pytes
     assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
 
 
-def test_a_program_that_is_gone_rests_its_seat(fakes: FakePrograms, tmp_path: Path):
+def test_a_missing_program_degrades_its_seat(fakes: FakePrograms, tmp_path: Path):
     own = FakePrograms(tmp_path / "own", "claude")
     profile = seat("claude", program=str(own.folder / "claude"))
     (own.folder / "claude").unlink()
@@ -220,7 +220,7 @@ def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakePrograms, t
     assert os.listdir(own.folder) == ["codex"]
 
 
-def test_a_schema_of_the_answer_is_what_comes_back(fakes: FakePrograms):
+def test_the_answer_follows_the_schema(fakes: FakePrograms):
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     pieces: list[Any] = []
@@ -236,7 +236,7 @@ def test_odd_characters_go_through():
     assert answer["choices"][0]["message"]["content"] == "a?b\x00ü "
 
 
-def test_a_failure_with_a_long_prompt_is_told_soon_and_without_it():
+def test_a_failure_with_a_long_prompt_is_reported_quickly_without_the_prompt():
     line = "a line of the prompt that is long enough\n"
     with pytest.raises(GridError) as caught:
         ask(seat("claude"), "claude", "quotes", messages=[{"role": "user", "content": line * 200_000}])
@@ -274,7 +274,7 @@ def test_a_program_that_keeps_its_tools_is_not_used(tmp_path: Path):
     assert pieces == []
 
 
-def test_a_user_without_a_folder_for_calls_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_names_a_folder_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     error = failing(seat("claude"), "claude", "echo")

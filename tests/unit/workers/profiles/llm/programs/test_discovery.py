@@ -60,7 +60,7 @@ def test_nothing_is_lent_by_itself(fakes: FakePrograms):
     assert fakes.calls("claude") == []
 
 
-def test_what_is_not_there_or_logged_out_or_broken_is_told(tmp_path: Path):
+def test_missing_logged_out_and_broken_programs_are_reported(tmp_path: Path):
     own = FakePrograms(tmp_path / "bin", "claude", "codex", "opencode")
     own.log_out("claude")
     own.log_out("codex")
@@ -135,7 +135,7 @@ def test_a_wrong_table_names_its_place(wrong: dict[str, Any], path: str):
     assert caught.value.path == path
 
 
-def test_a_name_that_is_close_is_told():
+def test_an_unknown_program_suggests_the_closest_name():
     with pytest.raises(ConfigError) as caught:
         probe([table(cli="gemni")], {})
     assert caught.value.details["fix"] == "use 'gemini'"

@@ -30,7 +30,7 @@ ProgramBackend(make_login(parse_seat(table, "llm"))).post("chat/completions", bo
 """
 
 
-def test_what_a_program_leaves_behind_ends_with_it(fakes: FakePrograms):
+def test_children_of_a_program_end_with_it(fakes: FakePrograms):
     answer = ask(seat("claude"), "claude", "straggler")
     assert answer["choices"][0]["message"]["content"] == "so it goes on "
     child = next(call["child"] for call in reversed(fakes.calls("claude")) if "child" in call)

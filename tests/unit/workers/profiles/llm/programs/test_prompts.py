@@ -40,7 +40,7 @@ def test_a_program_with_its_tools_keeps_its_own_instructions():
     assert prompt(tools=True).system == ""
 
 
-def test_a_conversation_is_told_as_one():
+def test_a_conversation_is_one_prompt():
     messages = [USER, {"role": "assistant", "content": "on"}, {"role": "user", "content": "and on"}]
     text = prompt(messages=messages).text
     assert text.index('role="user">\nso it goes') < text.index('role="assistant">\non') < text.index("and on")
@@ -86,9 +86,7 @@ def test_a_schema_goes_where_the_program_has_a_way_for_it():
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ],
 )
-def test_what_a_program_cannot_do_is_refused_by_name(
-    program: VendorProgram, body: dict[str, Any], field: str
-):
+def test_unsupported_fields_are_rejected_by_name(program: VendorProgram, body: dict[str, Any], field: str):
     with pytest.raises(StageError) as caught:
         build_prompt(
             program, "chat/completions", {"model": "m", "messages": [USER], **body}, allows_tools=False

@@ -105,14 +105,16 @@ def failed(cli: str, case: str) -> GridError:
 
 
 @pytest.mark.parametrize(("cli", "case", "kind", "state"), CASES)
-def test_a_failure_is_told_apart(cli: str, case: str, kind: type[GridError], state: str | None):
+def test_a_recorded_failure_has_its_error_and_state(
+    cli: str, case: str, kind: type[GridError], state: str | None
+):
     error = failed(cli, case)
     assert type(error) is kind, error
     assert error.details.get("state") == state
 
 
 @pytest.mark.parametrize("cli", sorted(PLAIN))
-def test_an_answer_and_what_it_used(cli: str):
+def test_a_recorded_answer_has_its_usage(cli: str):
     parser, texts = read(cli, PLAIN[cli])
     assert "".join(texts).endswith("so it goes on ")  # copilot's server was asked with the date before
     assert parser.is_complete
@@ -125,7 +127,7 @@ def test_an_answer_and_what_it_used(cli: str):
 
 
 @pytest.mark.parametrize("cli", sorted(PLAIN))
-def test_what_a_program_prints_with_a_part_broken_breaks_nothing(cli: str):
+def test_corrupt_output_breaks_nothing(cli: str):
     chance = random.Random(3)
     lines = (RECORDED / cli / f"{PLAIN[cli]}.stdout").read_bytes().splitlines()
     for _ in range(300):
@@ -137,7 +139,7 @@ def test_what_a_program_prints_with_a_part_broken_breaks_nothing(cli: str):
         assert parser.usage is None or parser.usage.tokens_in < 10**12
 
 
-def test_claude_says_pieces_and_what_it_costs():
+def test_claude_streams_and_reports_its_cost():
     parser, texts = read("claude", "stream", streams=True)
     assert len(texts) > 1
     assert "".join(texts) == "so it goes on "
@@ -149,7 +151,7 @@ def test_claude_says_pieces_and_what_it_costs():
     ("cli", "case", "expected"),
     [("claude", "sub-window", CLAUDES), ("codex", "spent", datetime(2026, 12, 2, 2, 54, tzinfo=UTC))],
 )
-def test_the_end_of_a_limit_is_known_from_what_is_printed(cli: str, case: str, expected: datetime):
+def test_the_output_states_when_a_limit_resets(cli: str, case: str, expected: datetime):
     parser, _ = read(cli, case)
     assert classify_failure(VENDOR_PROGRAMS[cli], parser.refusal) is Failure.LIMITED
     found = parse_reset_time(parser.refusal, expected - timedelta(hours=3))
@@ -174,7 +176,7 @@ def test_odd_lines_break_nothing(cli: str, line: str):
 
 
 @pytest.mark.parametrize("cli", sorted(VENDOR_PROGRAMS))
-def test_events_of_odd_shapes_break_nothing(cli: str):
+def test_malformed_events_break_nothing(cli: str):
     odd: list[Any] = [None, 1, "x", [], {}, True, {"text": 5, "type": []}, [{"type": "text", "text": 5}]]
     kinds = (
         *("result", "stream_event", "rate_limit_event", "item.completed", "turn.completed", "turn.failed"),
