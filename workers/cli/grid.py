@@ -115,9 +115,8 @@ def status(json: JsonOption = False, debug: DebugOption = False) -> None:
     from workers.supervisor.control_socket import query
 
     home = get_home_folder()
-    states = [
-        state for name in (GRID_RECORD, WORKER_RECORD) if (state := query(home, name) or read_running_record(home, name))
-    ]
+    records = (query(home, name) or read_running_record(home, name) for name in (GRID_RECORD, WORKER_RECORD))
+    states = [record for record in records if record]
     answer = next((state for state in states if "grid" in state), None)
     found, url = (answer["grid"], answer["server"]) if answer else _read_configured_grid()
     if json:

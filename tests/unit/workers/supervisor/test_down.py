@@ -16,7 +16,10 @@ from workers.supervisor.up import UpOptions, start_detached
 
 @pytest.mark.parametrize(
     "record",
-    ["{", "[]", '{"parts": 1}', '{"parts": [1, null, {"pid": 1}, {"pid": "x", "name": "a", "process_start": "b"}]}'],
+    [
+        *("{", "[]", '{"parts": 1}'),
+        '{"parts": [1, null, {"pid": 1}, {"pid": "x", "name": "a", "process_start": "b"}]}',
+    ],
 )
 def test_a_spoilt_record_is_nobody_s(record: str, tmp_path: Path) -> None:
     (tmp_path / "grid.json").write_text(record)
