@@ -34,7 +34,7 @@ class Claim:
     wait_ms: float
     stream: bool
     remaining_ms: int
-    prio: int
+    priority: int
     queue: str
     agent: str
     claimed_ms: int
@@ -230,7 +230,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         word: str = reply[0].decode()
         return word
     meta = reply[2].decode().split(" ", 10)
-    wait, stream, remaining, prio, queue, agent, now, failures, losses, deaths, name = meta
+    wait, stream, remaining, priority, queue, agent, now, failures, losses, deaths, name = meta
     refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
     return Claim(
         lease=reply[0].decode(),
@@ -238,7 +238,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         wait_ms=float(wait),
         stream=stream == "1",
         remaining_ms=int(float(remaining)),
-        prio=int(prio),
+        priority=int(priority),
         queue=queue,
         agent=agent,
         claimed_ms=int(now),

@@ -30,7 +30,7 @@ def test_a_claim_says_all_that_its_slot_needs(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(), step(0)), "j1", prio=1, agent="bob", value=b'"in"', deadline_ms=60_000)
     first = grid.take()
-    assert (first.job, first.attempt, first.agent, first.prio, first.queue) == ("j1", 1, "bob", 1, ANY)
+    assert (first.job, first.attempt, first.agent, first.priority, first.queue) == ("j1", 1, "bob", 1, ANY)
     assert (first.input, first.refs, first.values, first.stream) == (b'"in"', (), (), False)
     assert 0 < first.remaining_ms <= 60_000
     assert json.loads(first.spec)[0] == "root"

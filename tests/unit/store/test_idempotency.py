@@ -36,7 +36,8 @@ def enqueue(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: A
 def admit(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any) -> AdmitReply:
     fields, ready, needs = build_plan_fields(one())
     given: dict[str, Any] = {
-        "agent": "ann", "priority": 0, "deadline_ms": HOUR, "result_ttl_ms": 5000, "celery": False, "stream": False,
+        "agent": "ann", "priority": 0, "deadline_ms": HOUR, "result_ttl_ms": 5000, "celery": False,
+        "stream": False,
         "wait_for_seat": True, "input": b"1", "answer": 0, "steps": 1, "queues": needs, "ready": ready,
         "fields": fields,
     }  # fmt: skip

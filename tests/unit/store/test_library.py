@@ -81,7 +81,10 @@ def test_no_script_reads_an_argument_by_its_number() -> None:
 
 
 def test_arguments_become_locals() -> None:
-    script = "-- What it does.\n--\n-- ARGS\n--   seat       its name\n--              or so\n--   leases...  all\n-- RETURNS 1\n"
+    script = (
+        "-- What it does.\n--\n-- ARGS\n--   seat       name\n--              or so\n--   leases...  all\n"
+        "-- RETURNS 1\n"
+    )
     arguments = parse_arguments(script)
     assert (arguments.names, arguments.rest) == (("seat",), "leases")
     assert arguments.to_lua() == "local seat, leases_at = ARGV[1], 2\n"

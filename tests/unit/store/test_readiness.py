@@ -41,7 +41,9 @@ def waited_out(slow: SlowServer, url: str) -> list[str]:
 def test_it_waits_while_the_server_reads_and_tells_so_once(slow: SlowServer) -> None:
     told = waited_out(slow, slow.url)
     assert len(told) == 1
-    how_far = r"the server is loading its data, \d+ % of \d+ MB(, about \d+ s left)?: waiting until it is done"
+    how_far = (
+        r"the server is loading its data, \d+ % of \d+ MB(, about \d+ s left)?: waiting until it is done"
+    )
     assert re.fullmatch(how_far, told[0])
 
 

@@ -42,8 +42,8 @@ def _register(which: Scripts, seat: str = "m.new") -> None:
 
 def _enqueue(which: Scripts, value: bytes = b"1") -> Any:
     return which.enqueue(
-        "j9", agent="ann", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=False, stream=False, graph=b"{}",
-        input=value, options=b"{}",
+        "j9", agent="ann", deadline_ms=3_600_000, result_ttl_ms=60_000, celery=False, stream=False,
+        graph=b"{}", input=value, options=b"{}",
     )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def test_the_first_sweep_of_all(grid: Grid) -> None:
     assert set(grid.scripts.sweep()[0].values()) == {0}
 
 
-# -- deadlines, inbox, answers, wake-ups ----------------------------------------------------------------------
+# -- deadlines, inbox, answers, wake-ups ---------------------------------------------------------------------
 
 
 def test_running_and_queued_jobs_end_at_their_deadlines(grid: Grid) -> None:

@@ -18,8 +18,9 @@ def submit(grid: Grid, job: str, **fields: str) -> None:
     plan, ready, needs = build_plan_fields(given)
     more = [word for name, text in fields.items() for word in (name, text)]
     wish = NewJob(
-        job=job, agent="ann", priority=0, deadline_ms=60_000, result_ttl_ms=60_000, celery=False, stream=False,
-        wait_for_seat=True, input=b"1", answer=given.answer, steps=1, queues=needs, ready=ready, fields=[*plan, *more],
+        job=job, agent="ann", priority=0, deadline_ms=60_000, result_ttl_ms=60_000, celery=False,
+        stream=False, wait_for_seat=True, input=b"1", answer=given.answer, steps=1, queues=needs, ready=ready,
+        fields=[*plan, *more],
     )  # fmt: skip
     reply = grid.scripts.admit(wish)
     assert reply == Accepted()
