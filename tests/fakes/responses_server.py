@@ -20,8 +20,8 @@ class ResponsesServer(ModelServer):
     Models: `echo` repeats the words of the last user message, one event per word; `slow` never ends; `long`
     sends ten million bytes; `empty` ends without text; `reasoning` thinks first; `tools` calls a function;
     `silent` takes the request and sends nothing; `status-<n>` rejects (with `refusal_headers`); `poor` has
-    no credit, `spent` is a subscription that is used up until `resets_at`, `unknown` does not exist; `cut` breaks
-    off after a word, `cut-first` before one; `failed` ends in a `response.failed`.
+    no credit, `spent` is a subscription that is used up until `resets_at`, `unknown` does not exist; `cut`
+    breaks off after a word, `cut-first` before one; `failed` ends in a `response.failed`.
     """
 
     def __init__(self, key: str = KEY) -> None:
