@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import typer
 
 from gridq.config.time_zones import require_zone
 from gridq.errors import ConfigError, GraphError, InvalidJson
+from gridq.protocol.durations import parse_duration
 
 if TYPE_CHECKING:
     from gridq.config.settings import Settings
@@ -128,17 +128,13 @@ def _suggest_fix(text: str) -> str:
     return "correct the JSON"
 
 
-SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-
-
 def parse_seconds(text: str, option: str, minimum: float, maximum: float) -> float:
     """Parse a duration such as `90`, `30m`, `1h` or `2d` into seconds.
 
     Raises ConfigError if it is not one, or not from `minimum` to `maximum` seconds.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)?", text.strip())
-    seconds = float(match[1]) * SECONDS_PER_UNIT[match[2] or ""] if match else -1.0
-    if not minimum <= seconds <= maximum:
+    seconds = parse_duration(text)
+    if seconds is None or not minimum <= seconds <= maximum:
         raise ConfigError(
             f"{text!r} is not a valid duration for {option}",
             {"path": option, "expected": f"{minimum:g}s to {maximum / 86_400:g}d, such as 30m, 1h or 2d"},
@@ -155,7 +151,7 @@ def parse_instant(text: str | None, option: str, zone: str, now: int) -> int | N
         return None
     from datetime import datetime
 
-    if re.fullmatch(r"\d+(?:\.\d+)? ?(s|min|m|h|d)", text.strip()):
+    if text.strip()[-1:].isalpha() and parse_duration(text) is not None:
         return now - int(parse_seconds(text, option, 0, 36_500 * 86_400) * 1000)
     try:
         at = datetime.fromisoformat(text.strip())

@@ -8,6 +8,7 @@ Imported by: telemetry, graph and everything above them, workers.
 __all__ = [
     "budget_syntax",
     "calendar",
+    "durations",
     "meters",
     "models",
     "money",

@@ -20,11 +20,10 @@ import re
 import time
 from collections.abc import Mapping
 
+from gridq.protocol.durations import parse_duration
 from gridq.protocol.models import Json
 from gridq.stages.http import parse_date, parse_retry_after
 
-UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _MIN_MILLISECONDS = 10**11
 """A larger number is a Unix time in milliseconds: seconds stay below it for three thousand years."""
 
@@ -46,21 +45,10 @@ def parse_retry_delay(headers: Mapping[str, str], details: Json = None) -> float
     return delay if delay is not None else _parse_reset(headers)
 
 
-def parse_span(text: str) -> float | None:
-    """Return the seconds of `1s`, `6m0s`, `2m59.56s`, `88ms` or a bare number, None for anything else."""
-    text = text.strip().lower()
-    number = _parse_number(text)
-    if number is not None:
-        return number
-    if not text or _SPAN.sub("", text):
-        return None
-    return sum(float(amount) * UNIT_SECONDS[unit] for amount, unit in _SPAN.findall(text))
-
-
 def _parse_google_delay(details: Json) -> float | None:
     for each in details if isinstance(details, list) else ():
         if isinstance(each, dict) and str(each.get("@type", "")).endswith("google.rpc.RetryInfo"):
-            return parse_span(str(each.get("retryDelay", "")))
+            return parse_duration(str(each.get("retryDelay", "")))
     return None
 
 
@@ -73,7 +61,7 @@ def _parse_reset(headers: Mapping[str, str]) -> float | None:
             until = _parse_reset_time(text, now)
             remaining = headers.get(name.removesuffix("reset") + "remaining")
         elif name.startswith("x-ratelimit-reset-"):
-            until = parse_span(text)
+            until = parse_duration(text)
             remaining = headers.get(name.replace("reset", "remaining", 1))
         elif name in ("x-ratelimit-reset", "ratelimit-reset"):
             until = _parse_reset_time(text, now)

@@ -14,9 +14,10 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from datetime import time as clocktime
 from zoneinfo import ZoneInfo
 
+from gridq.protocol.durations import UNIT_SECONDS
+
 MAX_AHEAD = timedelta(days=32)
 
-UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -64,10 +65,7 @@ def _find_time(text: str, now: datetime) -> datetime | None:
         return now + timedelta(seconds=float(match[1]))
     match = _SPAN.search(text)
     if match:
-        seconds = sum(
-            float(amount) * (0.001 if unit.lower() == "ms" else UNIT_SECONDS[unit.lower()])
-            for amount, unit in _PART.findall(match[1])
-        )
+        seconds = sum(float(amount) * UNIT_SECONDS[unit.lower()] for amount, unit in _PART.findall(match[1]))
         return now + timedelta(seconds=seconds) if seconds < MAX_AHEAD.total_seconds() * 2 else None
     lead = _LEAD.search(text)
     return _parse_time(text[lead.end() : lead.end() + 120], now) if lead else None
