@@ -93,13 +93,7 @@ def release(
     debug: DebugOption = False,
 ) -> None:
     """Run a stage again, with its count of deaths reset. Do this once you have fixed the cause."""
-    _apply(
-        "release",
-        job,
-        stage,
-        grid or _get_parent_option(ctx, "grid"),
-        json or bool(_get_parent_option(ctx, "json")),
-    )
+    _apply(ctx, "release", job, stage, grid, json)
 
 
 @quarantine.command(epilog=EPILOG, short_help="Give up a stage: its job fails.")
@@ -113,13 +107,7 @@ def drop(
     debug: DebugOption = False,
 ) -> None:
     """Give up a stage in quarantine: its job fails at once, even if a Retry contains the stage."""
-    _apply(
-        "drop",
-        job,
-        stage,
-        grid or _get_parent_option(ctx, "grid"),
-        json or bool(_get_parent_option(ctx, "json")),
-    )
+    _apply(ctx, "drop", job, stage, grid, json)
 
 
 def _get_parent_option(ctx: typer.Context, option: str) -> Any:
@@ -127,13 +115,20 @@ def _get_parent_option(ctx: typer.Context, option: str) -> Any:
     return None if ctx.parent is None else ctx.parent.params.get(option)
 
 
-def _apply(action: Literal["release", "drop"], job: str, stage: str, grid: str | None, json: bool) -> None:
-    with open_client(load_settings(grid)) as client:
+def _apply(
+    ctx: typer.Context,
+    action: Literal["release", "drop"],
+    job: str,
+    stage: str,
+    grid: str | None,
+    json: bool,
+) -> None:
+    with open_client(load_settings(grid or _get_parent_option(ctx, "grid"))) as client:
         apply = client.release if action == "release" else client.drop
         job = client.find(job)
         changed = apply(job, stage, _get_operator())
     outcome = "released" if action == "release" else "dropped"
-    if json:
+    if json or _get_parent_option(ctx, "json"):
         print_json({"job": job, "stage": stage, "outcome": outcome, "before": not changed})
     else:
         typer.echo(f"{job}  {stage}  {outcome}{'' if changed else ' before'}")
