@@ -42,8 +42,11 @@ def run(
     duration: float = 15.0,
     litellm: bool = True,
 ) -> list[Measurement]:
-    """Return all figures. `rounds` turns of `seconds` for each side; `firsts` streamed answers for the time
-    to the first token; `streams` open at once for `duration` seconds. Without `litellm` gridq is measured alone.
+    """Return all figures.
+
+    There are `rounds` turns of `seconds` for each side, `firsts` streamed answers for the time to the first
+    token, and `streams` streams open at once for `duration` seconds. Without `litellm`, only gridq is
+    measured.
     """
     with HttpSides(litellm=litellm, seats={"paced": streams}) as sides:
         return [
