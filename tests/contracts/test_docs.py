@@ -281,7 +281,7 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
     shown = [line for block in blocks for line in block.splitlines()] + re.findall(r"`([^`]+)`", prose)
     for line in shown:
         for words in re.findall(r"(?:^|[ $(;|=])gridq ([a-z][^|;`#)]*)", line):
-            name, *rest = (word.strip(",") for word in words.split())
+            name, *rest = (word.strip(",.") for word in words.split())
             if name not in group.list_commands(context):
                 assert line.startswith(("#", "error")) or name in ("up:", "is"), line
                 continue
