@@ -93,7 +93,7 @@ def release(
     debug: DebugOption = False,
 ) -> None:
     """Run a stage again, with its count of deaths reset. Do this once you have fixed the cause."""
-    _apply(ctx, "release", job, stage, grid, json)
+    _apply(ctx, "release", job, stage, grid=grid, json=json)
 
 
 @quarantine.command(epilog=EPILOG, short_help="Give up a stage: its job fails.")
@@ -107,7 +107,7 @@ def drop(
     debug: DebugOption = False,
 ) -> None:
     """Give up a stage in quarantine: its job fails at once, even if a Retry contains the stage."""
-    _apply(ctx, "drop", job, stage, grid, json)
+    _apply(ctx, "drop", job, stage, grid=grid, json=json)
 
 
 def _get_parent_option(ctx: typer.Context, option: str) -> Any:
@@ -120,6 +120,7 @@ def _apply(
     action: Literal["release", "drop"],
     job: str,
     stage: str,
+    *,
     grid: str | None,
     json: bool,
 ) -> None:
