@@ -90,7 +90,8 @@ class Books:
         self.grid.seat(
             seat, *SEATS[seat], inc=f"i{self.inc[seat]}", concurrency=3, limits=self.limits(4),
             owner=draw(OWNERS), families=draw(FAMILIES) if seat != "m.r" else {},
-            prices=draw((None, (1_000_000, 5_000_000))), hourly_price=draw((None, None, (3_600_000, 2_500), (999_999, 60_000))),
+            prices=draw((None, (1_000_000, 5_000_000))),
+            hourly_price=draw((None, None, (3_600_000, 2_500), (999_999, 60_000))),
         )  # fmt: skip
 
     def table(self, name: str, some: int, *, people: bool = False) -> str:
