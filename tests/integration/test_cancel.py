@@ -116,13 +116,13 @@ def test_a_running_stage_is_stopped_between_two_renewals(slot: OneSlot) -> None:
 
 def test_an_idle_seat_asks_nothing_between_renewals(slot: OneSlot, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts, looks = slot.session.scripts, []
-    fenced = scripts.fenced
+    fenced = scripts.find_fenced
 
     def ask(leases: Sequence[str]) -> list[str]:
         looks.append(leases)
         return fenced(leases)
 
-    monkeypatch.setattr(scripts, "fenced", ask)
+    monkeypatch.setattr(scripts, "find_fenced", ask)
     for _ in range(10):
         slot.session.look()
     assert looks == []

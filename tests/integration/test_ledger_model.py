@@ -20,9 +20,9 @@ from gridq.limits.accounts import Account, read_accounts
 from gridq.limits.verification import verify
 from gridq.messaging import wake_ups
 from gridq.store.replies import Accepted, Claim
+from gridq.views.audit import find_breaches
 from tests import machines
 from tests.conftest import GridEnv
-from tests.invariants import broken
 from tests.unit.store.limits import DAY, limit, parked, turn, turn_at
 from tests.unit.store.plans import Grid, chain
 
@@ -160,7 +160,7 @@ class Ledgers(RuleBasedStateMachine):
 
     @invariant()
     def consistent(self) -> None:
-        wrong = broken(self.grid.client, self.grid.keys)
+        wrong = find_breaches(self.grid.client, self.grid.keys)
         assert not wrong, "\n".join(wrong)
 
     @invariant()

@@ -17,8 +17,8 @@ from gridq.messaging import wake_ups
 from gridq.protocol.meters import Meter, parse_budget, parse_shared_accounts
 from gridq.protocol.models import Limit, Resource
 from gridq.store.replies import Accepted, Claim
+from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
-from tests.invariants import broken
 from tests.machines import LONG
 from tests.unit.store.limits import DAY, HOUR, limit, over, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, plan, step, wide
@@ -262,7 +262,7 @@ class Books:
     def holds(self, text: str) -> None:
         entered = verify(self.grid.client, self.grid.keys)
         assert (entered.differences, entered.notes) == ((), ()), text
-        wrong = broken(self.grid.client, self.grid.keys)
+        wrong = find_breaches(self.grid.client, self.grid.keys)
         assert not wrong, (text, wrong)
         everything = [
             raw

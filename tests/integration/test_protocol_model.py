@@ -16,10 +16,9 @@ from hypothesis.stateful import initialize, invariant
 from gridq.limits.verification import verify
 from gridq.protocol.queue_names import PURE
 from gridq.store.replies import Claim, read_claim
+from gridq.views.audit import find_breaches, find_keys_without_ttl
 from tests import machines
 from tests.conftest import GridEnv
-from tests.hygiene import keys_without_ttl
-from tests.invariants import broken
 from tests.model.entering import Entering
 from tests.model.submitting import act, picks
 from tests.model.trees import ONE, TWO, Tree, trees
@@ -284,7 +283,7 @@ class Protocol(Entering):
 
     @invariant()
     def consistent(self) -> None:
-        wrong = broken(self.grid.client, self.grid.keys)
+        wrong = find_breaches(self.grid.client, self.grid.keys)
         assert not wrong, "\n".join(wrong)
 
     @invariant()
@@ -370,7 +369,7 @@ class Protocol(Entering):
         ends = [grid.ended(job) for job in self.over]
         answers = {f"value:{end.payload[1:].decode()}" for end in ends if end.payload.startswith(b"@")}
         assert {name for name in names if name.startswith("value:")} == answers
-        assert not keys_without_ttl(grid.client, grid.keys.prefix)
+        assert not find_keys_without_ttl(grid.client, grid.keys.prefix)
         grid.client.unlink(*grid.client.scan_iter(f"{grid.keys.prefix}*", count=5000))
 
     # -- what is known ---------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import pytest
 from gridq.app import app
 from gridq.messaging import wake_ups
 from gridq.protocol.queue_names import PURE
-from gridq.store.replies import Claim
+from gridq.store.replies import Accepted, Claim
+from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
-from tests.invariants import broken
 from tests.model.trees import ONE, Builder, Tree
 from tests.model.watcher import EVERY, Watcher
 from tests.unit.store.limits import limit
@@ -28,13 +28,13 @@ class Walk(Grid):
 
     def __init__(self, env: GridEnv) -> None:
         super().__init__(env.client, env.settings.model_copy(update={"max_losses": 2}))
-        wake_ups.declare(app, self.client, self.keys)
+        wake_ups.write_templates(app, self.client, self.keys)
         self.watcher = Watcher(self)
         self.seats = itertools.count(1)
-        self._call, self.scripts.call = self.scripts.call, self.call  # type: ignore[method-assign]
+        self._run, self.scripts.run = self.scripts.run, self.run  # type: ignore[method-assign]
 
-    def call(self, script: str, *args: Any) -> Any:
-        reply = self._call(script, *args)
+    def run(self, script: str, *args: Any) -> Any:
+        reply = self._run(script, *args)
         self.watcher.after(script, args, reply)
         return reply
 
@@ -89,7 +89,7 @@ def retried(walk: Walk, how: str) -> None:
     if how != "fail":
         walk.lapse(walk.by_another("bench:failing"))
     walk.end_by(how, walk.by_another("bench:failing"))
-    assert walk.field(job, "try:0") == "1"
+    assert walk.field(job, "tries:0") == "1"
     assert walk.scripts.stop(job, "cancelled", "{}") == "plain"
 
 
@@ -173,7 +173,7 @@ def quarantined(walk: Walk) -> None:
 def too_dear(walk: Walk) -> None:
     """A stage has used more than its job may cost."""
     job = walk.job(chain(2))
-    walk.client.hset(walk.keys("job", job), "bud", 5)
+    walk.client.hset(walk.keys("job", job), "budget", 5)
     walk.complete(walk.by_another(), used=6)
     assert walk.ended(job).state == "failed"
 
@@ -185,7 +185,7 @@ def giving_way(walk: Walk) -> None:
     walk.by_another("bench:p")
     walk.lapse(walk.by_another("bench:q"))
     walk.job(one(queue=ONE), "i1")
-    assert walk.admit(one(queue=ONE), "i2") == ["ok", job]
+    assert walk.admit(one(queue=ONE), "i2") == Accepted((job,))
     walk.scripts.limit("", "", {})
     for other in ("i1", "i2"):
         walk.scripts.stop(other, "cancelled", "{}")
@@ -195,11 +195,11 @@ def test_each_move_of_the_tables_is_made(walk: Walk) -> None:
     scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined, too_dear, giving_way]
     for scene in scenes:
         scene(walk)
-        assert not broken(walk.client, walk.keys)
+        assert not find_breaches(walk.client, walk.keys)
     for how in STOPS:
         retried(walk, how)
         lost_for_good(walk, how)
-        assert not broken(walk.client, walk.keys)
+        assert not find_breaches(walk.client, walk.keys)
     missing = sorted(
         f"{what}: {before} -> {after} by {by}" for what, before, after, by in EVERY - walk.watcher.seen
     )

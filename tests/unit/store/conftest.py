@@ -9,8 +9,8 @@ import pytest
 from gridq.app import app
 from gridq.messaging import wake_ups
 from gridq.store.record_fields import find_unknown_fields
+from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
-from tests.invariants import broken
 from tests.unit.store.plans import Grid
 
 
@@ -20,7 +20,7 @@ def grid(grid_env: GridEnv) -> Iterator[Grid]:
     made = Grid(grid_env.client, grid_env.settings)
     wake_ups.write_templates(app, made.client, made.keys)
     yield made
-    assert not broken(made.client, made.keys)
+    assert not find_breaches(made.client, made.keys)
     assert not undocumented(made)
 
 
