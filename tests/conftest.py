@@ -15,7 +15,7 @@ import redis
 from gridq.app import configure, disconnect
 from gridq.config.settings import Settings, settings
 from gridq.store.connection import connect
-from tests.hygiene import keys_without_ttl
+from gridq.views.audit import find_keys_without_ttl
 from workers.profiles.llm.seats_from_environment import PROVIDER_VARIABLES, list_key_variables
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -106,5 +106,5 @@ def key_hygiene(grid_env: GridEnv) -> Iterator[None]:
     Use it for a whole module by `pytestmark = pytest.mark.usefixtures("key_hygiene")`.
     """
     yield
-    left = keys_without_ttl(grid_env.client, grid_env.prefix)
+    left = find_keys_without_ttl(grid_env.client, grid_env.prefix)
     assert not left, f"keys without a TTL: {left}"

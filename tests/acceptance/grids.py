@@ -12,7 +12,7 @@ from typing import Any
 from gridq.client import Client
 from gridq.config.settings import Settings
 from tests.fakes.bench_profile import BENCH
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from workers.supervisor.grid_processes import GridProcesses
 
 NOTE = '''
@@ -66,7 +66,7 @@ def whole(
         told["GRIDQ_STAGES"] = "own_stages"
     children = {**told, "PYTHONPATH": str(folder), **(env or {})}
     with (
-        pointed_at(config) as client,
+        use_grid(config) as client,
         GridProcesses(config, list(seats), routers=routers, folder=folder / "logs", env=children) as home,
     ):
         yield WholeGrid(config, client, home)

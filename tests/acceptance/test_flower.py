@@ -17,7 +17,7 @@ from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.fakes.bench_profile import BENCH
 from tests.flower_process import FlowerProcess, known
-from tests.pointed import environment, pointed_at
+from tests.grid_environment import environment, use_grid
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
@@ -40,7 +40,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     env = {"GRIDQ_DRAIN": "1"}
     with (
-        pointed_at(config) as client,
+        use_grid(config) as client,
         GridProcesses(config, ["bench", "spare"], folder=folder / "logs", env=env) as home,
     ):
         yield WholeGrid(config, client, home)

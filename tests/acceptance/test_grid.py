@@ -14,8 +14,8 @@ from gridq import errors
 from gridq.client import Client
 from gridq.protocol.models import Json
 from gridq.protocol.states import JobState
+from gridq.views.audit import find_keys_without_ttl
 from tests.acceptance.grids import WholeGrid
-from tests.hygiene import keys_without_ttl
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("whole_grid")
@@ -258,7 +258,7 @@ def test_workers_are_told_of(whole_grid: WholeGrid) -> None:
 
 
 def test_afterwards_every_key_has_a_life(whole_grid: WholeGrid) -> None:
-    assert not keys_without_ttl(whole_grid.client.redis, whole_grid.config.prefix)
+    assert not find_keys_without_ttl(whole_grid.client.redis, whole_grid.config.prefix)
     client = whole_grid.client
     for name in ("leases", "lease_info", "inbox", "answers", "deadlines"):
         wait_for(lambda name=name: not client.redis.exists(client.keys(name)), 5)  # type: ignore[misc]

@@ -29,7 +29,7 @@ from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
 from tests.fakes.openai_server import OpenAIServer
 from tests.flower_process import FlowerProcess
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
@@ -120,7 +120,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
             "GRIDQ_HTTP_ALLOW": api.url.split("/")[2],
         }  # fmt: skip
         with (
-            pointed_at(config) as client,
+            use_grid(config) as client,
             GridProcesses(config, ["local", "api", "locked"], folder=folder / "logs", env=env) as home,
         ):
             up = Talkative(home, client, api, folder / "logs")

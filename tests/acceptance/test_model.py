@@ -13,7 +13,7 @@ import gridq
 from gridq import errors
 from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
@@ -27,7 +27,7 @@ def model_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory)
     config = Settings(
         broker_url=server.url, prefix=f"m{secrets.token_hex(3)}:", home=folder / "home", profiles=("gpu",)
     )
-    with pointed_at(config) as client, GridProcesses(config, ["cpu"], folder=folder / "logs") as home:
+    with use_grid(config) as client, GridProcesses(config, ["cpu"], folder=folder / "logs") as home:
         yield WholeGrid(config, client, home)
 
 

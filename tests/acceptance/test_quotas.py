@@ -30,9 +30,9 @@ from gridq.errors import (
 )
 from gridq.protocol.states import JobState
 from gridq.submission import inbox
+from gridq.views.audit import find_keys_without_ttl
 from tests.fakes.bench_profile import BENCH
-from tests.hygiene import keys_without_ttl
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
@@ -79,7 +79,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         stages_dir=folder / "stages",
     )  # fmt: skip
     env = {"GRIDQ_QUOTAS": str(file), "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_DRAIN": "2"}
-    with pointed_at(config, env) as client, GridProcesses(config, ["bench"], folder=folder / "logs", env=env):
+    with use_grid(config, env) as client, GridProcesses(config, ["bench"], folder=folder / "logs", env=env):
         yield Grid(client, file, folder / "logs")
 
 
@@ -252,7 +252,7 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
 
 
 def test_no_key_of_ours_lives_for_ever(grid: Grid) -> None:
-    assert keys_without_ttl(grid.client.redis, grid.client.config.prefix) == []
+    assert find_keys_without_ttl(grid.client.redis, grid.client.config.prefix) == []
 
 
 def logs(grid: Grid) -> str:

@@ -11,7 +11,7 @@ from gridq.config.settings import Settings
 from gridq.errors import BrokerUnreachable
 from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from tests.waiting import wait_for
 from workers.supervisor.grid_processes import GridProcesses
 
@@ -42,7 +42,7 @@ def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(
             server.load_slowly()
             wait_for(lambda: all_say("the server reads its data"))
             server.hurry()
-            with pointed_at(config) as client:
+            with use_grid(config) as client:
                 wait_for(client.workers)
                 graph = {"root": {"op": "Stage", "id": "bench_echo"}}
                 assert client.result(client.submit(graph, "late"), timeout=60) == "late"

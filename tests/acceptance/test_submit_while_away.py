@@ -24,8 +24,8 @@ from gridq.tasks import run_graph
 from tests.acceptance.homes import GRIDQ
 from tests.chaos.proxy import Proxy
 from tests.fakes.bench_profile import BENCH
+from tests.grid_environment import use_grid
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
-from tests.pointed import pointed_at
 from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def client(proxy: Proxy, tmp_path: Path) -> Iterator[Client]:
     url = direct.broker_url.get_secret_value().replace(f":{port}/", f":{proxy.port}/")
     config = direct.model_copy(update={"broker_url": type(direct.broker_url)(url)})
     with (
-        pointed_at(config) as made,
+        use_grid(config) as made,
         connect(direct.broker_url.get_secret_value()) as store,
         LocalGrid(store, direct, DEFAULT_SEATS),
     ):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gridq.views.audit import find_keys_without_ttl
 from tests.conftest import GridEnv
-from tests.hygiene import keys_without_ttl
 
 
 def test_what_lives_for_ever_is_found(grid_env: GridEnv) -> None:
@@ -14,4 +14,4 @@ def test_what_lives_for_ever_is_found(grid_env: GridEnv) -> None:
     client.rpush(f"{prefix}llm:claude%20opus", "a wake-up")
     client.zadd(f"{prefix}.leases", {"a": 1})
     client.sadd(f"{prefix}_kombu.binding.celery.pidbox", "x")
-    assert keys_without_ttl(client, prefix) == [".forgotten", "llm:a"]
+    assert find_keys_without_ttl(client, prefix) == [".forgotten", "llm:a"]

@@ -11,7 +11,7 @@ import pytest
 from gridq.client import Client
 from gridq.config.settings import Settings
 from tests.fakes.bench_profile import BENCH
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
@@ -56,7 +56,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     }
     seats = ["local", "bench", "weather"]
     with (
-        pointed_at(config) as client,
+        use_grid(config) as client,
         GridProcesses(config, seats, folder=folder / "logs", env=children),
     ):
         yield client

@@ -23,7 +23,7 @@ from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.fakes.bench_profile import BENCH
 from tests.gateways import Gateway, serving
-from tests.refused import refused
+from tests.refusals import check_refusal
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -147,7 +147,7 @@ def test_requests_a_minute_are_limited_over_all_gateways(site: Site) -> None:
     first, second = site.clients(text)
     found = [(first, second)[n % 2].get("/v1/models") for n in range(9)]
     assert [answer.status_code for answer in found] == [200] * 5 + [429] * 4
-    error = refused(found[-1], 429, "key.rate")
+    error = check_refusal(found[-1], 429, "key.rate")
     assert 50 <= error["retry_after"] <= 60
     assert (error["bottleneck"], error["limit"]) == (f"rpm of the key {key.id} (5)", 5)
     assert error["fix"].endswith(" s, or use a key with a larger --rpm")
@@ -162,7 +162,7 @@ def test_open_requests_are_limited_over_all_gateways(site: Site) -> None:
     first, second = site.clients(text)
     with site.open_request(site.first, text), site.open_request(site.second, text):
         for client in (first, second):
-            error = refused(client.get("/v1/models"), 429, "key.parallel")
+            error = check_refusal(client.get("/v1/models"), 429, "key.parallel")
             assert error["bottleneck"] == f"parallel of the key {key.id} (2)"
             assert (error["retry_after"], error["position"]) == (1.0, None)
     for client in (first, second):
@@ -184,7 +184,7 @@ def test_invalid_keys_are_limited_per_address(site: Site) -> None:
     wrong = [f"gq_{n:012x}_{'A' * 43}" for n in range(BURST + 3)]
     found = [client.get("/v1/models", headers={"x-api-key": text}) for text in wrong]
     assert [answer.status_code for answer in found] == [401] * BURST + [429] * 3
-    error = refused(found[-1], 429, "auth.attempts")
+    error = check_refusal(found[-1], 429, "auth.attempts")
     assert 0 < error["retry_after"] <= 6
     assert error["bottleneck"] == "invalid keys per address (10, then one every 6 s)"
     assert (error["position"], error["fix"][:15]) == (None, "use a valid key")

@@ -18,9 +18,9 @@ from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.messaging import wake_ups
 from gridq.submission.admission import Admission
+from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BenchProfile
-from tests.invariants import broken
 from tests.local_grid import LocalGrid
 
 ANY = "bench:any"
@@ -75,7 +75,7 @@ def test_admitted_jobs_complete_and_batch_jobs_are_dropped(
             assert error.details["bottleneck"] == f"max_pending of {ANY} ({BOUND})"
             assert error.details["retry_after"] > 0
             assert error.fix
-        assert not broken(client, grid.scripts.keys)
+        assert not find_breaches(client, grid.scripts.keys)
 
 
 def test_the_overload_benchmark_in_its_smallest_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
 from gridq.messaging import results
 from gridq.protocol.models import Json
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
@@ -24,7 +24,7 @@ def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server that this process is pointed at, and which is away."""
     with EmbeddedServer(tmp_path / "data") as server:
         config = Settings(broker_url=server.url, prefix="results:", home=tmp_path)
-        with pointed_at(config):
+        with use_grid(config):
             server.kill()
             yield server
             if server.pid is None:
@@ -72,7 +72,7 @@ def test_a_state_that_cannot_be_asked_is_the_servers_fault(away: EmbeddedServer,
     url = away.url.replace(away.password, "wrong")
     with (
         pytest.raises(BrokerRefused),
-        pointed_at(Settings(broker_url=url, prefix="results:", home=tmp_path)),
+        use_grid(Settings(broker_url=url, prefix="results:", home=tmp_path)),
     ):
         _ = app.AsyncResult("one").state
 

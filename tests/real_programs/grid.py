@@ -19,7 +19,7 @@ from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.gemini_server import GeminiServer
 from tests.fakes.http_server import ModelServer
 from tests.fakes.responses_server import ResponsesServer
-from tests.pointed import pointed_at
+from tests.grid_environment import use_grid
 from tests.real_programs.installing import program
 from tests.waiting import wait_for
 from workers.supervisor.grid_processes import GridProcesses
@@ -164,7 +164,7 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
             broker_url=url, prefix=f"c{secrets.token_hex(3)}:", home=folder / "home", profiles=("llm",)
         )  # fmt: skip
         with (
-            pointed_at(config) as client,
+            use_grid(config) as client,
             GridProcesses(config, ["good"], folder=folder / "logs", env=workers["good"]),
             GridProcesses(config, ["refused"], routers=0, folder=folder / "logs2", env=workers["refused"]),
         ):

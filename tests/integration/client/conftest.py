@@ -31,8 +31,8 @@ from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
 from tests.fakes.bench_profile import BENCH
 from tests.gateways import serving
+from tests.grid_environment import environment
 from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
-from tests.pointed import environment
 from workers.supervisor.embedded_server import EmbeddedServer
 
 

@@ -23,7 +23,7 @@ from tests.builders import parallel, seq, stage
 from tests.gateways import benches
 from tests.integration.gateway.conftest import Served
 from tests.local_grid import BenchRunner, LocalGrid
-from tests.refused import refused
+from tests.refusals import check_refusal
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -83,13 +83,17 @@ def test_an_unknown_model_is_refused_at_once_with_the_nearest_name(served: Serve
     ("headers", "bottleneck", "fix"),
     [
         ({"x-gridq-pin": "m.gone"}, "the seat m.gone is not live", "pin another seat or none"),
-        ({"x-gridq-avoid": "m.api"}, "the option avoid excludes every live seat of llm:echo", "avoid fewer seats"),
+        (
+            {"x-gridq-avoid": "m.api"},
+            "the option avoid excludes every live seat of llm:echo",
+            "avoid fewer seats",
+        ),
     ],
 )
 def test_excluded_seats_give_no_queue_position(
     served: Served, path: str, headers: dict[str, str], bottleneck: str, fix: str
 ) -> None:
-    error = refused(ask(served, path, "echo", **headers), 503, "seat.none_live")
+    error = check_refusal(ask(served, path, "echo", **headers), 503, "seat.none_live")
     assert error["bottleneck"] == bottleneck
     assert (error["position"], error["starts_in"]) == (None, None), "though its slots are free"
     assert error["fix"].startswith(fix)
@@ -98,13 +102,13 @@ def test_excluded_seats_give_no_queue_position(
 def test_unserved_queues_give_no_queue_position(served: Served) -> None:
     body = {"model": "echo", "input": "x"}
     reply = served.gateway.http.post("/v1/embeddings", json=body)
-    error = refused(reply, 503, "seat.none_live")
+    error = check_refusal(reply, 503, "seat.none_live")
     assert error["bottleneck"] == "no live seat of llm:echo meets the stage's demand"
     assert (error["position"], error["starts_in"]) == (None, None)
     known, unknown = (stage("llm_complete", model=model, prompt="x") for model in ("echo", "nobody"))
     for graph in (unknown, seq(known, unknown)):
         reply = served.gateway.http.post("/jobs", json={"graph": {"root": graph}})
-        error = refused(reply, 503, "seat.none_live")
+        error = check_refusal(reply, 503, "seat.none_live")
         assert (error["capability"], error["bottleneck"]) == ("llm:nobody", "no live seat serves llm:nobody")
         assert (error["position"], error["starts_in"]) == (None, None)
 
@@ -126,7 +130,7 @@ def test_a_dropped_job_has_the_details_of_a_refusal(served: Served, scripts: Scr
         wait_for(lambda: scripts.client.exists(scripts.keys("classes", "llm:narrow")))
         graph = {"root": stage("llm_complete", model="narrow", prompt="x")}
         job = served.gateway.post("/jobs", {"graph": graph}, 202)["job"]
-        error = refused(batch.result(), 429, "queue.dropped")
+        error = check_refusal(batch.result(), 429, "queue.dropped")
         served.gateway.ask("DELETE", f"/jobs/{job}", 200)
     assert (error["bottleneck"], error["capability"]) == ("max_pending of llm:narrow (1)", "llm:narrow")
     assert error["fix"].startswith("submit it again when there is less to do")
@@ -140,7 +144,7 @@ def over_its_rate(stage: StageCall, value: Json, context: StageContext) -> Json:
 def test_rate_limited_attempts_name_the_seat(served: Served, path: str) -> None:
     seats = {"t.hasty": ["llm:hasty"]}
     with LocalGrid(served.grid.scripts.client, served.config, seats, concurrency=1, runner=over_its_rate):
-        error = refused(ask(served, path, "hasty"), 429, "stage.attempts_exhausted")
+        error = check_refusal(ask(served, path, "hasty"), 429, "stage.attempts_exhausted")
     assert (error["bottleneck"], error["capability"]) == ("the rate limit of t.hasty", "llm:hasty")
     assert (error["position"], error["starts_in"], error["fix"]) == (None, None, "try again in 1 s")
 
@@ -155,7 +159,7 @@ def test_a_quota_says_when_to_retry_or_that_waiting_does_not_help(served: Served
         return served.gateway.http.post("/jobs", json={"graph": graph, "agent": agent})
 
     assert submit("eve").status_code == 202
-    error = refused(submit("eve"), 429, "quota.agent_jobs")
+    error = check_refusal(submit("eve"), 429, "quota.agent_jobs")
     assert (error["bottleneck"], error["position"]) == ("agents.eve.monthly_jobs", None)
     never = submit("bob")
     assert (never.status_code, never.json()["error"]["retry_after"]) == (429, None)
@@ -190,7 +194,7 @@ def test_a_full_queue_in_each_api_format(served: Served, scripts: Scripts, path:
         job = served.gateway.post("/jobs", {"graph": graph}, 202)["job"]
         reply = ask(served, path, "filled")
         served.gateway.ask("DELETE", f"/jobs/{job}", 200)
-    error = refused(reply, 429, "queue.full")
+    error = check_refusal(reply, 429, "queue.full")
     assert (error["type"], error["capability"]) == ("rate_limit_error", "llm:filled")
     assert error["bottleneck"] == "max_pending of llm:filled (1)"
 
@@ -233,19 +237,19 @@ def test_a_refusal_has_position_and_start_estimate(served: Served, scripts: Scri
         graph = {"root": stage("llm_complete", model="busy", prompt="x")}
         jobs = [served.gateway.post("/jobs", {"graph": graph}, 202)["job_id"] for _ in range(4)]
 
-        def refused(status: int, **more: Any) -> Any:
+        def check_refusal(status: int, **more: Any) -> Any:
             reply = served.gateway.http.post("/jobs", json={"graph": graph, **more})
             assert reply.status_code == status
             assert int(reply.headers["retry-after"]) >= 1
             return reply.json()["error"]
 
         def told() -> Any:
-            return refused(429)["position"]
+            return check_refusal(429)["position"]
 
         assert wait_for(told, true=lambda position: position == 5)  # what was read counts for a moment
-        full = refused(429)
+        full = check_refusal(429)
         assert full["starts_in"].keys() == {"low", "p50", "high"}
-        late = refused(503, deadline=2)
+        late = check_refusal(503, deadline=2)
         assert late["code"] == "job.deadline_unreachable"
         assert late["bottleneck"] == "the only slot of llm:busy"
         assert late["starts_in"]["low"] > 2

@@ -20,11 +20,11 @@ from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from gridq.views.audit import find_keys_without_ttl
 from tests.builders import stage
 from tests.gateways import Gateway, serving
-from tests.hygiene import keys_without_ttl
 from tests.local_grid import LocalGrid
-from tests.refused import refused
+from tests.refusals import check_refusal
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -293,7 +293,7 @@ def test_a_worker_silent_for_three_heartbeats_is_forgotten(
 ) -> None:
     enrol(gateway, worker, config)
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
-        assert not keys_without_ttl(client, config.prefix)
+        assert not find_keys_without_ttl(client, config.prefix)
         client.pexpire(f"{config.prefix}.worker:alice", 1)
     wait_for(lambda: not seats(config))
     gateway.post("/workers/alice/heartbeat", {"in_flight_jobs": 0}, 404, headers=SHOWN)
@@ -316,7 +316,7 @@ def test_the_number_of_workers_is_bounded(
     monkeypatch.setattr(enrolment, "MAX_WORKERS", 1)
     enrol(gateway, worker, config)
     other = {"worker_id": "bob", "url": worker.url}
-    error = refused(gateway.http.post("/workers", json=other, headers=SHOWN), 503, "workers.full")
+    error = check_refusal(gateway.http.post("/workers", json=other, headers=SHOWN), 503, "workers.full")
     assert (error["bottleneck"], error["limit"]) == ("the limit of 1 workers over HTTP", 1)
     enrol(gateway, worker, config, "another-model")
     assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204

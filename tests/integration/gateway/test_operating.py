@@ -13,7 +13,7 @@ from gridq.protocol.models import Advertisement
 from gridq.seats import registry
 from tests.builders import stage
 from tests.gateways import Benches, Gateway, benches, serving
-from tests.refused import refused
+from tests.refusals import check_refusal
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -144,7 +144,7 @@ def test_readiness_names_what_is_missing(place: Benches, gateway: Gateway) -> No
 
     def told(code: str) -> tuple[str, str]:
         reply = gateway.http.get("/ready")
-        error = refused(reply, 503, code)
+        error = check_refusal(reply, 503, code)
         assert (error["ready"], error["position"], error["starts_in"]) == (False, None, None)
         return error["reason"], error["bottleneck"]
 
@@ -171,10 +171,10 @@ def test_without_its_server_the_gateway_is_alive_and_not_ready(place: Benches, t
         with serving(config) as gateway:
             own.kill()
             assert gateway.get("/health")["ok"]
-            told = refused(gateway.http.get("/ready"), 503, "broker.unreachable")
+            told = check_refusal(gateway.http.get("/ready"), 503, "broker.unreachable")
             assert (told["ready"], told["routers"]) == (False, None)
             assert told["reason"] == "the Redis server does not answer"
-            away = refused(gateway.http.get("/jobs"), 503, "broker.unreachable")
+            away = check_refusal(gateway.http.get("/jobs"), 503, "broker.unreachable")
             for error in (told, away):
                 assert error["bottleneck"] == "the grid's server"
                 assert own.url.rpartition(":")[2] not in json.dumps(error)

@@ -15,7 +15,7 @@ from gridq.protocol.states import JobState
 from gridq.store import connection
 from tests.acceptance.llm_grid import llm_grid
 from tests.gateways import serving
-from tests.refused import refused
+from tests.refusals import check_refusal
 from tests.waiting import wait_for
 
 PATH = "/v1/chat/completions"
@@ -39,6 +39,6 @@ def test_a_job_is_cancelled_if_its_client_heard_that_the_server_is_away(
             reply = gateway.http.post(PATH, json={"model": "silent", **BODY})
         finally:
             os.kill(pid, signal.SIGCONT)
-        refused(reply, 503, "broker.unreachable")
+        check_refusal(reply, 503, "broker.unreachable")
         states = [JobState.CANCELLED, JobState.DONE]
         wait_for(lambda: [job.state for job in grid.local.client.jobs(5)] == states)

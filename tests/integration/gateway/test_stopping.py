@@ -10,7 +10,7 @@ import pytest
 from gridq.protocol.states import JobState
 from tests.gateways import serving
 from tests.integration.gateway.conftest import Served
-from tests.refused import refused
+from tests.refusals import check_refusal
 from tests.waiting import wait_for
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -35,7 +35,7 @@ def test_shutdown_refuses_open_requests_and_cancels_their_jobs(
             wait_for(lambda: served.seen() == before + len(CHATS))
             jobs = [each.job for each in served.grid.client.jobs(len(CHATS))]
         for each in asked:
-            error = refused(each.result(), 503, "gateway.stopping")
+            error = check_refusal(each.result(), 503, "gateway.stopping")
             assert (error["bottleneck"], error["retry_after"]) == (
                 "this gateway, which is shutting down",
                 1.0,

@@ -31,8 +31,8 @@ from gridq.submission.live_forecast import SNAPSHOT_TTL_SECONDS, LiveForecast
 from gridq.submission.queue_snapshot import StageRequest, read_snapshot
 from gridq.submission.refusal_details import DEFAULT_RETRY_SECONDS, explain_refusal
 from gridq.submission.start_forecast import StartForecast
+from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
-from tests.invariants import broken
 from tests.unit.store.plans import ANY, Grid, one
 
 AGE = 600.0
@@ -43,7 +43,7 @@ def grid(grid_env: GridEnv) -> Iterator[Grid]:
     made = Grid(grid_env.client, grid_env.settings)
     wake_ups.write_templates(app, made.client, made.keys)
     yield made
-    assert not broken(made.client, made.keys)
+    assert not find_breaches(made.client, made.keys)
 
 
 def advertise(grid: Grid, seat: str = "m.a", took: float = 2.0, n: int = 50, **more: Any) -> None:

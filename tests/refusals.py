@@ -10,7 +10,7 @@ import httpx
 SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
 
 
-def refused(reply: httpx.Response, status: int, code: str) -> Any:
+def check_refusal(reply: httpx.Response, status: int, code: str) -> Any:
     """The error in the body of a refusal, which must be this one and say all that each says."""
     assert (reply.status_code, reply.headers["x-gridq-code"]) == (status, code), reply.text
     body = reply.json()

@@ -25,7 +25,7 @@ def environment(config: Settings) -> dict[str, str]:
 
 
 @contextmanager
-def pointed_at(config: Settings, more: Mapping[str, str] | None = None) -> Iterator[Client]:
+def use_grid(config: Settings, more: Mapping[str, str] | None = None) -> Iterator[Client]:
     """Within it this process belongs to the grid of `config`, with `more` in its environment; a client of it.
     Then all is as before, and no key of the grid is left.
     """
