@@ -1,12 +1,12 @@
 """Run the command line `gridq`.
 
+It starts fast because it imports only the module of the command that is named. Other packages add commands by
+the entry-point group `gridq.commands`: a function that takes the typer app and registers commands with
+CommandTree.
+
 In: arguments, settings, files, stdin.
 Out: an answer, a table or JSON on stdout; one line for an error; an exit code.
-Imported by: workers.
-
-It starts fast because it imports only the module of the command that is named. Other packages add commands by
-the entry-point group `gridq.commands`: a function that takes the typer app. It adds commands to the app, or
-registers them with CommandTree, which imports their modules when they are named.
+Imported by: workers.supervisor, workers.demo, workers.cli.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gridq.cli.command_tree import CommandTree
 from gridq.cli.exit_codes import EPILOG, INTERRUPTED, WRONG_USE, DebugOption
 from gridq.cli.interrupts import install_signal_handlers, was_interrupted
 
-__all__ = ["app", "main"]
+__all__ = ["command_tree", "commands", "exit_codes", "grid", "inputs", "interrupts", "output", "progress"]
 
 ENTRY_POINT_GROUP = "gridq.commands"
 

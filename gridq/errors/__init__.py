@@ -2,10 +2,9 @@
 
 In: a message, and details as JSON.
 Out: an exception that survives Celery's result backend, HTTP and Redis with its class and fields.
-Imported by: everything.
-
-Celery stores an exception's class name and its `args`, and builds it again from them. GridError's `args` are
-`(message, details)`, so whoever calls `.get()` catches the same class that was raised.
+Imported by: everything. Celery stores an exception's class name and its `args`, and builds it again from
+them. GridError's `args` are `(message, details)`, so whoever calls `.get()` catches the same class that was
+raised.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: job options, a compiled plan, replies of Redis.
 Out: validated options, fields of the job's record, the end of a job.
-Imported by: seats, limits, submission, messaging, execution, router, views, client, gateway, cli.
+Imported by: seats, limits, submission, messaging, tasks, router, views, client, gateway, cli.
 """
 
 __all__ = ["idempotency", "record", "server_outage", "waiting"]

@@ -2,7 +2,7 @@
 
 In: a quotas file, API keys, and the counters that the scripts keep in Redis.
 Out: limits in force, verified keys, accounts, ledger entries, refusals.
-Imported by: submission, views, router, gateway, cli, workers.
+Imported by: submission, router, views, client, gateway, cli, workers.cli.
 """
 
 __all__ = ["accounts", "api_keys", "enforcement", "ledger", "quotas_file", "verification"]

@@ -2,7 +2,7 @@
 
 In: wake-ups, ended jobs, task events.
 Out: Celery messages, results and events.
-Imported by: tasks, execution, router, gateway, cli, and workers.
+Imported by: tasks, execution, router, cli, workers.process.
 """
 
 __all__ = ["answers", "flower_app", "monitor_events", "router_request", "transport", "wake_ups"]

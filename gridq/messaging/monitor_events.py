@@ -33,7 +33,7 @@ POLL_SECONDS = 1.0
 
 
 def stage_task_id(claim: Claim, op: int) -> str:
-    """Return the task id of a stage: the job's id and the step, and from the second operation on its number."""
+    """Return the task id of a stage: the job's id, the step, and from the second operation on its number."""
     step = claim.lease.split(":", 2)[1]
     return f"{claim.job}.{step}.{op}" if op else f"{claim.job}.{step}"
 

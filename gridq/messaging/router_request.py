@@ -17,7 +17,7 @@ class AdmissionRequest(Request):  # type: ignore[misc]
     """A received `gridq.run_graph`. The end of its body is not the end of the job."""
 
     def revoked(self) -> bool:
-        """Return False: discarding a wake-up ends no job. Cancelling the job does, and sets its Celery state."""
+        """Return False: discarding a wake-up ends no job. Cancelling a job does, and sets its state."""
         return False
 
 

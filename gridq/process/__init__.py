@@ -3,7 +3,7 @@ errors.
 
 In: callables.
 Out: threads, and one line where a program cannot start.
-Imported by: limits, router, execution, cli, and workers.
+Imported by: limits, execution, router, cli, workers.owner, workers.process, workers.supervisor.
 """
 
 __all__ = ["parent_watch", "periodic", "startup_errors", "watchdog"]

@@ -15,8 +15,8 @@ from gridq.store.connection import translate_error
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """End the program when an error is raised. Celery only logs what a handler of its signals raises, and goes
-    on with a worker that serves no seat.
+    """End the program when an error is raised. Celery only logs what a handler of its signals raises, and
+    goes on with a worker that serves no seat.
 
     An error of gridq or of the server is printed as one line; any other shows its traceback.
     """

@@ -2,7 +2,7 @@
 
 In: the messages of `gridq.run_graph`, the inbox, the live seats' records.
 Out: admitted jobs, Celery answers, ranks.
-Imported by: Celery, by the setting `imports`; nobody else.
+Imported by: nobody.
 """
 
-__all__ = ["process", "router", "sweep"]
+__all__ = []

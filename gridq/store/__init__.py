@@ -2,19 +2,21 @@
 
 In: settings, plans, leases, limits.
 Out: connections, keys, typed calls of the Lua scripts, values, snapshots.
-Imported by: every other folder that reads or writes the grid.
+Imported by: jobs, seats, process, limits, submission, app, messaging, tasks, execution, router, views,
+client, gateway, cli, workers.machine, workers.process, workers.supervisor, workers.cli.
 """
 
 __all__ = [
     "capacity",
     "connection",
+    "keepalive",
     "keys",
     "readiness",
-    "record_fields",
     "reliability",
     "replies",
     "schema",
     "scripts",
+    "sentinel",
     "snapshot",
     "ttl_cache",
     "values",

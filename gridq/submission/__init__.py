@@ -2,7 +2,7 @@
 
 In: a graph, an input, job options.
 Out: an admitted job, a job in the inbox, or a refusal that says what would help.
-Imported by: tasks, messaging, router, client, gateway, cli.
+Imported by: messaging, tasks, router, client, gateway, cli.
 """
 
 __all__ = [
@@ -10,11 +10,8 @@ __all__ = [
     "allowance",
     "estimates",
     "inbox",
-    "live_forecast",
     "planning",
-    "queue_snapshot",
     "refusal_details",
     "request",
     "seat_filters",
-    "start_forecast",
 ]

@@ -33,7 +33,7 @@ monthly_jobs = 2
 """
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a grid that runs. `import gridq` in the test's process reaches the same grid."""
     folder = tmp_path_factory.mktemp("fundamentals")

@@ -124,7 +124,7 @@ def test_an_idle_seat_asks_nothing_between_renewals(slot: OneSlot, monkeypatch: 
 
     monkeypatch.setattr(scripts, "find_fenced", ask)
     for _ in range(10):
-        slot.session.look()
+        slot.session.check_running()
     assert looks == []
     job = slot.running()
     wait_for(lambda: looks)
@@ -142,7 +142,9 @@ def test_while_it_waits_for_a_slot(slot: OneSlot) -> None:
 def test_between_two_stages_and_in_the_delay_of_a_retry(slot: OneSlot) -> None:
     graph = {"root": seq(stage("bench_echo"), retry(stage("bench_fail"), 3, delay_ms=60_000))}
     job = slot.client.submit(graph, {})
-    wait_for(lambda: any(entry.startswith(b"retry:") for entry in slot.redis.zrange(slot.keys("delays"), 0, -1)))
+    wait_for(
+        lambda: any(entry.startswith(b"retry:") for entry in slot.redis.zrange(slot.keys("delays"), 0, -1))
+    )
     assert slot.client.cancel(job)
     cancelled(slot, job)
     assert not slot.redis.exists(slot.keys("job", job))
@@ -201,7 +203,7 @@ def test_code_that_does_not_stop_is_left_behind(slot: OneSlot) -> None:
     assert ended.wait(20)
     wait_for(lambda: not slot.session._abandoned)
     assert [slot.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
-    wait_for(lambda: len(slot.session._free) == 1)
+    wait_for(lambda: len(slot.session._free_slots) == 1)
     assert slot.client.status(job) is JobState.CANCELLED
 
 

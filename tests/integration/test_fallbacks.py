@@ -97,7 +97,9 @@ def test_pin_and_avoid_are_of_whichever_queue(grid: LocalGrid) -> None:
         job = client.submit(graph(), 1, **options)  # type: ignore[arg-type]
         client.result(job, 20)
         assert [who for who, _, _ in ran(grid, job)] == [worker]
-    with pytest.raises(NoLiveSeat, match="The option avoid excludes every live seat of bench:one or bench:two"):
+    with pytest.raises(
+        NoLiveSeat, match="The option avoid excludes every live seat of bench:one or bench:two"
+    ):
         client.submit(graph(), 1, avoid=("m.one", "m.two"))
 
 

@@ -80,7 +80,9 @@ def _gateway(report: Callable[[str], None]) -> None:
 
 def _gridq_worker(report: Callable[[str], None]) -> None:
     with pytest.raises(ConfigError, match="no seat 'none'"):
-        seats_worker.run(settings(), ["none"], report=report, on_found=lambda seats: None, on_ready=lambda state: None)
+        seats_worker.run(
+            settings(), ["none"], report=report, on_found=lambda seats: None, on_ready=lambda state: None
+        )
 
 
 def _gridq_up(report: Callable[[str], None]) -> None:

@@ -289,7 +289,7 @@ class Protocol(Entering):
     @invariant()
     def books(self) -> None:
         budgets = {seat: budget for seat, (_, budget, _) in SEATS.items() if self.incarnations[seat] != "i0"}
-        wrong = self.shadow.wrong(budgets)
+        wrong = self.shadow.find_differences(budgets)
         assert not wrong, "\n".join(wrong)
         if machines.LONG:
             self.entries()
@@ -335,7 +335,7 @@ class Protocol(Entering):
         self.books()
         self.entries()
         for job in self.over:
-            wrong = self.shadow.recorded_wrong(job)
+            wrong = self.shadow.find_record_differences(job)
             assert not wrong, "\n".join(wrong)
         for seat, inc in [*self.incarnations.items(), ("m.z", "i1")]:
             grid.scripts.leave(seat, inc, "go")

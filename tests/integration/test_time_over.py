@@ -71,7 +71,7 @@ def test_a_job_whose_deadline_passes_while_nobody_sweeps_expires_by_the_next_swe
     job = grid.client.submit(ECHO, 1, deadline=0.3)
     session.work()
     assert grid.client.status(job) is JobState.RUNNING, "it is no fault of the stage"
-    wait_for(lambda: grid.sweeper.once() and grid.client.status(job) is JobState.EXPIRED)
+    wait_for(lambda: grid.sweeper.sweep() and grid.client.status(job) is JobState.EXPIRED)
 
 
 def test_what_was_made_in_time_counts_though_it_is_recorded_late(
@@ -108,7 +108,7 @@ def test_a_stage_is_told_which_attempt_it_is(grid: LocalGrid) -> None:
 
     def ended() -> bool:
         session.work()
-        grid.sweeper.once()
+        grid.sweeper.sweep()
         return grid.client.status(job) is JobState.DONE
 
     wait_for(ended)

@@ -92,7 +92,8 @@ def test_the_envelope_is_what_apply_async_sends(grid_env: GridEnv) -> None:
 
 def test_every_program_makes_the_same_envelope(grid_env: GridEnv) -> None:
     code = (
-        "from tests.integration.witness_app import make; from gridq.messaging.envelopes import make_task_template;"
+        "from tests.integration.witness_app import make;"
+        "from gridq.messaging.envelopes import make_task_template;"
         f"print(make_task_template(make(), 'witness.run', '{QUEUE}', ('x',)))"
     )
     other = subprocess.run(

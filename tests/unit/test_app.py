@@ -160,5 +160,5 @@ def test_no_variable_of_celerys_names_another_server() -> None:
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.splitlines() == [" ".join(["redis://here:1/0"] * 4), "1 1 redis://here:1/0"]
-    said = "is ignored: GRIDQ_BROKER_URL says where the grid's server is"
+    said = "is ignored: the grid's server is that of GRIDQ_BROKER_URL"
     assert done.stderr.splitlines() == [f"{name} {said}" for name in OVERRIDES]

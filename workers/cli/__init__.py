@@ -2,7 +2,7 @@
 
 In: command lines.
 Out: programs on this machine, tables and JSON.
-Imported by: nothing; the entry point `gridq.commands` names `register`.
+Imported by: nobody.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 In: a graph and its input; by default the briefing in this folder.
 Out: progress, the answer and a table of stages in the terminal.
-Imported by: cli.
+Imported by: workers.cli.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["GRAPH", "NOTES"]
+__all__ = ["show"]
 
 GRAPH = Path(__file__).with_name("briefing.json")
 """The demo's graph. `examples/` links to it."""

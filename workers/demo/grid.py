@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, ModelFileError
 from workers.model_apis.model_catalogue import load_catalogue
-from workers.profiles.gpu import engines
+from workers.profiles.gpu.engines import selection
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 from workers.supervisor.signals import exit_on_signals
@@ -26,7 +26,7 @@ PROFILES = ("gpu",)
 
 def select_engine(name: str | None) -> tuple[str, str]:
     """Return the engine and a sentence that explains the choice. ConfigError: it is not installed."""
-    chosen, reason = engines.choose_engine({engines.ENGINE_VARIABLE: name} if name else os.environ)
+    chosen, reason = selection.choose_engine({selection.ENGINE_VARIABLE: name} if name else os.environ)
     if chosen is None:
         raise ConfigError(
             "No engine for the demo's model is installed",
@@ -66,7 +66,7 @@ def open_demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]
                     "profiles": PROFILES,
                 }
             )
-            env = {engines.ENGINE_VARIABLE: engine, "GRIDQ_DRAIN": "1"}
+            env = {selection.ENGINE_VARIABLE: engine, "GRIDQ_DRAIN": "1"}
             stack.enter_context(GridProcesses(config, SEATS, folder=folder / "logs", env=env))
             yield config, folder
         failed = False

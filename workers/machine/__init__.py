@@ -2,7 +2,7 @@
 
 In: the seats file, the enabled profiles, a join token.
 Out: seats ready to be served, the home folder's configuration and run records.
-Imported by: process, supervisor, cli.
+Imported by: workers.process, workers.supervisor, workers.cli.
 """
 
 __all__ = ["join_tokens", "joining", "locks", "probing", "run_records", "seats"]

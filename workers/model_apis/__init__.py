@@ -2,7 +2,7 @@
 
 In: a model's stage with its input, and the backend of a seat.
 Out: the stage's output, streamed if its client asked for a stream, and its usage.
-Imported by: profiles, demo.
+Imported by: workers.profiles, workers.demo.
 """
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 In: the `owner` and `lend` keys of the seats file, the owner's switch, the use of the machine.
 Out: a seat that is lent or paused, and a note of that in the home folder.
-Imported by: machine, process, cli.
+Imported by: workers.machine, workers.process, workers.cli.
 """
 
 __all__ = ["idle", "lend", "rules", "switch", "watch"]

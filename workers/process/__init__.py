@@ -2,7 +2,7 @@
 
 In: Celery's command line and signals, the seat's offer and terms.
 Out: a live seat with its session, heartbeat and owner's watch.
-Imported by: workers.celery, supervisor (as a command line), tests.
+Imported by: workers.celery.
 """
 
-__all__ = ["heartbeat", "node", "worker"]
+__all__ = ["worker"]

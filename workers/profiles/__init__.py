@@ -2,5 +2,7 @@
 
 In: a probe's tables, a stage and its input.
 Out: the seats of this machine, the output of a stage.
-Loaded as entry points of the group `gridq.profiles`.
+Imported by: workers.demo.
 """
+
+__all__ = ["gpu"]

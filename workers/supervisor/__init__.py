@@ -2,17 +2,7 @@
 
 In: settings, the names of seats.
 Out: supervised processes, a run record and a control socket in the home folder.
-Imported by: demo, cli.
+Imported by: workers.demo, workers.cli.
 """
 
-__all__ = [
-    "control_socket",
-    "down",
-    "embedded_server",
-    "grid_processes",
-    "programs",
-    "signals",
-    "status",
-    "up",
-    "worker",
-]
+__all__ = ["control_socket", "down", "embedded_server", "grid_processes", "signals", "status", "up", "worker"]

@@ -2,5 +2,7 @@
 
 In: options and arguments, parsed by typer.
 Out: tables, JSON and exit codes, by the modules of gridq.cli.
-Imported by: gridq.cli, by name at the first use; workers.cli for shared columns.
+Imported by: workers.demo, workers.cli.
 """
+
+__all__ = ["validate", "workers"]

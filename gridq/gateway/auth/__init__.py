@@ -2,7 +2,7 @@
 
 In: a request.
 Out: a Caller, or an error with status 401, 403 or 429.
-Imported by: gateway.app, gateway.routes.
+Imported by: app, routes.
 """
 
 __all__ = ["caller"]

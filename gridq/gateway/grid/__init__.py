@@ -2,7 +2,7 @@
 
 In: a graph as JSON text, its input, job options, the ID of an API key.
 Out: a job's ID, its stored answer, cached views of the grid.
-Imported by: gateway.app, gateway.routes, gateway.auth, gateway.metrics.
+Imported by: app, routes, metrics, auth.
 """
 
 __all__ = ["connection", "models", "snapshot"]

@@ -2,7 +2,7 @@
 
 In: a worker's advertisement and heartbeats.
 Out: live seats, whose stages are posted to the worker.
-Imported by: gateway.app, gateway.routes.
+Imported by: app, routes.
 """
 
 __all__ = ["enrolment", "hosting"]

@@ -2,7 +2,7 @@
 
 In: the state of the grid, ended jobs, this gateway's requests.
 Out: metrics in the Prometheus format.
-Imported by: gateway.app, gateway.routes, docs.
+Imported by: app, routes.
 """
 
-__all__ = ["catalogue", "collector", "request_metrics"]
+__all__ = ["collector", "request_metrics"]

@@ -2,7 +2,7 @@
 
 In: a request that the middleware let in.
 Out: a response, or a GridError that `http.errors` turns into one.
-Imported by: gateway.app.
+Imported by: app.
 """
 
 __all__ = ["anthropic", "enrolment", "events", "health", "jobs", "metrics", "openai", "queues", "workers"]

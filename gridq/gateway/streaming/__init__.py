@@ -2,7 +2,7 @@
 
 In: a job's ID, and the entry to resume after.
 Out: its pieces in order, then its end.
-Imported by: gateway.grid, gateway.routes.
+Imported by: routes, grid.
 """
 
 __all__ = ["cancellation", "follower", "pipe", "relay", "sse"]

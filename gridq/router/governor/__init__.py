@@ -7,4 +7,4 @@ Out: `rank:<queue>` keys.
 Imported by: router.
 """
 
-__all__ = ["governor", "ranking"]
+__all__ = ["governor"]

@@ -36,7 +36,9 @@ def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> No
 def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(flower_login.read_password(config))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(flower_login.read_password(config))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -57,7 +59,9 @@ def test_a_containers_secret_is_taken_as_it_is(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("from-the-vault\n")
     secret.chmod(0o444)
-    assert flower_login.read_password(Settings(home=tmp_path, flower_password_file=secret)) == "from-the-vault"
+    assert (
+        flower_login.read_password(Settings(home=tmp_path, flower_password_file=secret)) == "from-the-vault"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "tab\there", "ümlaut"])

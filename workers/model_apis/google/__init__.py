@@ -2,7 +2,7 @@
 
 In: requests of the OpenAI API format.
 Out: answers in the OpenAI API format.
-Imported by: model_apis.adapters, profiles.
+Imported by: adapters, workers.profiles.
 """
 
 __all__ = ["client", "from_chat"]

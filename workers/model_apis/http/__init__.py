@@ -2,7 +2,7 @@
 
 In: a path, a JSON body, the context of a stage.
 Out: the JSON answer, complete or event by event, or an error of the grid.
-Imported by: the clients of the API formats, profiles.
+Imported by: google, openai, anthropic, workers.profiles.
 """
 
 __all__ = ["api_client"]

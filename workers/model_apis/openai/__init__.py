@@ -2,7 +2,7 @@
 
 In: requests of the OpenAI or the Anthropic API format.
 Out: answers in the format of the request.
-Imported by: model_apis.adapters, profiles.
+Imported by: adapters, workers.profiles.
 """
 
 __all__ = ["client", "from_messages"]

@@ -20,7 +20,7 @@ import sys
 import threading
 from typing import Any
 
-from workers.profiles.gpu import engines
+from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.engines.base import BadRequest, Engine, EngineError, NoDevice, NotAModel
 
 PR_SET_PDEATHSIG = 1
@@ -51,7 +51,7 @@ def main() -> None:
     replies = Replies(os.dup(1))
     os.dup2(2, 1)  # keep the output of native libraries out of the protocol
     if sys.argv[1:2] == ["--backends"]:
-        replies.send(backends=engines.create_engine(sys.argv[2]).list_backends())
+        replies.send(backends=selection.create_engine(sys.argv[2]).list_backends())
         return
     order = json.loads(sys.stdin.buffer.readline() or b"null")
     if order is None or (order["parent"] != os.getppid() and sys.platform == "linux"):
@@ -73,7 +73,7 @@ def _request_death_with_parent() -> None:
 
 def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     try:
-        engine = engines.create_engine(order["engine"])
+        engine = selection.create_engine(order["engine"])
         engine.load(
             order["path"],
             context=order["context"],

@@ -15,9 +15,10 @@ import workers
 from gridq.errors import ConfigError, ModelFileError, first_fault
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.model_apis.model_catalogue import Model, load_catalogue
-from workers.profiles.gpu import devices, engines
+from workers.profiles.gpu import devices
 from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat
 from workers.profiles.gpu.devices import Device
+from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.matching import KIND
 
 ENGINE_SECONDS = 1.5
@@ -31,7 +32,7 @@ def probe(
     Raises ConfigError if the `[gpu]` table or GRIDQ_ENGINE is wrong.
     """
     table = _parse(config)
-    engine, engine_note = engines.choose_engine(environ)
+    engine, engine_note = selection.choose_engine(environ)
     concurrency = _choose_concurrency(table.concurrency, engine)
     found, missing = devices.find_devices(table.gpus, table.cpu)
     models = load_catalogue(table.models, "gpu.models")
@@ -88,7 +89,7 @@ def _choose_concurrency(requested: int | None, engine: str | None) -> int:
     """Return how many stages a device runs at once. Raises ConfigError if the engine cannot run as many."""
     if engine is None:
         return 1
-    default = engines.create_engine(engine).default_concurrency
+    default = selection.create_engine(engine).default_concurrency
     if requested is not None and requested > default == 1:
         raise ConfigError(
             f"The engine {engine} runs one request at a time",

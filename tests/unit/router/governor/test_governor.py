@@ -158,7 +158,9 @@ def test_owners_and_families_budgets_count_where_they_bind_and_the_grids_tells_n
 def test_how_often_the_server_is_asked_does_not_grow_with_the_seats(grid: Grid) -> None:
     def trips(seats: int) -> int:
         for number in range(seats):
-            grid.seat(f"m.s{number}", owner="ann", limits=[Limit(resource="requests", window="day", amount=100)])
+            grid.seat(
+                f"m.s{number}", owner="ann", limits=[Limit(resource="requests", window="day", amount=100)]
+            )
         connection = grid.client.connection_pool.get_connection()
         try:
             sent: list[object] = []

@@ -27,11 +27,23 @@ CALENDAR = {
 
 
 def meter(
-    window: str, left: int, turn: int | None = None, resource: Resource = "requests", queues: tuple[str, ...] = ()
+    window: str,
+    left: int,
+    turn: int | None = None,
+    resource: Resource = "requests",
+    queues: tuple[str, ...] = (),
 ) -> Meter:
     """One of a limit of 100; `turn` in hours from now."""
     at = None if turn is None else NOW + turn * HOUR
-    return Meter(account="own", resource=resource, window=window, limit=100, used=100 - left, resets_at=at, queues=queues)
+    return Meter(
+        account="own",
+        resource=resource,
+        window=window,
+        limit=100,
+        used=100 - left,
+        resets_at=at,
+        queues=queues,
+    )
 
 
 def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | None = None) -> float:

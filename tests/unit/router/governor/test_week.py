@@ -45,7 +45,12 @@ class Window:
     @property
     def meter(self) -> Meter:
         return Meter(
-            account="own", resource="requests", window=self.kind, limit=self.limit, used=self.used, resets_at=self.turn
+            account="own",
+            resource="requests",
+            window=self.kind,
+            limit=self.limit,
+            used=self.used,
+            resets_at=self.turn,
         )
 
 

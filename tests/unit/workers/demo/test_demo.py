@@ -9,12 +9,12 @@ from gridq.protocol.models import HistoryRow
 from workers.demo import grid
 from workers.demo.show import make_stages_table
 from workers.model_apis.model_catalogue import Model
-from workers.profiles.gpu import engines
+from workers.profiles.gpu.engines import selection
 
 
 def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(engines.ENGINE_VARIABLE, raising=False)
-    monkeypatch.setattr(engines, "is_installed", lambda name: False)
+    monkeypatch.delenv(selection.ENGINE_VARIABLE, raising=False)
+    monkeypatch.setattr(selection, "is_installed", lambda name: False)
     with pytest.raises(ConfigError) as caught:
         grid.select_engine(None)
     assert caught.value.fix == "pip install xllamacpp"
@@ -24,8 +24,8 @@ def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_engine_asked_for_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(engines.ENGINE_VARIABLE, "xllamacpp")
-    monkeypatch.setattr(engines, "is_installed", lambda name: True)
+    monkeypatch.setenv(selection.ENGINE_VARIABLE, "xllamacpp")
+    monkeypatch.setattr(selection, "is_installed", lambda name: True)
     assert grid.select_engine(None)[0] == "xllamacpp"
     assert grid.select_engine("llama_cpp")[0] == "llama_cpp"
 

@@ -1,11 +1,11 @@
 """Seats that reach their model with a vendor's own program, on its owner's login.
 
-In: `[[llm]]` tables with `cli`, requests of the OpenAI API format.
-Out: one seat for each login, answers of the OpenAI API format.
-Imported by: profiles.llm.
-
 The login stays with the program: gridq starts it, passes it a prompt and reads its answer. gridq never reads
 or copies a token.
+
+In: `[[llm]]` tables with `cli`, requests of the OpenAI API format.
+Out: one seat for each login, answers of the OpenAI API format.
+Imported by: probe, seats_from_table, profile.
 """
 
-__all__ = ["backend", "discovery", "program_seats", "seat_table", "vendor", "vendors"]
+__all__ = ["backend", "discovery", "program_seats", "seat_table"]

@@ -9,10 +9,11 @@ import pytest
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Usage
-from workers.profiles.gpu import GpuProfile, devices, engines
+from workers.profiles.gpu import GpuProfile, devices
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.costs import price_usage
 from workers.profiles.gpu.devices import Device
+from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.matching import list_queues
 from workers.profiles.gpu.probe import probe
 
@@ -52,7 +53,7 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
 
 
 def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "is_installed", lambda name: False)
+    monkeypatch.setattr(selection, "is_installed", lambda name: False)
     report = probe({"gpus": False}, {})
     (offer,) = report.found
     assert list_queues(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
@@ -93,20 +94,20 @@ def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
 
 
 def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "is_installed", lambda name: True)
-    assert engines.choose_engine({})[0] == "llama_cpp"
-    assert engines.choose_engine({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
-    monkeypatch.setattr(engines, "is_installed", lambda name: name == "xllamacpp")
-    assert engines.choose_engine({})[0] == "xllamacpp"
+    monkeypatch.setattr(selection, "is_installed", lambda name: True)
+    assert selection.choose_engine({})[0] == "llama_cpp"
+    assert selection.choose_engine({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
+    monkeypatch.setattr(selection, "is_installed", lambda name: name == "xllamacpp")
+    assert selection.choose_engine({})[0] == "xllamacpp"
     with pytest.raises(ConfigError, match="not installed") as caught:
-        engines.choose_engine({"GRIDQ_ENGINE": "llama_cpp"})
+        selection.choose_engine({"GRIDQ_ENGINE": "llama_cpp"})
     assert caught.value.fix == "pip install llama-cpp-python"
     with pytest.raises(ConfigError, match="Unknown engine"):
-        engines.choose_engine({"GRIDQ_ENGINE": "vllm"})
+        selection.choose_engine({"GRIDQ_ENGINE": "vllm"})
 
 
 def test_more_slots_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "is_installed", lambda name: True)
+    monkeypatch.setattr(selection, "is_installed", lambda name: True)
     with pytest.raises(ConfigError, match="one request at a time"):
         probe({"concurrency": 2}, {"GRIDQ_ENGINE": "llama_cpp"})
 

@@ -2,7 +2,7 @@
 
 In: a call, the output of the program.
 Out: the arguments of the program, the text and the usage of its answer.
-Imported by: profiles.llm.programs.
+Imported by: program_seats, seat_table, discovery.
 """
 
 __all__ = ["all_vendors"]
