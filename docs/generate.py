@@ -1,7 +1,8 @@
 """Make the tables of the documentation that the code already holds.
 
-A page has a line `<!-- generate: NAME -->` where the table belongs; MkDocs calls this file as a hook while it
-builds the site (`make docs`), so a table cannot be out of date. `python docs/generate.py NAME` prints one.
+A page has a line `<!-- generate: NAME -->` where the table belongs, and below it a line in italics for
+readers of the source. MkDocs calls this file as a hook while it builds the site (`make docs`), so a table is
+never stale. `python docs/generate.py NAME` prints one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-MARK = re.compile(r"^<!-- generate: ([\w-]+)(?: ([^\n]+?))? -->$", re.M)
+MARK = re.compile(r"^<!-- generate: ([\w-]+)(?: ([^\n]+?))? -->$(?:\n\*[^\n]+\*$)?", re.M)
 COMMAND = re.compile(r"^### `gridq ([\w-]+)`$", re.M)
 MERMAID = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", re.M | re.S)
 
