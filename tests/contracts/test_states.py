@@ -19,7 +19,9 @@ KINDS = [
 
 
 def test_the_document_is_the_one_that_the_tables_make() -> None:
-    assert (ROOT / "docs" / "reference" / "states.md").read_text() == state_diagram.build_document(), "run `make states`"
+    assert (ROOT / "docs" / "reference" / "states.md").read_text() == state_diagram.build_document(), (
+        "run `make states`"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["jobs", "stages", "attempts"])
