@@ -1,7 +1,7 @@
-"""docker-compose.yml read as Compose reads it, and its services as plain processes of this machine.
+"""Read docker-compose.yml as Compose does, and run its services as plain processes.
 
-There need be no container engine: a service's very command runs with its very environment, and only what is
-named otherwise inside a container (folders, the server's host, ports) is written as it is here.
+No container engine is needed. A service's command runs with its environment; only folders, hosts and ports
+that differ inside a container are replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+):-([^}]*)\})")
 
 
 def load() -> dict[str, Any]:
-    """The file with its merges, and with its variables at their defaults."""
+    """Return the file's data, with merges applied and variables at their defaults."""
     return _interpolated(YAML(typ="safe").load(COMPOSE.read_text()))  # type: ignore[no-any-return]
 
 
@@ -39,7 +39,9 @@ def _interpolated(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Service:
-    """One container of a service, as a process: `here` maps what stands in the file to what it is here."""
+    """One container of a service, as a process. `here` maps text of the file to its replacement on this
+    machine.
+    """
 
     name: str
     spec: Mapping[str, Any]
@@ -48,12 +50,12 @@ class Service:
     folder: Path
 
     def environment(self) -> dict[str, str]:
-        """What the container's program would see, with this machine's PATH."""
+        """Return the environment of the container, with this machine's PATH."""
         given = {name: self._here(value) for name, value in self.spec.get("environment", {}).items()}
         return {"PATH": self.path, "HOME": str(self.folder), "PYTHONWARNINGS": "ignore", **given}
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start it; its output goes to `<folder>/<name>.log`."""
+        """Start the service. Its output goes to `<folder>/<name>.log`."""
         argv = [
             *map(self._here, self.spec.get("entrypoint", [])),
             *map(self._here, _words(self.spec["command"])),
@@ -69,13 +71,13 @@ class Service:
             )
 
     def run(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """What `docker compose exec` would: a program in the container's environment."""
+        """Run a program in the container's environment, like `docker compose exec`."""
         return subprocess.run(
             argv, env=self.environment(), capture_output=True, text=True, timeout=60, check=False, **options
         )
 
-    def healthy(self) -> bool:
-        """Whether its health check says so."""
+    def is_healthy(self) -> bool:
+        """Return whether the service passes its health check."""
         how, *words = map(self._here, self.spec["healthcheck"]["test"])
         argv = ["sh", "-c", *words] if how == "CMD-SHELL" else words
         return self.run(*argv).returncode == 0
@@ -91,7 +93,7 @@ def _words(command: str | list[str]) -> list[str]:
 
 
 def programs(folder: Path, **links: str) -> str:
-    """A PATH with this Python's programs and `links` (name → program) before the machine's own."""
+    """Return a PATH with this Python's programs and `links` (name → program) before the machine's own."""
     folder.mkdir()
     for name, target in links.items():
         (folder / name.replace("_", "-")).symlink_to(target)

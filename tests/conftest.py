@@ -1,4 +1,4 @@
-"""One real server for the whole run, and a prefix of its own for every test."""
+"""Provide one real server for the run, and a separate prefix for every test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class GridEnv:
-    """A test's own corner of the server."""
+    """A test's own prefix on the server, and the settings for it."""
 
     client: redis.Redis
     prefix: str
@@ -32,7 +32,7 @@ class GridEnv:
     url: str
 
     def environ(self) -> dict[str, str]:
-        """What a child process needs in its environment to work in the same corner."""
+        """Return the environment variables with which a child process uses the same prefix."""
         return {
             "GRIDQ_BROKER_URL": self.url,
             "GRIDQ_PREFIX": self.prefix,
@@ -42,8 +42,9 @@ class GridEnv:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the home folder of whoever runs it, nor finds a grid that runs there, nor takes
-    the keys of their environment for seats. Programs that a test starts can import `tests.fakes`.
+    """Isolate tests from the developer's home folder, running grid, and API keys in the environment.
+
+    Programs that a test starts can import `tests.fakes`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
@@ -57,8 +58,9 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def level_of_the_log() -> Iterator[None]:
-    """A Celery worker within the test's process sets the root logger's level, and leaves it so: what is
-    warned of afterwards would be seen by no test.
+    """Restore the root logger's level, which a Celery worker in the test's process changes.
+
+    Otherwise later tests would not see warnings.
     """
     before = logging.root.level
     yield
@@ -67,10 +69,10 @@ def level_of_the_log() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """One server for the session; a test that kills or stops its server starts its own."""
+    """The server of the session. A test that stops or kills its server starts its own."""
     with EmbeddedServer() as started:
         yield started
-        disconnect()  # while it is there to be told
+        disconnect()  # while the server still runs
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`gridq flower` as a process of its own, and a browser to look at it with."""
+"""Run `gridq flower` as a process, and render its pages in a browser."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ QUIET = (
 
 
 class FlowerProcess:
-    """Flower on a free port; `client` asks it with the password, `bare` without."""
+    """Flower on a free port. `client` sends the password, `anonymous` does not."""
 
     def __init__(self, environ: dict[str, str], *arguments: str) -> None:
         self.arguments = arguments
         self.environ = {
-            **os.environ, "PYTHONWARNINGS": "ignore", **environ, parent_watch.PARENT_VARIABLE: str(os.getpid()),
+            **os.environ, "PYTHONWARNINGS": "ignore", **environ,
+            parent_watch.PARENT_VARIABLE: str(os.getpid()),
         }  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -47,11 +48,11 @@ class FlowerProcess:
             if line == "}\n":
                 break
         else:
-            raise AssertionError(f"Flower ended with {self.process.wait()}: {self.said()}")
+            raise AssertionError(f"Flower ended with {self.process.wait()}: {self.read_log()}")
         self.about: dict[str, Any] = json.loads("".join(lines))
         self.host = f"127.0.0.1:{self.about['port']}"
         self.password = Path(self.about["password_file"]).read_text().strip()
-        self.bare = httpx.Client(base_url=f"http://{self.host}", timeout=20)
+        self.anonymous = httpx.Client(base_url=f"http://{self.host}", timeout=20)
         self.client = httpx.Client(
             base_url=f"http://{self.host}", auth=(self.about["user"], self.password), timeout=20
         )
@@ -68,27 +69,28 @@ class FlowerProcess:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.log.close()
-        self.bare.close()
+        self.anonymous.close()
         self.client.close()
 
-    def said(self) -> str:
-        """What it has written to its log."""
+    def read_log(self) -> str:
+        """Return the text of its log."""
         self.log.seek(0)
         return self.log.read()
 
     def get(self, path: str) -> Any:
-        """The JSON at `path`."""
+        """Return the JSON at `path`."""
         answer = self.client.get(path)
         assert answer.status_code == 200, (path, answer.status_code, answer.text)
         return answer.json()
 
     def page(self, path: str, picture: Path | None = None) -> str:
-        """The HTML of a page after its scripts have run in Chromium, and a `picture` of it. Skips where there
-        is no Chromium.
+        """Return the HTML of a page after its scripts have run in Chromium; save a screenshot as `picture`.
+
+        Skips the test if Chromium is not installed.
         """
         program = next(filter(None, map(shutil.which, CHROMIUM)), None)
         if program is None:
-            pytest.skip(f"no browser: none of {', '.join(CHROMIUM)} is installed")
+            pytest.skip(f"no browser is installed: none of {', '.join(CHROMIUM)}")
         url = f"http://{self.about['user']}:{self.password}@{self.host}{path}"
         want = ["--dump-dom"] if picture is None else [f"--screenshot={picture}"]
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -99,7 +101,7 @@ class FlowerProcess:
         return done.stdout
 
 
-def known(flower: FlowerProcess, uuid: str) -> dict[str, Any]:
-    """What Flower knows of a task; empty where it knows none."""
+def read_task(flower: FlowerProcess, uuid: str) -> dict[str, Any]:
+    """Return what Flower knows about a task; empty if it does not know the task."""
     answer = flower.client.get(f"/api/task/info/{uuid}")
     return answer.json() if answer.status_code == 200 else {}

@@ -1,4 +1,4 @@
-"""A gateway in this process: a server on a thread of its own, real sockets."""
+"""Run a gateway in this process, on a thread of its own and with real sockets."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 @dataclass(frozen=True)
 class Gateway:
-    """One gateway, and a client of it that sends no key."""
+    """A gateway, and a client of it that sends no key."""
 
     url: str
     http: httpx.Client
     server: Any
 
     def get(self, path: str, status: int = 200, **kwargs: Any) -> Any:
-        """The JSON that a GET gives; it must have this status."""
+        """Send a GET and return the JSON of its answer, which must have this status."""
         return self.ask("GET", path, status, **kwargs)
 
     def post(self, path: str, json: Any = None, status: int = 200, **kwargs: Any) -> Any:
-        """The same of a POST."""
+        """Send a POST and return the JSON of its answer, which must have this status."""
         return self.ask("POST", path, status, json=json, **kwargs)
 
     def ask(self, method: str, path: str, status: int, **kwargs: Any) -> Any:
-        """The JSON of an answer, which must have this status."""
+        """Send a request and return the JSON of its answer, which must have this status."""
         reply = self.http.request(method, path, **kwargs)
         assert reply.status_code == status, reply.text
         return reply.json() if reply.content else None
 
     def events(self, path: str, **kwargs: Any) -> Iterator[dict[str, str]]:
-        """The events of a stream, each `{"event", "id", "data"}` as far as it has them; comments too, as
-        `{"comment"}`.
+        """Yield the events of a stream, each with those of `event`, `id` and `data` that it has.
+
+        A comment is yielded as `{"comment": text}`.
         """
         with self.http.stream("GET", path, **kwargs) as reply:
             assert reply.status_code == 200, reply.read()
@@ -67,11 +68,11 @@ class Gateway:
 @contextmanager
 def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
     """A gateway that serves within it, on a free port."""
-    told: list[str] = []
+    urls: list[str] = []
     ready = threading.Event()
 
     def listening(url: str) -> None:
-        told.append(url)
+        urls.append(url)
         ready.set()
 
     server = make_server(config, GatewayOptions(port=0, **options), listening)
@@ -79,8 +80,8 @@ def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
     thread.start()
     try:
         assert ready.wait(30), "the gateway did not start"
-        with httpx.Client(base_url=told[0], timeout=70) as http:
-            yield Gateway(told[0], http, server)
+        with httpx.Client(base_url=urls[0], timeout=70) as http:
+            yield Gateway(urls[0], http, server)
     finally:
         server.should_exit = True
         thread.join(30)
@@ -89,7 +90,7 @@ def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
 
 @dataclass(frozen=True)
 class Benches:
-    """A grid of bench seats in this process, with a gateway before it."""
+    """A grid of bench seats in this process, behind a gateway."""
 
     grid: LocalGrid
     gateway: Gateway
@@ -98,7 +99,7 @@ class Benches:
 
 @contextmanager
 def benches(server: EmbeddedServer, home: Path, *, concurrency: int = 4, **options: Any) -> Iterator[Benches]:
-    """Such a grid under a prefix of its own, whose keys are deleted afterwards. `options`: the gateway's."""
+    """Run a grid of bench seats behind a gateway; delete its keys afterwards. `options`: the gateway's."""
     config = Settings(
         broker_url=SecretStr(server.url),
         prefix=f"w{secrets.token_hex(4)}:",

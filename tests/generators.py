@@ -1,11 +1,12 @@
-"""Random graphs of all ten operators over a small catalogue of deterministic stages, for Hypothesis.
+"""Generate random graphs of all ten operators over a small catalogue of deterministic stages.
 
     @given(graphs(), values())
     def test(graph, value): ...        # graph is JSON: {"description", "version", "root"}
 
-`CATALOGUE` holds the stages, `place` says where they run, `Calls()` runs them (and counts), RemoteStage too.
-`graphs(concurrent=False)` gives graphs in which nothing runs side by side; only there are the `flaky` stages,
-which fail as often as their config says and then succeed, so that a Retry's tries can be counted.
+`CATALOGUE` has the stages, `place` assigns their queues, and `Calls()` runs and counts them, RemoteStage
+included. `graphs(concurrent=False)` generates graphs without parallel stages. Only these contain `flaky`
+stages, which fail as often as their config says and then succeed, so that the tries of a Retry can be
+counted.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ CATALOGUE = Catalogue(
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
-    """Pure stages on `gridq:pure`, RemoteStages on `gridq:local`, all others on `bench:any`."""
+    """Place pure stages on `gridq:pure`, RemoteStages on `gridq:local`, all others on `bench:any`."""
     if any(effect.effect == "Bench" for effect in effects):
         return Placement("bench:any", 7)
     return Placement(queue_names.PURE if effects == [PURE] else queue_names.LOCAL)
 
 
 class Calls:
-    """Runs the catalogue's stages. `counts`: how often each path was called."""
+    """Runs the catalogue's stages. `counts` has the number of calls of each path."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def __call__(self, implementation: str, value: Any, path: str) -> Any:
-        """The output of one stage; StageFailed where it fails."""
+        """Return the output of one stage. Raises StageFailed."""
         self.counts[path] += 1
         name = implementation.partition(":")[2].removeprefix("slow_")
         if name in ("echo", "labelled"):
@@ -83,7 +84,7 @@ class Calls:
 
 
 KEYS = ("a", "b", "source_0", "source_1", "items", "text", "ü ñ.", "label")
-"""Names of fields, branches and bindings: few, so that they meet."""
+"""Names of fields, branches and bindings. They are few, so that they coincide often."""
 
 _SCALARS = st.one_of(
     st.none(),
@@ -94,7 +95,7 @@ _SCALARS = st.one_of(
 
 
 def values() -> st.SearchStrategy[Any]:
-    """Small JSON values: records over KEYS, arrays (empty ones too), texts beyond ASCII, big integers."""
+    """Generate small JSON values: records over KEYS, arrays, text beyond ASCII, big integers."""
     return st.recursive(
         _SCALARS,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
@@ -130,7 +131,7 @@ def _leaves(concurrent: bool) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def nodes(*, concurrent: bool = True, leaves: int = 14) -> st.SearchStrategy[dict[str, Any]]:
-    """Random nodes with about `leaves` leaves at most."""
+    """Generate random nodes with about `leaves` leaves at most."""
 
     def extend(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
         width = 3 if concurrent else 1
@@ -168,7 +169,7 @@ def nodes(*, concurrent: bool = True, leaves: int = 14) -> st.SearchStrategy[dic
 
 @st.composite
 def deep_nodes(draw: st.DrawFn) -> dict[str, Any]:
-    """A small node below 30 to 60 operators, where expressions grow deep and heavy."""
+    """Generate a small node below 30 to 60 operators, so that expressions get deep and heavy."""
     node = draw(nodes(leaves=4))
     for kind in draw(st.lists(st.integers(0, 7), min_size=30, max_size=60)):
         const = {"op": "Const", "value": kind % 2 == 0}
@@ -187,7 +188,7 @@ def deep_nodes(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def wide_nodes(draw: st.DrawFn) -> dict[str, Any]:
-    """Two wide operators in a row, where many steps wait for many."""
+    """Generate two wide operators in a row, in which many steps wait for many others."""
     part = draw(nodes(leaves=3))
     width = draw(st.integers(9, 20))
     names = [f"b{i}" for i in range(width)]
@@ -214,6 +215,6 @@ def wide_nodes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def graphs(*, concurrent: bool = True) -> st.SearchStrategy[dict[str, Any]]:
-    """Graph files. Without `concurrent` no two stages of one can run side by side."""
+    """Generate graph files. Without `concurrent`, no two stages of a graph can run in parallel."""
     kinds = st.one_of(nodes(), nodes(), deep_nodes(), wide_nodes()) if concurrent else nodes(concurrent=False)
     return kinds.map(lambda root: {"description": "random", "version": "0.1.0", "root": root})

@@ -1,4 +1,4 @@
-"""This process pointed at a grid: environment, settings, Celery's app, inbox, and a client of its own."""
+"""Point this process to a grid: environment, settings, Celery app, inbox, and a client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridq.submission import inbox
 
 
 def environment(config: Settings) -> dict[str, str]:
-    """The variables by which another program finds the grid of `config`."""
+    """Return the environment variables with which another program uses the grid of `config`."""
     return {
         "GRIDQ_BROKER_URL": config.broker_url.get_secret_value(),
         "GRIDQ_PREFIX": config.prefix,
@@ -26,8 +26,10 @@ def environment(config: Settings) -> dict[str, str]:
 
 @contextmanager
 def use_grid(config: Settings, more: Mapping[str, str] | None = None) -> Iterator[Client]:
-    """Within it this process belongs to the grid of `config`, with `more` in its environment; a client of it.
-    Then all is as before, and no key of the grid is left.
+    """Use the grid of `config` in this process within the block; yield a client of it.
+
+    `more` is added to the environment. At the end, the previous state is restored and the grid's keys are
+    deleted.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GRIDQ_KEY", raising=False)
@@ -38,7 +40,7 @@ def use_grid(config: Settings, more: Mapping[str, str] | None = None) -> Iterato
         app_module.configure(config)
         with Client(config=config) as client:
             yield client
-            gc.collect()  # results that nobody holds say goodbye to the server while it is there
+            gc.collect()  # unreferenced results unsubscribe while the server still runs
             for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
                 client.redis.unlink(key)
     settings.cache_clear()

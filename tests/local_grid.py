@@ -1,6 +1,7 @@
-"""A grid in this process: real server, scripts, sessions and sweep; threads stand in for Celery's wake-ups.
+"""Run a grid in this process: real server, scripts, sessions and sweeper. Polling threads replace Celery's
+wake-ups.
 
-For tests of the walk itself; those of Celery's part start real workers.
+Tests of the Celery integration start real workers instead.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.fakes.bench_profile import BenchProfile
 
 
 class BenchRunner:
-    """Built-in stages and those of the bench kind."""
+    """Runs built-in stages and those of the bench profile."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         self.profile = profile or BenchProfile()
@@ -36,7 +37,7 @@ class BenchRunner:
 
 
 class LocalGrid:
-    """Seats (name → queues), each with slot threads that look for work in a loop, and one sweeper."""
+    """Seats (name → queues), each with threads that poll for work, and one sweeper."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How the tests' state machines are run."""
+"""Run Hypothesis state machines with the tests' settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 LONG = os.environ.get("GRIDQ_MODEL") == "long"
-"""Look for long, elsewhere each time, as nobody waits for it."""
+"""Whether to search long and with a new random seed (GRIDQ_MODEL=long)."""
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, runs: int = 60, calls: int = 40) -> None:
-    """`runs` runs of up to `calls` calls each, the same ones each time; twenty times as many where LONG."""
+    """Run a machine `runs` times with up to `calls` calls, always the same ones. With LONG, twenty times as
+    many.
+    """
     run_state_machine_as_test(
         machine,  # type: ignore[arg-type]
         settings=settings(

@@ -1,4 +1,4 @@
-"""A monitor of Celery's as Flower is one: Celery's own receiver, and the state it keeps of what it hears."""
+"""A Celery monitor like Flower: Celery's own event receiver, and its state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class _Receiver(EventReceiver):  # type: ignore[misc]
 
 
 class Monitor:
-    """Hears every event of the grid within the `with` block; `enable` asks its workers for them, as Flower
-    does.
-    """
+    """Receives every event of the grid within the `with` block. `enable` makes the workers send them."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -37,7 +35,7 @@ class Monitor:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
         assert self._receiver.ready.wait(10)
-        # Subscribed is what the server says, not what the client has asked for.
+        # The subscription is active once an event arrives, not once it is sent to the server.
         with self.app.connection_for_write() as connection:
             dispatcher = self.app.events.Dispatcher(connection, hostname="probe")
             until = time.monotonic() + 10
@@ -56,7 +54,7 @@ class Monitor:
         self.app.control.enable_events()
 
     def task(self, uuid: str, state: str) -> Task:
-        """The task `uuid`, once it is in `state` and has a name."""
+        """Wait for the task `uuid` to be in `state` and to have a name; return it."""
         until = time.monotonic() + 20
         while True:
             task = self.state.tasks.get(uuid)

@@ -47,8 +47,8 @@ def seat(cli: str, **fields: Any) -> LlmProfile:
 
 def ask(profile: LlmProfile, cli: str, model: str, context: StageContext | None = None, **body: Json) -> Json:
     """Run one chat request of the OpenAI API format."""
-    asked = {"model": named(cli, model), "messages": WORDS, **body}
-    value = {"api": "openai", "path": "chat/completions", "body": asked}
+    request = {"model": named(cli, model), "messages": WORDS, **body}
+    value = {"api": "openai", "path": "chat/completions", "body": request}
     return profile.run(stage("llm:api_request"), value, context or StageContext())
 
 

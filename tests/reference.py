@@ -1,13 +1,14 @@
-"""What a graph means, in the plainest way: a recursive interpreter that shares no code with plans or engine.
+"""Define the meaning of graphs with a simple recursive interpreter, which shares no code with plans or
+engine.
 
     outcome = Reference(catalogue, call).outcome(parse(graph).root, value)
-    outcome.value      # the answer, where outcome.errors is empty
+    outcome.value      # the answer, if outcome.errors is empty
     outcome.errors     # the paths of the stages whose failure may end the job
 
-Concurrency permits more than one error: of two branches that fail, either may be the one that is reported.
-`errors` is the set of all that are permitted, Retry included (a stage that always fails exhausts every try).
-`call(implementation, value, path)` runs one stage and raises StageFailed; the input it gets has the config.
-With stages whose result depends on earlier calls the outcome is exact only for graphs without concurrency.
+With concurrency, more than one error is possible: if two branches fail, either may be reported. `errors` is
+the set of all possible ones, also below a Retry (a stage that always fails exhausts every try).
+`call(implementation, value, path)` runs one stage and may raise StageFailed. Its input includes the config.
+If the result of a stage depends on earlier calls, the outcome is exact only for graphs without concurrency.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class StageFailed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The answer, or the paths of the errors of which one ends the job."""
+    """The answer, or the paths of the stages whose failure may end the job."""
 
     value: Any = None
     errors: frozenset[str] = frozenset()
@@ -57,7 +58,7 @@ class Outcome:
 
 
 class Reference:
-    """The meaning of graphs over one catalogue. `calls` lists what was run: (path, input), in order."""
+    """Interprets graphs over one catalogue. `calls` lists the stages run as (path, input), in order."""
 
     def __init__(self, catalogue: Catalogue, call: Call) -> None:
         self.catalogue = catalogue
@@ -65,7 +66,7 @@ class Reference:
         self.calls: list[tuple[str, Any]] = []
 
     def run(self, root: Node, value: Any) -> Any:
-        """The answer; StageFailed with the first of the permitted errors."""
+        """Return the answer. Raises StageFailed with the first of the possible errors."""
         outcome = self.outcome(root, value)
         if outcome.failed:
             raise StageFailed(min(outcome.errors))
@@ -124,7 +125,9 @@ class Reference:
                         for i, source in enumerate(node.sources)
                     }
                 )
-                return both if both.failed else self.outcome(node.target, both.value, child_path(path, "target"))
+                return (
+                    both if both.failed else self.outcome(node.target, both.value, child_path(path, "target"))
+                )
             case Retry():
                 for _ in range(node.max_attempts):
                     outcome = self.outcome(node.stage, value, child_path(path, "stage"))
@@ -153,19 +156,21 @@ class Reference:
 
 
 def together(parts: Mapping[str, Outcome]) -> Outcome:
-    """The outcome of nodes that run side by side: any of their errors, else the record of their values."""
+    """Return the outcome of parallel nodes: all their errors, or the record of their values."""
     errors = frozenset().union(*(part.errors for part in parts.values()))
     return Outcome(errors=errors) if errors else Outcome({name: part.value for name, part in parts.items()})
 
 
 def picked(value: Any, name: str) -> Any:
-    """What a Parallel's branch gets."""
+    """Return the input of a Parallel's branch."""
     return value[name] if isinstance(value, dict) and name in value else value
 
 
 def with_config(value: Any, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage's input record: config's keys over the input's, an input that is no record under a free
-    name."""
+    """Return a stage's input record: the config's keys override the input's.
+
+    An input that is not a record gets a free name.
+    """
     if not isinstance(value, dict):
         names = ["items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str"]
         free = [name for name in names if name not in config]

@@ -1,4 +1,4 @@
-"""What every 429 and 503 of a gateway says, whatever refused the request."""
+"""Check the fields that every 429 and 503 of a gateway has."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import httpx
 
-SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
+REQUIRED_FIELDS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
 
 
 def check_refusal(reply: httpx.Response, status: int, code: str) -> Any:
-    """The error in the body of a refusal, which must be this one and say all that each says."""
+    """Return the error of a refusal, which must have this status and code, and all required fields."""
     assert (reply.status_code, reply.headers["x-gridq-code"]) == (status, code), reply.text
     body = reply.json()
     error = body.get("error", body)
-    assert error.keys() >= SAYS, f"it lacks {SAYS - error.keys()}"
+    assert error.keys() >= REQUIRED_FIELDS, f"missing: {REQUIRED_FIELDS - error.keys()}"
     assert error["bottleneck"]
     assert error["fix"]
     assert int(reply.headers["retry-after"]) == max(1, math.ceil(error["retry_after"]))

@@ -1,4 +1,4 @@
-"""A primary, a replica and three sentinels as real processes of the embedded server's program."""
+"""Run a primary, a replica and three sentinels as processes of the embedded server's program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import redis
 
-from workers.supervisor.embedded_server import EmbeddedServer, find_server_program, find_free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port, find_server_program
 
 NAME = "main"
 PASSWORD = "servers"
@@ -18,7 +18,7 @@ ASKING = "sentinels"
 
 
 class Node(EmbeddedServer):
-    """A server that may replicate another one."""
+    """A server that can be a replica of another."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, password=PASSWORD, appendonly=True)
@@ -34,7 +34,7 @@ class Node(EmbeddedServer):
             return client.execute_command(*command)
 
     def settle(self) -> None:
-        """Return once the replica has all that was written here so far."""
+        """Wait until the replica has everything written so far."""
         with redis.Redis(port=self.port, password=PASSWORD, socket_timeout=70) as client:
             client.set("settled", 1, px=60_000)  # WAIT is about what its own connection wrote
             assert client.wait(1, 60_000) == 1
@@ -45,7 +45,7 @@ class Node(EmbeddedServer):
 
 
 class Watched:
-    """Two nodes of which the sentinels call one the primary. `nodes[0]` is it at the start."""
+    """Two nodes, watched by sentinels. At the start, `nodes[0]` is the primary."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class Watched:
 
     @property
     def primary(self) -> Node:
-        """The node that all sentinels call the primary."""
+        """The node that all sentinels agree is the primary."""
 
         def agreed() -> list[Node]:
             found = {self._primary_of(port) for port in self.ports}
@@ -90,27 +90,27 @@ class Watched:
         return self.until(agreed, "the sentinels agree")[0]
 
     def _in_step(self) -> int:
-        """How many replicas of the first node are in step."""
+        """Return the number of replicas of the first node that are online."""
         found: dict[str, Any] = self.nodes[0].ask("INFO", "replication")  # type: ignore[assignment]
         return [replica["state"] for name, replica in found.items() if isinstance(replica, dict)].count(
             "online"
         )
 
     def fail_over(self) -> None:
-        """Demote the primary, which goes on living, as an operator would."""
+        """Make the replica the primary, as an operator would. The old primary keeps running."""
         before = self.primary
-        self.until(lambda: self._ask(self.ports[0], "FAILOVER", NAME), "a replica is there to take over")
+        self.until(lambda: self._ask(self.ports[0], "FAILOVER", NAME), "a replica can take over")
         self.until(lambda: self.primary is not before and not before.is_primary, "the primary is demoted")
 
-    def until(self, what: Callable[[], object], told: str) -> list[Node]:
+    def until(self, condition: Callable[[], object], description: str) -> list[Node]:
         end = time.monotonic() + 60
         while True:
             try:
-                if found := what():
+                if found := condition():
                     return found  # type: ignore[return-value]
             except redis.RedisError:
                 pass
-            assert time.monotonic() < end, f"never happened: {told}"
+            assert time.monotonic() < end, f"Timed out waiting until {description}"
             time.sleep(0.05)
 
     def _watch(self, folder: Path) -> None:
@@ -128,7 +128,7 @@ class Watched:
             command = [find_server_program(), str(folder / "sentinel.conf"), "--sentinel"]
             self._sentinels.append(subprocess.Popen(command, stdout=log, stderr=log))
         self.ports.append(port)
-        # Else they look at a server each ten seconds, and make a replica of an old primary eight later.
+        # By default they check a server every 10 s, and turn an old primary into a replica 8 s later.
         periods = ("info-period", "500", "publish-period", "200")
         self.until(lambda: self._ask(port, "DEBUG", *periods), "a sentinel answers")
 

@@ -1,12 +1,12 @@
-"""A plan carried out in memory, steps starting and finishing in any order that the plan permits.
+"""Run a plan in memory. Steps start and finish in any order that the plan permits.
 
     answer = simulate(plan, value, call, random.Random(seed))
 
-It follows the contract that an engine has with a plan: a step is ready when all of `after` are done or
-skipped; a gate's output decides which of its `Arms` is skipped; a failure inside a `Scope` cancels what
-runs there and starts all its steps again, while it has tries left, else the scope around it fails. Along
-the way it asserts what a plan promises: nothing reads an output that is not there, a skipped step never
-runs, and nothing outside a scope has started on what the scope does again.
+It follows the contract between engine and plan. A step is ready when all of `after` are done or skipped. A
+gate's output decides which of its `Arms` is skipped. A failure inside a `Scope` cancels its running steps and
+restarts all its steps while tries are left; after that, the enclosing scope fails. The guarantees of a plan
+are asserted on the way: no step reads a missing output, a skipped step never runs, and no step outside a
+scope has used an output of a step that the scope restarts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WAITING, READY, RUNNING, DONE, SKIPPED = "waiting", "ready", "running", "done", 
 
 
 def simulate(plan: Plan, value: Any, call: Call, order: random.Random) -> Any:
-    """The answer of `plan` on the job's input `value`; StageFailed where the job fails."""
+    """Return the answer of `plan` for the job's input `value`. Raises StageFailed if the job fails."""
     return Simulation(plan, value, call, order).run()
 
 
 class Simulation:
-    """One run. `calls` lists what was run: (path, input), in order of start."""
+    """One run. `calls` lists the stages run as (path, input), in order of start."""
 
     def __init__(self, plan: Plan, value: Any, call: Call, order: random.Random) -> None:
         self.plan = plan
@@ -35,7 +35,7 @@ class Simulation:
         self.call = call
         self.order = order
         self.calls: list[tuple[str, Any]] = []
-        # As a claimant would get them.
+        # Workers get the steps in this form.
         self.steps: list[Step] = [load_step(dump_step(step)) for step in plan.steps]
         self.state = [WAITING] * len(plan.steps)
         self.waits = [len(step.after) for step in plan.steps]
@@ -53,18 +53,18 @@ class Simulation:
                 self.state[number] = READY
 
     def outcome(self) -> Outcome:
-        """The answer, or the path of the error that ended the job."""
+        """Return the answer, or the path of the stage that ended the job."""
         try:
             return Outcome(self.run())
         except StageFailed as exc:
             return Outcome(errors=frozenset((exc.path,)))
 
     def run(self) -> Any:
-        """The answer; StageFailed where the job fails."""
+        """Return the answer. Raises StageFailed if the job fails."""
         while self.state[self.plan.answer] != DONE:
             ready = [number for number, state in enumerate(self.state) if state == READY]
             choices = ready + list(self.running)
-            assert choices, "nothing can go on, and there is no answer"
+            assert choices, "no step can run, and there is no answer"
             number = self.order.choice(choices)
             if number in self.running:
                 self.finish(number)
@@ -79,12 +79,12 @@ class Simulation:
         done: list[Any] = []
 
         def output(ref: int) -> Any:
-            assert ref in step.refs, f"step {number} reads {ref}, which is none of its refs"
+            assert ref in step.refs, f"step {number} reads {ref}, which is not in its refs"
             assert self.state[ref] == DONE, f"step {number} reads {ref}, which is {self.state[ref]}"
             return json.loads(self.outputs[ref])
 
         def job_input() -> Any:
-            assert step.reads_input, f"step {number} reads the job's input and does not say so"
+            assert step.reads_input, f"step {number} reads the job's input without declaring it"
             return self.value
 
         self.state[number] = RUNNING
@@ -108,7 +108,7 @@ class Simulation:
         if number in self.arms:
             arms = self.arms[number]
             for skipped in arms.if_false if output == "true" else arms.if_true:
-                # An inner gate may not have decided; an outer one decides for all below it.
+                # An outer gate decides for all steps below it, even if an inner gate has not decided yet.
                 if self.state[skipped] not in (SKIPPED,):
                     assert self.state[skipped] in (WAITING, READY), f"{skipped} ran before its gate {number}"
                     self.state[skipped] = SKIPPED

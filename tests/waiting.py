@@ -1,4 +1,4 @@
-"""Wait for a condition instead of for a time."""
+"""Wait for a condition instead of a fixed time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 def wait_for(
-    look: Callable[[], T], seconds: float = 40.0, *, true: Callable[[T], object] = bool, poll: float = 0.02
+    read: Callable[[], T], seconds: float = 40.0, *, true: Callable[[T], object] = bool, poll: float = 0.02
 ) -> T:
-    """The first of what `look()` gives that is `true`, looked at each `poll` seconds."""
+    """Return the first result of `read` for which `true` holds. `read` is called every `poll` seconds."""
     until = time.monotonic() + seconds
-    while not true(found := look()):
-        assert time.monotonic() < until, f"it did not come about; at last: {found!r}"
+    while not true(found := read()):
+        assert time.monotonic() < until, f"not met within {seconds:g} s; last result: {found!r}"
         time.sleep(poll)
     return found

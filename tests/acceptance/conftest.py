@@ -1,4 +1,4 @@
-"""A whole grid of real processes: server, router, workers, each its own `celery` process."""
+"""Provide a grid of real processes: server, router and workers."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def family(value):
 
 @pytest.fixture(scope="module")
 def whole_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """Router, `local` (with a module of stages) and `bench`, 4 slots each, and this process's app and client
-    pointed at them.
+    """A router and the seats `local` (with a module of stages) and `bench`, with 4 slots each.
+
+    This process's app and client use the same grid.
     """
     folder = tmp_path_factory.mktemp("grid")
     seats = {"local": 4, "bench": 4}

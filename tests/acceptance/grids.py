@@ -1,4 +1,4 @@
-"""A whole grid of real processes in one block: routers, workers, stages of one's own, a client."""
+"""Run a grid of real processes in a block: routers, workers, custom stages, a client."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def note(file, line):
     os.write(handle, f"{line}\\n".encode())
     os.close(handle)
 '''
-"""The beginning of a module of stages that leave a trace."""
+"""The beginning of a module of stages that write to a file."""
 
 
 @dataclass
 class WholeGrid:
-    """A grid that runs: its settings, a client, its children by name."""
+    """A running grid: its settings, a client, and its processes."""
 
     config: Settings
     client: Client
@@ -48,11 +48,11 @@ def whole(
     env: Mapping[str, str] | None = None,
     **given: Any,
 ) -> Iterator[WholeGrid]:
-    """A grid on the server at `url`, each part a process of its own, and this process pointed at it.
+    """Run a grid on the server at `url`, each part as a process, and use it in this process.
 
-    `seats` are their names and slots, `terms` what else each of their tables says, `stages` the text of a
-    module of stages for the seat `local` (`own_stages`), `given` settings of this process
-    and of the children, `env` the children's alone. What they write stands in `folder`.
+    `seats` maps names to slots. `terms` is added to the table of each seat. `stages` is the text of a module
+    of stages for the seat `local`. `given` are settings for this process and its children, `env` is for the
+    children only. All files are in `folder`.
     """
     (folder / "own_stages.py").write_text(stages)
     (folder / "home").mkdir(mode=0o700)
@@ -61,10 +61,10 @@ def whole(
     config = Settings(
         broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=(BENCH,), **given
     )  # fmt: skip
-    told = {f"GRIDQ_{name.upper()}": str(value) for name, value in given.items()}
+    variables = {f"GRIDQ_{name.upper()}": str(value) for name, value in given.items()}
     if stages:
-        told["GRIDQ_STAGES"] = "own_stages"
-    children = {**told, "PYTHONPATH": str(folder), **(env or {})}
+        variables["GRIDQ_STAGES"] = "own_stages"
+    children = {**variables, "PYTHONPATH": str(folder), **(env or {})}
     with (
         use_grid(config) as client,
         GridProcesses(config, list(seats), routers=routers, folder=folder / "logs", env=children) as home,

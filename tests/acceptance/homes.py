@@ -1,4 +1,4 @@
-"""Programs of a home folder as real processes: started, asked, signalled, and looked for afterwards."""
+"""Run the programs of a home folder as real processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from typing import Any
 from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 
-# Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
+# A child started in a script's background, as in some CI systems, would otherwise ignore Ctrl-C.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 GRIDQ = [sys.executable, "-c", HEED + "from gridq.cli import main; main()"]
 
 
 def processes(folder: Path) -> list[str]:
-    """The command lines of the processes whose environment or arguments name `folder`; none without /proc."""
+    """Return the command lines of the processes whose environment or arguments name `folder`; none without
+    /proc.
+    """
     mark = str(folder).encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -28,13 +30,13 @@ def processes(folder: Path) -> list[str]:
             command = (entry / "cmdline").read_bytes()
             if mark in command or mark in (entry / "environ").read_bytes():
                 found.append(command.replace(b"\0", b" ").decode("utf-8", "replace")[:200])
-        except OSError:  # it ended, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return [command for command in found if command]
 
 
 class HomeFolder:
-    """A home folder with the bench profile, and the programs of it, whose only setting is GRIDQ_HOME."""
+    """A home folder with the bench profile, and its programs, whose only setting is GRIDQ_HOME."""
 
     def __init__(self, folder: Path, seats: str = "") -> None:
         self.folder = folder
@@ -65,7 +67,7 @@ class HomeFolder:
         return json.loads(self(*arguments, "--json").stdout)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a program that goes on; its output goes to files beside the home."""
+        """Start a long-running program. Its output goes to files next to the home folder."""
         number = len(self.started)
         with (
             (self.folder / f"{number}.out").open("w") as out,
@@ -82,12 +84,12 @@ class HomeFolder:
         self.started.append(program)
         return program
 
-    def said(self, number: int = 0) -> str:
-        """What the program number `number` has printed, on either way."""
+    def read_log(self, number: int = 0) -> str:
+        """Return the stdout and stderr of the program with this number."""
         return (self.folder / f"{number}.out").read_text() + (self.folder / f"{number}.err").read_text()
 
     def state(self, name: str) -> dict[str, Any]:
-        """The record of `gridq up` or `gridq worker`; empty where there is none."""
+        """Return the record of `gridq up` or `gridq worker`; empty if there is none."""
         try:
             found: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text())
         except FileNotFoundError:
@@ -95,11 +97,11 @@ class HomeFolder:
         return found
 
     def ready(self, name: str = "grid") -> dict[str, Any]:
-        """The record, once it says that all is live."""
+        """Wait until the record says that all parts are live; return it."""
 
         def there() -> dict[str, Any]:
             for number, program in enumerate(self.started):
-                assert program.poll() in (None, 0), self.said(number)
+                assert program.poll() in (None, 0), self.read_log(number)
             state = self.state(name)
             return state if state.get("ready") else {}
 
@@ -109,7 +111,7 @@ class HomeFolder:
         return next(part for part in self.state(of)["parts"] if part["name"] == name)
 
     def restarted(self, name: str, pid: int, of: str = "grid") -> int:
-        """The new process of a part that was `pid`."""
+        """Wait until a part has another process than `pid`; return the new process id."""
 
         def again() -> int:
             part = self.part(name, of)
@@ -118,7 +120,7 @@ class HomeFolder:
         return wait_for(again)
 
     def echo(self, text: str) -> str:
-        """Run a graph on the bench seat from another process; what it prints."""
+        """Run a graph on the bench seat from another process; return its output."""
         graph = self.folder / "graph.json"
         graph.write_text('{"root": {"op": "Stage", "id": "bench_echo"}}')
         done = self("run", str(graph), "--input", json.dumps(text))
@@ -126,11 +128,11 @@ class HomeFolder:
         return done.stdout.strip()
 
     def processes(self) -> list[str]:
-        """The command lines of the processes whose environment or arguments name the home."""
+        """Return the command lines of the processes whose environment or arguments name the folder."""
         return processes(self.folder)
 
     def end(self) -> None:
-        """End what still runs of what was started, and wait for its children to follow."""
+        """Stop the started programs that still run, and wait for their children to end."""
         for program in self.started:
             if program.poll() is None:
                 program.send_signal(signal.SIGTERM)

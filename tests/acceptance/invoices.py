@@ -1,10 +1,10 @@
-"""The ledger of a run held against its vendors' invoices, call by call.
+"""Compare the ledger of a run with its vendors' invoices, call by call.
 
-Each attempt that said what it used must be one call of the witness: of the same stage, on the same seat, with
-the same tokens and micro-dollars; no call is used twice. The calls that are left are the difference between
-both: each must be of an attempt on that seat of which the ledger says itself that what it used is not known,
-and no such attempt explains two calls. Without a kill or a cancel there is none. Of a stream that broke off
-the ledger has what had been told by then, which may be a part of its call.
+Each attempt that reported usage must match exactly one call of the witness: the same stage, seat, tokens and
+micro-dollars. The remaining calls are the difference. Each of them must belong to an attempt on the same seat
+whose usage is unknown according to the ledger, and no such attempt explains two calls. Without a kill or a
+cancellation, no calls remain. For an interrupted stream, the ledger has the usage reported until then, which
+may be only a part.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from tests.chaos.limits import Bound, Use, list_overdrawn
 from tests.chaos.records import GridRecords, JobRecord
 
 UNKNOWN = frozenset({"lost", "cancelled", "back", "died"})
-"""What an attempt came to of which nobody may know what it used."""
+"""Outcomes of attempts whose usage may be unknown."""
 BROKEN_OFF = frozenset({"seat"})
-"""And where its answer was broken off."""
+"""The same, for an answer that was interrupted."""
 CUT = frozenset({"failed"})
-"""And where a piece of it was out by then, so that no other seat could be asked."""
+"""The same, for an answer that was interrupted after its first piece, so that no other seat could continue.
+"""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A call that was paid and that the grid knows nothing of, or only a part: `what` its attempt came to,
-    `micro` what the grid does not know of its micro-dollars.
+    """A paid call of which the grid knows nothing or only a part.
+
+    `what` is the outcome of its attempt, `micro` the micro-dollars that the grid does not know.
     """
 
     call: Call
@@ -47,8 +49,9 @@ class Difference:
 
 @dataclass
 class Account:
-    """One seat's: what the witness saw paid, what the ledger has, and the difference, each as calls,
-    micro-dollars, tokens in and out.
+    """The account of one seat: what was paid, what is entered in the ledger, and what is unknown.
+
+    Each counts calls, micro-dollars, and tokens in and out.
     """
 
     paid: Counter[str] = field(default_factory=Counter)
@@ -63,7 +66,7 @@ def _add(to: Counter[str], micro: int | None, tokens_in: int, tokens_out: int, c
 
 
 class Invoices(Auditor):
-    """Judges a run by its vendors' calls instead of the stages' own notes."""
+    """Audits a run by its vendors' calls instead of the stages' own notes."""
 
     def __init__(
         self,
@@ -104,20 +107,20 @@ class Invoices(Auditor):
                 account.recorded += entry.what == RECORDED
 
     def audit_all(self, limits: Iterable[Bound]) -> AuditResult:
-        """Every rule of `judge`, and those of money."""
+        """Check all rules of `run`, and those about money."""
         audit_result = self.run()
         self.uses = compute_uses(limits, self.all_entries)
         audit_result.extra_runs = len(self.differences)
         audit_result.checks += [
-            Check("no call was for a job that nobody submitted", tuple(self._strangers())),
-            Check("each seat's invoice is its ledger and the calls that nobody knows of",
-                  tuple(self._unequal())),
+            Check("every call was for a submitted job", tuple(self._find_unknown_jobs())),
+            Check("each seat's invoice equals its ledger and the unknown calls",
+                  tuple(self._compare_accounts())),
             Check("no limit was overdrawn", list_overdrawn(self.uses)),
         ]  # fmt: skip
         return audit_result
 
     def _check_runs(self, state: SubmittedJob, record: JobRecord) -> list[str]:
-        """Every attempt that said what it used is one call, every other call one attempt that did not."""
+        """Check that each attempt with usage is one call, and each other call one attempt without usage."""
         job = state.job
         number = {op.path: n for n, step in enumerate(self.steps[job.id]) for op in step.ops}
         left: dict[int, list[Call]] = defaultdict(list)
@@ -126,57 +129,57 @@ class Invoices(Auditor):
                 left[number[job.made.stages[call.stage]]].append(call)
         wrong = []
         for step in sorted(left.keys() | record.entries.keys()):
-            silent, odd = [], []
+            unreported, odd = [], []
             for attempt, found in sorted(record.entries.get(step, {}).items()):
-                told = _told(found)
-                if told is None:
-                    silent.append((attempt, found))
+                usage = _sum_usage(found)
+                if usage is None:
+                    unreported.append((attempt, found))
                     recorded = any(entry.what == RECORDED for entry in found)
                     if recorded and not costless(self.steps[job.id][step]):
-                        wrong.append(
-                            f"{job.id}: attempt {attempt} of step {step} is recorded and used nothing"
-                        )
+                        wrong.append(f"{job.id}: attempt {attempt} of step {step} is recorded without usage")
                     continue
-                same = next((call for call in left[step] if _key(call) == told), None)
+                same = next((call for call in left[step] if _get_usage(call) == usage), None)
                 if same is None:
-                    odd.append((attempt, found, told))
+                    odd.append((attempt, found, usage))
                 else:
                     left[step].remove(same)
-            for attempt, found, told in odd:
+            for attempt, found, usage in odd:
                 allowed_errors = (
-                    call for call in left[step] if job.options.get("stream") and _is_part(told, found, call)
+                    call for call in left[step] if job.options.get("stream") and _is_part(usage, found, call)
                 )
                 part = next(allowed_errors, None)
                 if part is None:
                     where = f"{job.id}: attempt {attempt} of step {step}"
-                    wrong.append(f"{where} used {told}, which no call did; those left are {left[step]}")
+                    wrong.append(f"{where} used {usage}, which matches no call; remaining are {left[step]}")
                 else:
-                    self._differ(part, step, attempt, found)
+                    self._record_difference(part, step, attempt, found)
                     left[step].remove(part)
-            wrong += self._explain(job.id, step, left[step], silent)
+            wrong += self._explain(job.id, step, left[step], unreported)
         return wrong
 
     def _explain(
-        self, job: str, step: int, calls: list[Call], silent: list[tuple[int, list[Entry]]]
+        self, job: str, step: int, calls: list[Call], unreported: list[tuple[int, list[Entry]]]
     ) -> list[str]:
-        """Find for each call that no attempt told of the one that kept silent; what cannot be explained."""
+        """Match each unreported call with an attempt without usage. Return the calls that match none."""
         wrong = []
         for call in sorted(calls, key=lambda call: call.at):
             whats = UNKNOWN | BROKEN_OFF if call.outcome == "cut" else UNKNOWN
-            for at, (attempt, found) in enumerate(silent):
+            for at, (attempt, found) in enumerate(unreported):
                 if found[0].seat == call.seat and found[0].what in whats:
-                    del silent[at]
-                    self._differ(call, step, attempt, found)
+                    del unreported[at]
+                    self._record_difference(call, step, attempt, found)
                     break
             else:
                 known = [
-                    (attempt, [entry.what for entry in found], found[0].seat) for attempt, found in silent
+                    (attempt, [entry.what for entry in found], found[0].seat) for attempt, found in unreported
                 ]
-                wrong.append(f"{job}: step {step}: nothing explains {call}; silent are {known}")
+                wrong.append(
+                    f"{job}: step {step}: no attempt explains {call}; those without usage are {known}"
+                )
         return wrong
 
-    def _differ(self, call: Call, step: int, attempt: int, found: list[Entry]) -> None:
-        """Note what the entries of an attempt do not have of its call."""
+    def _record_difference(self, call: Call, step: int, attempt: int, found: list[Entry]) -> None:
+        """Record the part of a call that the entries of its attempt do not have."""
         micro = (call.micro or 0) - sum(entry.micro_dollars or 0 for entry in found)
         tokens_in = call.tokens_in - sum(entry.tokens_in for entry in found)
         tokens_out = call.tokens_out - sum(entry.tokens_out for entry in found)
@@ -185,7 +188,7 @@ class Invoices(Auditor):
         _add(self.accounts[call.seat].unknown, micro, tokens_in, tokens_out, int(whole))
 
     def _check_ledger(self, state: SubmittedJob, record: JobRecord) -> list[str]:
-        """What came to nothing is charged as it is entered; what is recorded is entered as such."""
+        """Check that lost attempts are charged as entered, and that recorded ones are entered as such."""
         job = state.job.id
         wrong = []
         for n, step in enumerate(self.steps[job]):
@@ -205,7 +208,7 @@ class Invoices(Auditor):
         return wrong
 
     def _check_seats(self) -> list[str]:
-        """What rows and charges have of each seat is what the ledger has of it."""
+        """Check that the rows and charges of each seat equal its ledger."""
         used = self._sum_seats()
         return [
             f"{seat}: recorded and wasted are {used[seat]}, entered {account.entered['micro']}"
@@ -213,12 +216,12 @@ class Invoices(Auditor):
             if used[seat] != account.entered["micro"]
         ]
 
-    def _strangers(self) -> list[str]:
+    def _find_unknown_jobs(self) -> list[str]:
         return [
             f"{job} has {len(calls)} calls" for job, calls in self.calls.items() if job not in self.submitted
         ]
 
-    def _unequal(self) -> list[str]:
+    def _compare_accounts(self) -> list[str]:
         return [
             f"{seat}: paid {dict(each.paid)}, entered {dict(each.entered)}, unknown {dict(each.unknown)}"
             for seat, each in sorted(self.accounts.items())
@@ -226,8 +229,8 @@ class Invoices(Auditor):
         ]
 
 
-def _told(found: list[Entry]) -> tuple[str, int, int, int | None] | None:
-    """What all entries of an attempt together say of its call; None: nothing."""
+def _sum_usage(found: list[Entry]) -> tuple[str, int, int, int | None] | None:
+    """Return the seat, tokens and micro-dollars of all entries of an attempt; None if there is no usage."""
     tokens_in, tokens_out = sum(each.tokens_in for each in found), sum(each.tokens_out for each in found)
     if not tokens_in + tokens_out:
         return None
@@ -235,13 +238,13 @@ def _told(found: list[Entry]) -> tuple[str, int, int, int | None] | None:
     return found[0].seat, tokens_in, tokens_out, sum(micro) if micro else None
 
 
-def _key(call: Call) -> tuple[str, int, int, int | None]:
+def _get_usage(call: Call) -> tuple[str, int, int, int | None]:
     return call.seat, call.tokens_in, call.tokens_out, call.micro
 
 
-def _is_part(told: tuple[str, int, int, int | None], found: list[Entry], call: Call) -> bool:
-    """Whether it may be what had been told of this call when it broke off."""
-    seat, tokens_in, tokens_out, micro = told
+def _is_part(usage: tuple[str, int, int, int | None], found: list[Entry], call: Call) -> bool:
+    """Return whether the usage may be a part of this call, reported before it was interrupted."""
+    seat, tokens_in, tokens_out, micro = usage
     fits = seat == call.seat and tokens_in <= call.tokens_in and tokens_out <= call.tokens_out
     allowed_errors = UNKNOWN | BROKEN_OFF | CUT if call.outcome == "cut" else UNKNOWN
     return fits and (micro or 0) <= (call.micro or 0) and found[0].what in allowed_errors

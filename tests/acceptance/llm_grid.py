@@ -1,4 +1,4 @@
-"""A grid of model seats in this process, behind gateways that are processes of their own."""
+"""Run a grid of model seats in this process, behind gateway processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gridq.config.settings import Settings
 from gridq.protocol import queue_names
 from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from tests.integration.gateway.conftest import LlmRunner
 from tests.local_grid import LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
 class Grid:
-    """The grid, its server, and gateways as they are asked for."""
+    """The grid, its server, and gateways on request."""
 
     def __init__(self, server: EmbeddedServer, local: LocalGrid, config: Settings) -> None:
         self.server = server
@@ -31,13 +31,13 @@ class Grid:
     @contextmanager
     def gateway(self, drain: float = 20) -> Iterator[tuple[subprocess.Popen[str], str]]:
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
-        told = {
+        variables = {
             "GRIDQ_BROKER_URL": self.server.url, "GRIDQ_PREFIX": self.config.prefix,
             "GRIDQ_HOME": str(self.config.home), "GRIDQ_DRAIN": str(drain),
         }  # fmt: skip
         program = subprocess.Popen(
             [*GRIDQ, "gateway", "--port", "0"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=quiet | told,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=quiet | variables,
         )  # fmt: skip
         assert program.stdout is not None
         try:
@@ -50,7 +50,7 @@ class Grid:
 
 @contextmanager
 def llm_grid(folder: Path, **given: Any) -> Iterator[Grid]:
-    """A grid with a server of its own, whose data stand in `folder`. `given`: settings."""
+    """Run a grid with its own server, whose data is in `folder`. `given`: settings."""
     (folder / "home").mkdir()
     with EmbeddedServer(Path(folder / "data"), appendonly=True) as server, OpenAIServer() as api:
         config = Settings(

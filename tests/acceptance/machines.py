@@ -1,7 +1,7 @@
-"""The three machines of the closing test: their seats, what these cost, and every limit that binds.
+"""Define the three machines of the three-machines test: their seats, prices and limits.
 
-A limit is written once, as a `Bound`: from it come the lines in the machine's seats.toml or in the quotas
-file, and the rule that the ledger is held to.
+Each limit is written once, as a `Bound`. It gives the lines in a machine's seats.toml or in the quotas file,
+and the rule that the ledger is checked against.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tests.chaos import limits as chaos_limits
 from tests.chaos.layout import Layout, Machine
 from tests.chaos.limits import Bound, Use, format_quotas_file, format_seat_limits
 
-CENTS = 0.09
-"""What a stage declares that it may cost: no call of any seat costs more, so each hold covers its call."""
-LEAST = 6000
-"""Micro-dollars of the smallest budget: it lets some calls in, each of which is held with some reserve."""
-MOST_TOKENS = 600
-"""What a stage says that its answer may take: more than any call has, those of its prompt included."""
+STAGE_CENTS = 0.09
+"""The declared cost of a stage. No call costs more, so each reservation covers its call."""
+MIN_BUDGET_MICRO_DOLLARS = 6000
+"""The smallest budget in micro-dollars: it admits a few calls, each with a reservation above its cost."""
+MAX_TOKENS = 600
+"""The declared limit on the tokens of an answer: more than any call has, prompt included."""
 
 
 def stage(name: str, *effects: dict[str, Json]) -> dict[str, Json]:
-    """The spec of a stage that asks a model of the family its node's config names."""
+    """Return the spec of a stage that calls a model of the family in its node's config."""
     return {
         "name": name,
         "description": "Ask a model.",
@@ -44,14 +44,14 @@ def stage(name: str, *effects: dict[str, Json]) -> dict[str, Json]:
     }
 
 
-HELD, UNHELD = "ask", "ask_freely"
-STAGES = (stage(HELD, {"effect": "Cost", "cents": CENTS}), stage(UNHELD))
-"""One that says what it may cost, and one of which that is estimated."""
+DECLARED, ESTIMATED = "ask", "ask_freely"
+STAGES = (stage(DECLARED, {"effect": "Cost", "cents": STAGE_CENTS}), stage(ESTIMATED))
+"""One stage declares its cost; the cost of the other is estimated."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """One seat: `price` None where it is a subscription. `families` can be asked of it."""
+    """One seat. `price` is None for a subscription. `families` are the model families that it serves."""
 
     machine: str
     name: str
@@ -82,21 +82,22 @@ SEATS = (
          owner="alice"),
 )  # fmt: skip
 FAMILIES: dict[tuple[str, ...], int] = {("fast",): 86, ("deep",): 7, ("rare", "fast"): 7}
-"""How often each is asked for; of two the first that a seat can take. Few are for programs: a call of one
-costs the start of a process.
+"""The weight of each choice of families; of two, the first with a seat applies. Program seats get few calls,
+because each call starts a process.
 """
 
 AGENTS = {"cat": "research", "thrifty": "research"}
-"""Agents whose money is little, and their team."""
+"""Agents with small budgets, and their team."""
 
 
 def bounds(stages: int) -> tuple[Bound, ...]:
-    """Limits for a run of so many stages. Each seat has some that bind it but the one that can do everything;
-    so has each poorer agent.
+    """Return the limits for a run of this many stages.
+
+    Some limit is reached on each seat but the largest one, and for each agent with a small budget.
     """
 
     def least(micro: int) -> int:
-        return max(micro, LEAST)
+        return max(micro, MIN_BUDGET_MICRO_DOLLARS)
 
     return (
         Bound("seat m1.openai", "dollars", least(stages * 32), "day", key="budget"),
@@ -116,17 +117,29 @@ def bounds(stages: int) -> tuple[Bound, ...]:
         Bound("family fast", "tokens", stages * 1000, "day"),
         Bound("grid", "dollars", stages * 1000, "day"),
         Bound("grid", "tokens", stages * 1000, "5h"),
-        Bound("agent thrifty", "dollars", max(stages * 12, 8 * LEAST), "month", key="monthly_dollars"),
-        Bound("agent thrifty", "tokens", max(stages * 20, 20 * MOST_TOKENS), "week"),
-        Bound("team research", "dollars", max(stages * 30, 12 * LEAST), "month", key="monthly_dollars"),
-        Bound("team research", "dollars", max(stages * 28, 12 * LEAST), "day"),
+        Bound(
+            "agent thrifty",
+            "dollars",
+            max(stages * 12, 8 * MIN_BUDGET_MICRO_DOLLARS),
+            "month",
+            key="monthly_dollars",
+        ),
+        Bound("agent thrifty", "tokens", max(stages * 20, 20 * MAX_TOKENS), "week"),
+        Bound(
+            "team research",
+            "dollars",
+            max(stages * 30, 12 * MIN_BUDGET_MICRO_DOLLARS),
+            "month",
+            key="monthly_dollars",
+        ),
+        Bound("team research", "dollars", max(stages * 28, 12 * MIN_BUDGET_MICRO_DOLLARS), "day"),
         Bound("agent cat", "jobs", max(3, stages // 250), "month", key="monthly_jobs"),
         Bound("agent cat", "jobs", max(3, stages // 260), "week"),
     )
 
 
 def layout(folder: Path, url: str, limits: Iterable[Bound]) -> Layout:
-    """The machines, whose vendors answer at `url`."""
+    """Return the machines. Their vendors answer at `url`."""
     limits = tuple(limits)
     (folder / "stages").mkdir()
     for spec in STAGES:
@@ -180,6 +193,6 @@ def _table(seat: Seat, folder: Path, url: str, limits: tuple[Bound, ...]) -> str
 
 
 def compute_uses(limits: Iterable[Bound], entries: list[Entry]) -> list[Use]:
-    """How far each bound was used, by the entries of the ledger alone."""
+    """Return the usage of each bound, computed from the ledger's entries alone."""
     owners = {seat.id: seat.owner for seat in SEATS}
     return chaos_limits.compute_uses(limits, entries, owners, {seat.id: seat.families for seat in SEATS})

@@ -1,5 +1,5 @@
-"""Claude Code and Codex as fakes whose answers cost something: each call asks `vendors` what to say, as the
-vendor's own program asks its API.
+"""Fake Claude Code and Codex with costs: each call gets its answer from `vendors`, like the real program from
+its API.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ sys.exit(answer.status != 200)
 
 
 def install(folder: Path, name: str, seat: str, url: str) -> Path:
-    """Put a program there that behaves as `claude` or `codex`, and is billed as `seat` by the vendors at
-    `url`.
-    """
+    """Install a fake `claude` or `codex` in `folder`, whose calls the vendors at `url` bill to `seat`."""
     host, _, port = url.removeprefix("http://").partition(":")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name

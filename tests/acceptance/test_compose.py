@@ -24,7 +24,7 @@ from gridq.config.settings import Settings
 from gridq.limits import api_keys
 from tests.acceptance.test_demo import needs_model
 from tests.compose import ROOT, Service, load, programs
-from workers.supervisor.embedded_server import find_server_program, find_free_port
+from workers.supervisor.embedded_server import find_free_port, find_server_program
 
 pytestmark = pytest.mark.slow
 
@@ -53,14 +53,14 @@ class Containers:
 
     def start(self, name: str) -> None:
         self.children[name] = self.services[name].start()
-        wait_until(self.services[name].healthy, lambda: self.said(name))
+        wait_until(self.services[name].is_healthy, lambda: self.read_log(name))
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> int:
         child = self.children.pop(name)
         child.send_signal(how)
         return child.wait(40)
 
-    def said(self, name: str) -> str:
+    def read_log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
 
@@ -153,7 +153,7 @@ def test_the_briefing_runs_through_all_of_them(containers: Containers) -> None:
         assert {row.worker.partition("@")[0] for row in client.rows(job)} >= {"cpu", "router"}
     assert containers.end("worker") == 0
     wait_until(
-        lambda: not containers.services["worker"].healthy(), lambda: "it is healthy though it has ended"
+        lambda: not containers.services["worker"].is_healthy(), lambda: "it is healthy though it has ended"
     )
 
 
@@ -193,7 +193,7 @@ def test_the_gateway_is_asked_for_and_serves_whoever_has_a_key(containers: Conta
         view = http.get(f"/jobs/{given.json()['job']}", params={"wait": 30}, timeout=60).json()
         assert (view["state"], view["result"]["output"]) == ("done", "Hello Ada")
     assert containers.end("gateway") == 0
-    assert not gateway.healthy()
+    assert not gateway.is_healthy()
     with client_of(containers) as client:
         assert api_keys.forget(client.redis, client.keys, api_keys.list_keys(client.redis, client.keys)[0].id)
 
@@ -207,23 +207,23 @@ def test_no_service_logs_a_secret(containers: Containers) -> None:
 
 def test_a_health_check_fails_when_the_thing_is_down(containers: Containers) -> None:
     for name in ("router-2", "flower"):
-        assert containers.services[name].healthy()
+        assert containers.services[name].is_healthy()
         containers.end(name, signal.SIGKILL)
-        wait_until(lambda name=name: not containers.services[name].healthy(), lambda: "still healthy")
-    assert containers.services["router-1"].healthy(), "one of two is down"
+        wait_until(lambda name=name: not containers.services[name].is_healthy(), lambda: "still healthy")
+    assert containers.services["router-1"].is_healthy(), "one of two is down"
 
 
 def test_a_router_that_hangs_is_not_healthy(containers: Containers) -> None:
     os.kill(containers.children["router-1"].pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: not containers.services["router-1"].healthy(), lambda: "still healthy")
+        wait_until(lambda: not containers.services["router-1"].is_healthy(), lambda: "still healthy")
     finally:
         os.kill(containers.children["router-1"].pid, signal.SIGCONT)
-    wait_until(containers.services["router-1"].healthy, lambda: containers.said("router-1"))
+    wait_until(containers.services["router-1"].is_healthy, lambda: containers.read_log("router-1"))
 
 
 def test_without_its_server_nothing_is_healthy(containers: Containers) -> None:
     containers.end("router-1")
     assert containers.end("redis", signal.SIGKILL) != 0
-    assert not containers.services["redis"].healthy()
-    assert not containers.services["router-1"].healthy()
+    assert not containers.services["redis"].is_healthy()
+    assert not containers.services["router-1"].is_healthy()

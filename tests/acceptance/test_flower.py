@@ -16,14 +16,23 @@ from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.fakes.bench_profile import BENCH
-from tests.flower_process import FlowerProcess, known
+from tests.flower_process import FlowerProcess, read_task
 from tests.grid_environment import environment, use_grid
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
 CANARY = "canary-4711-in-the-prompt"
-SEATS = '[[bench]]\nname = "bench"\nconcurrency = 2\n[[bench]]\nname = "spare"\nconcurrency = 1\nslugs = ["spare"]\n'
+SEATS = """
+[[bench]]
+name = "bench"
+concurrency = 2
+
+[[bench]]
+name = "spare"
+concurrency = 1
+slugs = ["spare"]
+"""
 SPARE = {"slug": "spare"}
 OPEN = {"/healthcheck", "/static/(.*)", "/login/?", "/logout", ".*"}
 """Routes that need no password: they say `OK`, give Flower's own files, or say that there is nothing."""
@@ -57,7 +66,9 @@ def shown(grid: WholeGrid, environ: dict[str, str]) -> Iterator[FlowerProcess]:
     with FlowerProcess(environ) as flower:
         wait_for(lambda: all(online(flower).get(name) for name in workers_of(grid, "bench", "spare")))
         jobs: list[str] = []
-        wait_for(lambda: jobs.append(grid.client.submit(ECHO, 1)) or any(known(flower, job) for job in jobs))
+        wait_for(
+            lambda: jobs.append(grid.client.submit(ECHO, 1)) or any(read_task(flower, job) for job in jobs)
+        )
         yield flower
 
 
@@ -89,13 +100,13 @@ def test_nothing_is_shown_without_the_password(shown: FlowerProcess) -> None:
     assert len(closed) > 25
     for route in closed:
         for method in ("GET", "POST", "PUT", "DELETE"):
-            answer = shown.bare.request(method, path_of(route))
+            answer = shown.anonymous.request(method, path_of(route))
             assert answer.status_code in {401, 405}, (method, route, answer.text)
             assert len(answer.text) < 100
-        assert 401 in {shown.bare.request(m, path_of(route)).status_code for m in ("GET", "POST")}, route
+        assert 401 in {shown.anonymous.request(m, path_of(route)).status_code for m in ("GET", "POST")}, route
     for login in [("gridq", "wrong"), ("gridq", ""), ("", ""), ("other", shown.password)]:
-        assert shown.bare.get("/api/workers", auth=login).status_code == 401
-    assert shown.bare.get("/healthcheck").text == "OK"
+        assert shown.anonymous.get("/api/workers", auth=login).status_code == 401
+    assert shown.anonymous.get("/healthcheck").text == "OK"
 
 
 def test_nothing_can_be_changed(shown: FlowerProcess, grid: WholeGrid) -> None:
@@ -156,8 +167,8 @@ def test_queue_lengths_are_the_stages_that_wait(shown: FlowerProcess, grid: Whol
 
 def end_of(shown: FlowerProcess, uuid: str) -> dict[str, Any]:
     """A task once Flower says that it has ended."""
-    wait_for(lambda: known(shown, uuid).get("state") in {"SUCCESS", "FAILURE", "REVOKED"})
-    return known(shown, uuid)
+    wait_for(lambda: read_task(shown, uuid).get("state") in {"SUCCESS", "FAILURE", "REVOKED"})
+    return read_task(shown, uuid)
 
 
 def test_each_stage_and_the_job_are_one_task_each(shown: FlowerProcess, grid: WholeGrid) -> None:
@@ -178,7 +189,7 @@ def test_each_stage_and_the_job_are_one_task_each(shown: FlowerProcess, grid: Wh
         assert task["received"] <= task["started"] <= task["succeeded"]
         assert task["wait"] >= 0
         assert task["runtime"] >= 0
-    assert "3 out" in known(shown, f"{job}.1")["result"]
+    assert "3 out" in read_task(shown, f"{job}.1")["result"]
     mine = [uuid for uuid in shown.get("/api/tasks") if uuid.startswith(job)]
     assert sorted(mine) == [job, *(f"{job}.{number}" for number in range(3))]
 
@@ -190,7 +201,7 @@ def test_a_wide_job_is_told_whole(shown: FlowerProcess, grid: WholeGrid) -> None
     assert end_of(shown, job)["state"] == "SUCCESS"
     mine = [uuid for uuid in shown.get("/api/tasks") if uuid.startswith(f"{job}.")]
     assert len(mine) >= 40
-    wait_for(lambda: {known(shown, uuid)["state"] for uuid in mine} == {"SUCCESS"})
+    wait_for(lambda: {read_task(shown, uuid)["state"] for uuid in mine} == {"SUCCESS"})
 
 
 def test_a_failure_is_told_of_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
@@ -207,8 +218,8 @@ def test_a_failure_is_told_of_the_stage_and_the_job(shown: FlowerProcess, grid: 
 
 def test_a_cancel_is_told_of_the_stage_that_ran_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
     job = grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000, "why": CANARY})
-    wait_for(lambda: known(shown, f"{job}.0").get("state") == "STARTED")
-    assert known(shown, job)["state"] == "STARTED"
+    wait_for(lambda: read_task(shown, f"{job}.0").get("state") == "STARTED")
+    assert read_task(shown, job)["state"] == "STARTED"
     grid.client.cancel(job)
     assert end_of(shown, job)["state"] == "REVOKED"
     assert end_of(shown, f"{job}.0")["state"] == "REVOKED"
@@ -221,11 +232,11 @@ def test_a_killed_worker_is_no_ghost_and_its_stage_still_one_task(
     (spare,) = workers_of(grid, "spare")
     job = grid.client.submit(graph(stage("bench_sleep", **SPARE)), {"ms": 3000, "why": CANARY})
     task = f"{job}.0"
-    wait_for(lambda: known(shown, task).get("state") == "STARTED")
+    wait_for(lambda: read_task(shown, task).get("state") == "STARTED")
     killed = grid.home.children["spare"]
     killed.kill()
     killed.wait()
-    wait_for(lambda: known(shown, task)["state"] != "STARTED")
+    wait_for(lambda: read_task(shown, task)["state"] != "STARTED")
     wait_for(lambda: spare not in online(shown), 60)
     wait_for(lambda: spare not in shown.get("/api/workers"))
     assert spare not in shown.get("/api/workers?status=1")
@@ -265,7 +276,7 @@ def test_no_prompt_and_no_password_stand_anywhere(
         },
     )
     assert table.json()["recordsTotal"] == len(tasks)
-    texts = [table.text, shown.said(), *(shown.client.get(path).text for path in paths)]
+    texts = [table.text, shown.read_log(), *(shown.client.get(path).text for path in paths)]
     assert any(job in text for text in texts)
     for text in texts:
         assert CANARY not in text

@@ -18,7 +18,7 @@ from gridq.app import server_options
 from gridq.config.settings import Settings
 from gridq.messaging import flower_app
 from gridq.process import parent_watch
-from tests.flower_process import RUN, FlowerProcess, known
+from tests.flower_process import RUN, FlowerProcess, read_task
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -103,10 +103,10 @@ def test_a_public_address_has_its_path_and_the_password_its_warning(environ: dic
         environ, "--public-url", "http://grid.example.com/flower", "--address", "0.0.0.0"
     ) as away:
         assert away.about["url"] == "http://grid.example.com/flower"
-        assert away.bare.get("/flower/api/workers").status_code == 401
+        assert away.anonymous.get("/flower/api/workers").status_code == 401
         assert away.client.get("/flower/workers").status_code == 200
-        assert away.bare.get("/flower/healthcheck").text == "OK"
-        wait_for(lambda: "unencrypted" in away.said())
+        assert away.anonymous.get("/flower/healthcheck").text == "OK"
+        wait_for(lambda: "unencrypted" in away.read_log())
         away.process.send_signal(signal.SIGTERM)
         assert away.process.wait(20) == 0
 
@@ -126,7 +126,7 @@ def test_it_ends_and_hears_again_when_its_server_does(tmp_path: Path) -> None:
             def heard() -> bool:
                 with sender.connection() as to, sender.events.Dispatcher(to, hostname="bench@m") as out:
                     out.send("task-received", uuid="a-job", name="a graph", args="anon", kwargs="1 step")
-                return bool(known(flower, "a-job"))
+                return bool(read_task(flower, "a-job"))
 
             wait_for(heard)
             server.kill()

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
-from tests.flower_process import FlowerProcess, known
+from tests.flower_process import FlowerProcess, read_task
 from tests.waiting import wait_for
 
 
@@ -35,7 +35,7 @@ def test_no_task_event_is_sent_before_a_monitor_asks(whole_grid: WholeGrid) -> N
         wait_for(lambda: client.redis.exists(client.keys("monitored_by")))
         job = client.submit(ECHO, 1)
         client.result(job, 20)
-        wait_for(lambda: known(flower, f"{job}.0").get("state") == "SUCCESS")
+        wait_for(lambda: read_task(flower, f"{job}.0").get("state") == "SUCCESS")
         assert "task-succeeded" in sent_until(listening, "task-succeeded")
     listening.close()
 

@@ -18,7 +18,7 @@ from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, compute_uses
 from tests.acceptance.vendor_apis import Used
-from tests.acceptance.vendors import Asked, Call, Price, Vendors, marked
+from tests.acceptance.vendors import Call, CallContent, Price, Vendors, make_system_text
 from tests.chaos.agents import SubmittedJob
 from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph
 from tests.chaos.plan import Job
@@ -34,7 +34,11 @@ class Case:
         (folder / "ask.json").write_text(json.dumps(STAGES[0]))
         self.config = Settings(profiles=("llm",), stages_dir=folder)
         stages = [
-            {"op": "Stage", "id": "ask", "config": {"model": "fast", "system": marked("j", name, {})}}
+            {
+                "op": "Stage",
+                "id": "ask",
+                "config": {"model": "fast", "system": make_system_text("j", name, {})},
+            }
             for name in PATHS
         ]
         graph: Any = {"description": "x", "version": "0.1.0", "root": {"op": "Sequential", "stages": stages}}
@@ -162,7 +166,7 @@ def test_what_is_wrong_is_found(case: Case, spoil: Callable[[Case], None]) -> No
 def test_of_a_stream_that_broke_off_a_part_may_be_known(case: Case) -> None:
     case.entries[1] = replace(case.entries[1], micro_dollars=8, tokens_out=4)
     case.record.lost[1][1] = ("m2.b", 8)
-    assert "which no call did" in case.breaches()
+    assert "which matches no call" in case.breaches()
 
 
 def test_of_a_streamed_job_it_is_right(case: Case) -> None:
@@ -190,12 +194,12 @@ def test_a_limit_that_was_overdrawn_is_found(case: Case) -> None:
 def test_an_invoice_rounds_up_and_knows_each_kind_of_token() -> None:
     price = Price("0.5", "2", cached="0.05", written="1", reasoning="4")
     # 100 plain at 0.5, 30 read at 0.05, 7 written at 1, 8 said at 2, 3 reasoned at 4
-    assert price.of(Used(137, 11, cached=30, written=7, reasoning=3)) == 50 + 2 + 7 + 16 + 12
-    assert Price("0.5", "2").of(Used(1, 0)) == 1
+    assert price.compute_cost(Used(137, 11, cached=30, written=7, reasoning=3)) == 50 + 2 + 7 + 16 + 12
+    assert Price("0.5", "2").compute_cost(Used(1, 0)) == 1
 
 
 def test_calls_of_one_stage_differ(tmp_path: Path) -> None:
-    asked = Asked("j", "s", {"flaky": 1, "cut": 2}, "p")
+    asked = CallContent("j", "s", {"flaky": 1, "cut": 2}, "p")
     with Vendors(tmp_path / "witness", {"m1.a": ("openai", Price("0.5", "2"))}) as vendors:
         calls = [vendors.call("m1.a", asked)[0] for _ in range(10)]
     assert [call.outcome for call in calls[:3]] == ["refused", "cut", "paid"]

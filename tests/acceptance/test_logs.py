@@ -248,9 +248,9 @@ def test_flower_writes_the_same_lines(grid: Talkative) -> None:
     env = {"GRIDQ_LOG": "json", "GRIDQ_LOG_LEVEL": "DEBUG"}
     with FlowerProcess(env) as flower:
         assert flower.client.get("/tasks", params={"search": CANARY}).status_code == 200
-        assert flower.bare.get("/tasks", auth=("gridq", CANARY)).status_code == 401
-        wait_until(lambda: '"logger": "flower' in flower.said(), flower.said)
-        said = flower.said()
+        assert flower.anonymous.get("/tasks", auth=("gridq", CANARY)).status_code == 401
+        wait_until(lambda: '"logger": "flower' in flower.read_log(), flower.read_log)
+        said = flower.read_log()
         assert CANARY not in said
         assert flower.password not in said
     lines = [line for line in said.splitlines() if line.startswith("{")]

@@ -31,13 +31,13 @@ ATTACKS = (
 def test_the_ledger_is_what_the_vendors_saw() -> None:
     attacked: list[float] = []
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         print(text)
         if not attacked and FAULTS.keys() & set(text.split()):
             attacked.append(time.monotonic() * 1000)
 
     plan = make(STAGES, SEED, SECONDS, list(ATTACKS))
-    done = closing(plan, bounds(STAGES), routers=1, tell=tell)
+    done = closing(plan, bounds(STAGES), routers=1, report=report)
     told = done.to_json()
     assert told["broken"] == []
 
@@ -49,7 +49,7 @@ def test_the_ledger_is_what_the_vendors_saw() -> None:
     assert {seat.cli for seat in SEATS if seat.id in recorded} == {False, True}
     # Some limit bound: work went elsewhere, though the cheaper seat was there.
     assert any(
-        use["used"] == use["of"] if use["thing"] == "requests" else use["used"] > use["of"] * 0.9
+        use["used"] == use["of"] if use["resource"] == "requests" else use["used"] > use["of"] * 0.9
         for use in told["limits"]
     )
     before = [each.what for each in done.invoices.differences if each.call.at < attacked[0] - 1000]

@@ -37,7 +37,7 @@ def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(h
     for private in ("grid.json", "server/access.json", "grid.sock"):
         assert stat.S_IMODE((home.path / private).stat().st_mode) == 0o600
     secret = json.loads((home.path / "server" / "access.json").read_text())["password"]
-    assert secret not in home.said()
+    assert secret not in home.read_log()
     assert secret not in home("status").stdout + home("status", "--json").stdout
     assert not any(secret in command for command in home.processes())
 
@@ -51,8 +51,8 @@ def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(h
     assert home.processes() == []
     assert not listens(port)
     assert not (home.path / "grid.json").exists()
-    assert "Traceback" not in home.said()
-    said = home.said()
+    assert "Traceback" not in home.read_log()
+    said = home.read_log()
     assert f"redis://127.0.0.1:{port}/0" in said
     assert str(home.path / "logs") in said
     assert "gridq run" in said
@@ -66,7 +66,7 @@ def test_what_is_killed_comes_back_and_the_grid_goes_on(home: HomeFolder) -> Non
         os.kill(pid, signal.SIGKILL)
         assert home.restarted(name, pid) != pid
         assert home.part(name)["restarts"] == 1
-        assert f"{name} was killed by signal 9" in home.said()
+        assert f"{name} was killed by signal 9" in home.read_log()
         wait_for(lambda: "bench" in {s["seat"].split(".")[1] for s in _seats(home)})
         assert home.echo(f"after {name}") == f"after {name}"
 
@@ -100,7 +100,7 @@ def test_a_stage_that_kills_its_worker_kills_two_and_no_more(home: HomeFolder) -
     dropped = home("quarantine", "drop", found["job"], "root")
     assert dropped.returncode == 0
     assert program.wait(30) == 1
-    assert "stage.quarantined" in home.said(1)
+    assert "stage.quarantined" in home.read_log(1)
     wait_for(lambda: home.part("local")["restarts"] == 2)
 
 
@@ -110,7 +110,7 @@ def test_flower_and_a_gateway_come_with_it(home: HomeFolder) -> None:
     assert [part["name"] for part in state["parts"]] == ["server", "router0", "bench", "gateway", "flower"]
     gateway = state["gateway"]
     assert httpx.get(f"{gateway['url']}/v1/models").status_code == 200
-    assert f"curl {gateway['url']}/v1/models" in home.said()
+    assert f"curl {gateway['url']}/v1/models" in home.read_log()
     assert f"curl {gateway['url']}/v1/models" in home("status").stdout
     flower = state["flower"]
     assert httpx.get(flower["url"]).status_code == 401
@@ -213,11 +213,11 @@ def test_a_second_signal_does_not_wait_for_the_drain(home: HomeFolder) -> None:
     home.start("run", str(graph), "--input", '{"ms": 100000}')
     wait_for(lambda: any(seat.get("busy") for seat in _seats(home)))
     up.send_signal(signal.SIGINT)
-    wait_for(lambda: "Stopping" in home.said())
+    wait_for(lambda: "Stopping" in home.read_log())
     assert home.part("bench")["pid"]
     up.send_signal(signal.SIGINT)
     assert up.wait(30) == 0
-    assert "killed" not in home.said().lower(), "they hand back and end"
+    assert "killed" not in home.read_log().lower(), "they hand back and end"
     runner = home.started.pop()
     runner.kill()
     runner.wait()

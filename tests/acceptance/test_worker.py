@@ -65,7 +65,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
     assert stat.S_IMODE((machine.path / "config.toml").stat().st_mode) == 0o600
     assert f'profiles = ["{BENCH}"]' in (machine.path / "config.toml").read_text(), "what stood there stays"
     assert [part["name"] for part in state["parts"]] == ["local", "one", "two"]
-    assert token not in machine.said()
+    assert token not in machine.read_log()
     there = state["machine"]
     assert {f"{name}@{there}" for name in ("local", "one", "two")} < seats(grid)
     assert grid.echo("from the grid") == "from the grid"
@@ -80,8 +80,8 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
         '[[bench]]\nname = "three"\n[[bench]]\nname = "two"\nconcurrency = 3\n'
     )
     worker.send_signal(signal.SIGHUP)
-    wait_for(lambda: "Reloaded: " in machine.said())
-    assert "started three; stopped one; restarted two" in machine.said()
+    wait_for(lambda: "Reloaded: " in machine.read_log())
+    assert "started three; stopped one; restarted two" in machine.read_log()
     wait_for(lambda: seats(grid) >= {f"three@{there}", f"two@{there}"} and f"one@{there}" not in seats(grid))
     assert machine.part("local", "worker")["pid"] == kept
     assert machine.restarted("two", changed, "worker")
@@ -89,7 +89,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
 
     (machine.path / "seats.toml").write_text("[bench")
     worker.send_signal(signal.SIGHUP)
-    wait_for(lambda: "Not reloaded, nothing has changed" in machine.said())
+    wait_for(lambda: "Not reloaded, nothing has changed" in machine.read_log())
     assert machine.part("local", "worker")["pid"] == kept
 
     one = machine.part("three", "worker")["pid"]
@@ -100,7 +100,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
     assert worker.wait(30) == 0
     assert machine.processes() == []
     assert seats(grid) == {f"local@{grid.state('grid')['machine']}"}
-    assert "Traceback" not in machine.said()
+    assert "Traceback" not in machine.read_log()
 
 
 def test_status_of_a_machine_that_only_serves(grid: HomeFolder, machine: HomeFolder) -> None:

@@ -1,10 +1,9 @@
-"""The closing test of seats and money: three machines share work under budgets, and the ledger is what their
-vendors' invoices say.
+"""Let three machines share work under budgets, and check that the ledger equals their vendors' invoices.
 
-`python -m tests.acceptance.three_machines --stages 10000` runs the whole of it, with `--faults all` under the
-chaos plan too; a small one is a test (`test_three_machines.py`). Each machine is a home folder of its own
-with its own seats.toml and a worker for each seat: an API key and a vendor's program (`machines.SEATS`). The
-vendors are a process that stands outside of the grid (`vendors`).
+`python -m tests.acceptance.three_machines --stages 10000` is the full run, and `--faults all` adds the chaos
+plan. A small run is a test (`test_three_machines.py`). Each machine has a home folder with its own
+seats.toml, and a worker for each seat: API keys and vendors' programs (`machines.SEATS`). The vendors are a
+process outside the grid (`vendors`).
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from tests.acceptance.homes import GRIDQ
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import (
     AGENTS,
+    DECLARED,
+    ESTIMATED,
     FAMILIES,
-    HELD,
-    MOST_TOKENS,
+    MAX_TOKENS,
     SEATS,
-    UNHELD,
     Bound,
     bounds,
     layout,
 )
-from tests.acceptance.vendors import answer, marked, read
+from tests.acceptance.vendors import answer, make_system_text, read
 from tests.chaos import records
 from tests.chaos.agents import SubmittedJob
 from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph, GraphGenerator, Node
@@ -58,13 +57,13 @@ from tests.chaos.plan import (
 from tests.chaos.run import SETTLE_SECONDS, AuditOutcome, Result, read_celery_result, run
 
 JOB = "JOB-ID"
-"""Stands in a graph for its job's id, which is not known while it is made."""
-A_SECOND = 25
+"""The placeholder in a graph for its job's id, which is not known yet."""
+STAGES_PER_SECOND = 25
 """Stages submitted a second."""
-SLOWEST = 20
-"""Stages a second that a grid at rest from faults does at least, also where it shares its cores."""
-LONGEST = 9.0
-"""Seconds of the longest fault."""
+MIN_STAGES_PER_SECOND = 20
+"""The lowest throughput without faults, in stages a second, even on shared cores."""
+MAX_FAULT_SECONDS = 9.0
+"""The longest duration of a fault, in seconds."""
 SORTS = {
     "plain": 58,
     "failing": 8,
@@ -79,11 +78,12 @@ COUNTED = ("recorded", "tokens_in", "tokens_out")
 
 
 class PaidMaker(GraphGenerator):
-    """Graphs whose stages each ask a model, with what all of it must answer. `unheld`: how likely a stage
-    does not say what it may cost.
+    """Generates graphs whose stages each call a model, with the expected answer.
+
+    `undeclared` is the probability that a stage does not declare its cost.
     """
 
-    unheld = 0.0
+    undeclared = 0.0
 
     def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, ExpectedOutcome]:
         chance = self.chance
@@ -99,23 +99,23 @@ class PaidMaker(GraphGenerator):
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         family = chance.choices(list(FAMILIES), list(FAMILIES.values()))[0]
         model = family[0] if len(family) == 1 else list(family)
-        config = {"model": model, "system": marked(JOB, name, orders), "max_tokens": MOST_TOKENS}
-        free = not (self.tight or self._spends) and chance.random() < self.unheld
-        asking = {"op": "Stage", "id": UNHELD if free else HELD, "config": config}
+        config = {"model": model, "system": make_system_text(JOB, name, orders), "max_tokens": MAX_TOKENS}
+        free = not (self.tight or self._spends) and chance.random() < self.undeclared
+        asking = {"op": "Stage", "id": ESTIMATED if free else DECLARED, "config": config}
         node = {"op": "Sequential", "stages": [{"op": "Stage", "id": "format_json"}, asking]}
         errors = {self._stages[name]: "stage.failed"} if fails else {}
         return node, ExpectedOutcome(errors=errors) if errors else ExpectedOutcome(answer(name, text))
 
     def branch(self, value: Any, path: str, depth: int) -> tuple[Node, ExpectedOutcome]:
-        """No model answers true or false."""
+        """Return a sequence instead, because no model answers true or false."""
         return self.sequence(value, path, 2, depth)
 
 
-def make(stages: int, seed: int, seconds: float, faults: list[Fault], unheld: float = 0.0) -> Plan:
-    """Jobs of at least `stages` stages over `seconds`, and those faults."""
+def make(stages: int, seed: int, seconds: float, faults: list[Fault], undeclared: float = 0.0) -> Plan:
+    """Return a plan with jobs of at least `stages` stages over `seconds`, and these faults."""
     chance = random.Random(f"money {seed}")
     maker = PaidMaker(chance)
-    maker.unheld = unheld
+    maker.undeclared = undeclared
     drafts: list[tuple[str, GeneratedGraph, int]] = []
     total = 0
     while total < stages:
@@ -143,9 +143,9 @@ def _job(chance: random.Random, sort: str, made: GeneratedGraph, at: float) -> J
 
 @contextlib.contextmanager
 def vendors(witness: Path) -> Iterator[str]:
-    """The vendors' process; where it answers."""
-    told = {seat.id: (seat.api, seat.price and asdict(seat.price)) for seat in SEATS}
-    command = [sys.executable, "-m", "tests.acceptance.vendors", str(witness), json.dumps(told)]
+    """Run the vendors as a process; yield their URL."""
+    seats = {seat.id: (seat.api, seat.price and asdict(seat.price)) for seat in SEATS}
+    command = [sys.executable, "-m", "tests.acceptance.vendors", str(witness), json.dumps(seats)]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     assert program.stdin is not None
@@ -159,13 +159,13 @@ def vendors(witness: Path) -> Iterator[str]:
 
 @dataclass
 class Closing:
-    """What came of a run, and how its money adds up."""
+    """The result of a run, and the audit of its money."""
 
     result: Result
     invoices: Invoices
 
     def to_json(self) -> dict[str, Any]:
-        """The figures."""
+        """Return the figures."""
         audit_result = self.result.audit_result
         money = self.invoices
         return {
@@ -214,7 +214,7 @@ def closing(
     keep: bool = False,
     report: Callable[[str], None] = lambda text: None,
 ) -> Closing:
-    """Run the plan on the three machines and hold the ledger against the invoices."""
+    """Run the plan on the three machines, and compare the ledger with the invoices."""
     with tempfile.TemporaryDirectory(prefix="gridq-machines-") as text:
         folder = Path(text)
         witness = folder / "witness"
@@ -229,7 +229,7 @@ def closing(
             invoices = Invoices(kept, submitted, ledger, calls, config, read_celery_result)
             audit_result = invoices.audit_all(limits)
             audit_result.checks.append(
-                Check("the commands say what the ledger says", tuple(_commands(grid, invoices)))
+                Check("the commands agree with the ledger", tuple(_commands(grid, invoices)))
             )
             found.append(invoices)
             return AuditOutcome(audit_result, kept.losses)
@@ -240,7 +240,7 @@ def closing(
                 plan,
                 layout=machines,
                 routers=routers,
-                settle=max(SETTLE_SECONDS, plan.stages / SLOWEST),
+                settle=max(SETTLE_SECONDS, plan.stages / MIN_STAGES_PER_SECOND),
                 audit_jobs=audit_jobs,
                 keep=keep,
                 report=report,
@@ -249,9 +249,9 @@ def closing(
 
 
 def _commands(grid: ChaosGrid, money: Invoices) -> Iterator[str]:
-    """What `gridq ledger`, `gridq seat log` and `gridq report` say otherwise than the ledger."""
+    """Yield the differences between the ledger and `gridq ledger`, `gridq seat log` and `gridq report`."""
 
-    def told(machine: str, *arguments: str) -> str:
+    def run_command(machine: str, *arguments: str) -> str:
         env = {
             "GRIDQ_BROKER_URL": grid.server.url,
             "GRIDQ_PREFIX": grid.prefix,
@@ -264,56 +264,58 @@ def _commands(grid: ChaosGrid, money: Invoices) -> Iterator[str]:
         )
         return done.stdout if done.returncode == 0 else f'{{"failed": {json.dumps(done.stderr)}}}'
 
-    verified = json.loads(told("m1", "ledger", "verify", "--json"))
+    verified = json.loads(run_command("m1", "ledger", "verify", "--json"))
     if verified.get("differences") != [] or verified.get("entries") != len(money.all_entries):
         yield f"gridq ledger verify: {verified}, of {len(money.all_entries)} entries"
-    lines = told("m2", "ledger", "export").splitlines()
+    lines = run_command("m2", "ledger", "export").splitlines()
     if [json.loads(line) for line in lines] != [entry.to_json() for entry in money.all_entries]:
         yield f"gridq ledger export has {len(lines)} lines, the ledger {len(money.all_entries)} entries"
-    report = {each["seat"]: each for each in json.loads(told("m3", "report", "--json")).get("seats", [])}
+    report = {
+        each["seat"]: each for each in json.loads(run_command("m3", "report", "--json")).get("seats", [])
+    }
     for machine in dict.fromkeys(seat.machine for seat in SEATS):
         accounts = {seat: each for seat, each in money.accounts.items() if seat.startswith(f"{machine}.")}
-        log = json.loads(told(machine, "seat", "log", "--json", "--limit", "10000"))
+        log = json.loads(run_command(machine, "seat", "log", "--json", "--limit", "10000"))
         known = [report.get(seat, {}) for seat in accounts]
         for what, by in ("gridq seat log", [log]), ("gridq report", known):
-            said = [sum(each.get(name) or 0 for each in by) for name in ("used", "wasted", *COUNTED)]
+            reported = [sum(each.get(name) or 0 for each in by) for name in ("used", "wasted", *COUNTED)]
             has = sum((each.entered for each in accounts.values()), Counter())
             recorded = sum(each.recorded for each in accounts.values())
-            if [said[0] + said[1], *said[2:]] != [
+            if [reported[0] + reported[1], *reported[2:]] != [
                 has["micro"],
                 recorded,
                 has["tokens_in"],
                 has["tokens_out"],
             ]:
-                yield f"{what} says {said} of {machine}, the ledger {dict(has)}, {recorded} recorded"
+                yield f"{what} reports {reported} for {machine}, the ledger {dict(has)}, {recorded} recorded"
 
 
 def main(arguments: list[str]) -> int:
-    """Run it, print the figures as JSON; 1 where a rule is broken."""
+    """Run the test and print the figures as JSON. Return 1 if a rule is broken, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.acceptance.three_machines", description=__doc__)
     parser.add_argument("--stages", type=int, default=300)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--faults", default="none", help="all, none, or some, as of gridq chaos")
+    parser.add_argument("--faults", default="none", help="all, none, or names, as for gridq chaos")
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
-    parser.add_argument("--a-second", type=float, default=A_SECOND, help="stages submitted a second")
+    parser.add_argument("--a-second", type=float, default=STAGES_PER_SECOND, help="stages submitted a second")
     parser.add_argument(
-        "--unheld", type=float, default=0.0, help="the part of the stages that do not say what they may cost"
+        "--undeclared", type=float, default=0.0, help="share of stages that do not declare their cost"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--keep", action="store_true", help="keep the logs even if the run succeeds")
+    options = parser.parse_args(arguments)
     try:
-        faults = parse_faults(asked.faults)
+        faults = parse_faults(options.faults)
     except GridError as exc:
         parser.error(str(exc))
-    seconds = asked.stages / asked.a_second
-    # No seat is gone for good: each shall have its budgets tried.
-    planned = make_faults(asked.seed, seconds, faults, asked.every)
-    planned = [replace(fault, seconds=min(fault.seconds, LONGEST)) for fault in planned]
-    plan = make(asked.stages, asked.seed, seconds, planned, asked.unheld)
+    seconds = options.stages / options.a_second
+    # No seat stays down for good, so that the budgets of each are exercised.
+    planned = make_faults(options.seed, seconds, faults, options.every)
+    planned = [replace(fault, seconds=min(fault.seconds, MAX_FAULT_SECONDS)) for fault in planned]
+    plan = make(options.stages, options.seed, seconds, planned, options.undeclared)
     done = closing(
         plan,
-        bounds(asked.stages),
-        keep=asked.keep,
+        bounds(options.stages),
+        keep=options.keep,
         report=lambda text: print(text, file=sys.stderr),
     )
     print(json.dumps(done.to_json(), indent=1))

@@ -1,4 +1,4 @@
-"""What the closing test's vendors say, in each API format."""
+"""The answers of the three-machines test's vendors, in each API format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECES = 4
 
 @dataclass(frozen=True)
 class Used:
-    """The tokens of one call; `cached` and `written` are among those in, `reasoning` among those out."""
+    """The tokens of one call. `cached` and `written` are part of `tokens_in`, `reasoning` of `tokens_out`."""
 
     tokens_in: int
     tokens_out: int
@@ -23,7 +23,7 @@ class Used:
 
 
 def refusal(api: ProtocolModel, status: int) -> dict[str, Any]:
-    """An error of the API format."""
+    """Return an error of the API format."""
     words = f"refused with {status}"
     if api == "anthropic":
         kind = "invalid_request_error" if status == 400 else "api_error"
@@ -112,7 +112,7 @@ ANSWERS: dict[ProtocolModel, Callable[[str, Used, int | None], dict[str, Any]]] 
     "claude": _claude,
     "codex": _codex,
 }
-"""Each API format's whole answer: its text, tokens and micro-dollars."""
+"""By API format: a function that makes a whole answer from its text, tokens and micro-dollars."""
 
 
 def _pieces(text: str) -> list[str]:
@@ -169,4 +169,4 @@ STREAMS: dict[ProtocolModel, Callable[[str, Used], Iterator[str]]] = {
     "anthropic": _anthropic_stream,
     "google": _google_stream,
 }
-"""The events of an answer, with its usage where each API format states it."""
+"""By API format: a function that yields the events of an answer, its usage included."""

@@ -1,15 +1,14 @@
-"""The vendors of the closing test: a process of its own that answers every call of every seat, and writes
-down what it cost.
+"""Run the vendors of the three-machines test: answer every call of every seat, and record its cost.
 
-`python -m tests.acceptance.vendors FILE SEATS` prints where it answers, until its stdin ends. FILE is the
-witness: it owes nothing to the grid, and a call stands in it before the first byte of its answer is sent, so
-whoever has the answer has been seen. SEATS is JSON: each seat's API format and price. What a call costs is worked
-out here, by the price table below, as an invoice would be.
+`python -m tests.acceptance.vendors FILE SEATS` prints its URL and runs until its stdin ends. FILE is the
+witness. It is independent of the grid, and has each call before the first byte of the answer is sent, so no
+answered call is missing. SEATS is JSON with each seat's API format and price, from which the cost of a call
+is computed like on an invoice.
 
-A call says in its system text which stage of which job it is for, and what the vendor shall do; what was
-asked beside that is in its prompt. The answer is a digest of both, so the answer of a job tells whether each
-of its stages got what it should. How many tokens a call has is different for each call of one stage: so each
-entry of the ledger can be of one call only.
+The system text of a call names its job and stage, and orders for the vendor. The prompt is the stage's input.
+The answer is a digest of stage and prompt, so a job's answer shows whether each stage got the right input.
+Each call of one stage has a different number of tokens, so that an entry of the ledger can match only one
+call.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from tests.fakes.http_server import Handler, LocalServer
 
 MARK = "gq-stage "
 TRIES = 16
-"""Calls of one stage that surely differ in their tokens."""
+"""The number of calls of one stage whose tokens surely differ."""
 
 Outcome = Literal["paid", "refused", "cut"]
 
 
 @dataclass(frozen=True)
 class Price:
-    """Dollars a million tokens, as decimal texts; what is empty costs what its direction does."""
+    """Dollars for a million tokens, as decimal text. An empty price is that of its direction."""
 
     tokens_in: str
     tokens_out: str
@@ -47,8 +46,8 @@ class Price:
     written: str = ""
     reasoning: str = ""
 
-    def of(self, used: Used) -> int:
-        """Micro-dollars, rounded up."""
+    def compute_cost(self, used: Used) -> int:
+        """Return the cost in micro-dollars, rounded up."""
         plain = used.tokens_in - used.cached - used.written
         said = used.tokens_out - used.reasoning
         cost = plain * Fraction(self.tokens_in) + said * Fraction(self.tokens_out)
@@ -59,8 +58,8 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a call says of itself."""
+class CallContent:
+    """The content of a call: its job and stage, orders for the vendor, and the prompt."""
 
     job: str
     stage: str
@@ -70,9 +69,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Call:
-    """One line of the witness: the `number`-th call that came for this stage. `outcome`: `paid`, or
-    `refused`, which costs nothing; `cut`: paid, and broken off before the answer was whole. `at` in monotonic
-    ms; `micro` is None on a subscription.
+    """One line of the witness: the `number`-th call for this stage.
+
+    `outcome` is `paid`, `refused` (costs nothing) or `cut` (paid, but interrupted). `at` is in ms of the
+    monotonic clock. `micro` is None on a subscription.
     """
 
     seat: str
@@ -86,26 +86,26 @@ class Call:
     micro: int | None = None
 
 
-def marked(job: str, stage: str, orders: dict[str, Any]) -> str:
-    """The system text of a stage."""
+def make_system_text(job: str, stage: str, orders: dict[str, Any]) -> str:
+    """Return the system text of a stage."""
     return MARK + json.dumps([job, stage, orders], separators=(",", ":"))
 
 
 def answer(stage: str, prompt: str) -> str:
-    """What every vendor answers."""
+    """Return the answer of every vendor."""
     return hashlib.sha256(f"{stage} {prompt}".encode()).hexdigest()[:16]
 
 
 def read(path: Path) -> list[Call]:
-    """The witness's file."""
+    """Return the calls in the witness file."""
     if not path.exists():
         return []
     return [Call(**json.loads(line)) for line in path.read_text("ascii").splitlines()]
 
 
-def usage_of(api: ProtocolModel, asked: Asked, number: int) -> Used:
-    """The tokens of the `number`-th call of a stage: by chance, but each call of the stage has others."""
-    chance = hashlib.sha256(f"{api} {asked.job} {asked.stage} {number}".encode()).digest()
+def draw_usage(api: ProtocolModel, content: CallContent, number: int) -> Used:
+    """Return the tokens of the `number`-th call of a stage: pseudo-random, but different for each call."""
+    chance = hashlib.sha256(f"{api} {content.job} {content.stage} {number}".encode()).digest()
     tokens_in = 200 + chance[0]
     tokens_out = TRIES * (1 + chance[1] % 8) + number % TRIES
     cached = chance[2] % 100
@@ -115,8 +115,8 @@ def usage_of(api: ProtocolModel, asked: Asked, number: int) -> Used:
 
 
 class Vendors(LocalServer):
-    """All of them: a seat's endpoint is `<url>/<seat>`. `seats`: each seat's API format and price, None where it is
-    a subscription.
+    """All of them: a seat's endpoint is `<url>/<seat>`. `seats`: each seat's API format and price, None where
+    it is a subscription.
     """
 
     def __init__(self, witness: Path, seats: dict[str, tuple[ProtocolModel, Price | None]]) -> None:
@@ -126,17 +126,17 @@ class Vendors(LocalServer):
         self._lock = threading.Lock()
         self._calls: Counter[tuple[str, str]] = Counter()
 
-    def call(self, seat: str, asked: Asked) -> tuple[Call, Used]:
-        """Decide what comes of a call, and write it down."""
+    def call(self, seat: str, content: CallContent) -> tuple[Call, Used]:
+        """Decide the outcome of a call, and record it."""
         with self._lock:
-            number = self._calls[asked.job, asked.stage]
-            self._calls[asked.job, asked.stage] += 1
+            number = self._calls[content.job, content.stage]
+            self._calls[content.job, content.stage] += 1
         api, price = self.seats[seat]
-        used = usage_of(api, asked, number)
-        call = Call(seat, asked.job, asked.stage, number, _outcome(asked.orders, number),
+        used = draw_usage(api, content, number)
+        call = Call(seat, content.job, content.stage, number, _outcome(content.orders, number),
                     time.monotonic_ns() // 1_000_000)  # fmt: skip
         if call.outcome != "refused":
-            micro = None if price is None else price.of(used)
+            micro = None if price is None else price.compute_cost(used)
             call = replace(call, tokens_in=used.tokens_in, tokens_out=used.tokens_out, micro=micro)
         os.write(self._file, (json.dumps(asdict(call), separators=(",", ":")) + "\n").encode("ascii"))
         return call, used
@@ -148,17 +148,17 @@ def _handler(state: Vendors) -> type[Handler]:
             seat = self.path.split("/")[1]
             api = state.seats[seat][0]
             body = self.body()
-            asked = _asked(api, body)
+            content = _parse_call(api, body)
             streamed = api in STREAMS and (body.get("stream") or ":stream" in self.path)
-            rest = asked.orders.get("ms", 0) / 1000
+            rest = content.orders.get("ms", 0) / 1000
             time.sleep(0 if streamed else rest)
-            call, used = state.call(seat, asked)
+            call, used = state.call(seat, content)
             try:
                 if call.outcome == "refused":
-                    status = 503 if call.number < asked.orders.get("away", 0) else 400
+                    status = 503 if call.number < content.orders.get("away", 0) else 400
                     self.answer(status, refusal(api, status))
                     return
-                text = answer(asked.stage, asked.prompt)
+                text = answer(content.stage, content.prompt)
                 if streamed:
                     self.stream(STREAMS[api](text, used), call.outcome, rest)
                     return
@@ -168,22 +168,22 @@ def _handler(state: Vendors) -> type[Handler]:
                 else:
                     self.answer(200, said)
             except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # nobody waits for it any more: it is paid all the same
+                self.close_connection = True  # the client has disconnected; the call is paid all the same
 
         def stream(self, events: Iterable[str], outcome: Outcome, rest: float) -> None:
-            """The events of an answer over `rest` seconds, up to the middle where it is cut."""
-            told = list(events)
+            """Send the events of an answer over `rest` seconds; if it is cut, only the first half."""
+            pending = list(events)
             self.begin_stream()
-            for event in told[: len(told) // 2] if outcome == "cut" else told:
+            for event in pending[: len(pending) // 2] if outcome == "cut" else pending:
                 self.chunk(event.encode())
-                time.sleep(rest / len(told))
+                time.sleep(rest / len(pending))
             if outcome == "cut":
                 self.close_connection = True
             else:
                 self.chunk(b"")
 
         def cut(self, said: bytes) -> None:
-            """Half of an answer."""
+            """Send half of an answer."""
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(said)))
@@ -200,7 +200,7 @@ def _outcome(orders: dict[str, Any], number: int) -> Outcome:
     return "cut" if number < orders.get("cut", 0) else "paid"
 
 
-def _asked(api: ProtocolModel, body: dict[str, Any]) -> Asked:
+def _parse_call(api: ProtocolModel, body: dict[str, Any]) -> CallContent:
     match api:
         case "openai":
             system, prompt = (_text(said["content"]) for said in body["messages"])
@@ -212,7 +212,7 @@ def _asked(api: ProtocolModel, body: dict[str, Any]) -> Asked:
         case _:
             system, prompt = body["system"], body["prompt"]
     job, stage, orders = json.loads(system.removeprefix(MARK))
-    return Asked(job, stage, orders, prompt)
+    return CallContent(job, stage, orders, prompt)
 
 
 def _text(said: Any) -> str:
@@ -220,9 +220,9 @@ def _text(said: Any) -> str:
 
 
 def main(file: str, seats: str) -> None:
-    """Answer until nobody holds this process's stdin any more."""
-    told = {name: (api, price and Price(**price)) for name, (api, price) in json.loads(seats).items()}
-    with Vendors(Path(file), told) as vendors:
+    """Answer until the end of stdin."""
+    endpoints = {name: (api, price and Price(**price)) for name, (api, price) in json.loads(seats).items()}
+    with Vendors(Path(file), endpoints) as vendors:
         print(vendors.url, flush=True)
         sys.stdin.read()
 

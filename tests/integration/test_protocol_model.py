@@ -264,7 +264,7 @@ class Protocol(Entering):
         if script == "admit" and before[0] != b"ok":
             return  # it was refused: another call may well be admitted
         if script == "enter":
-            if self.known(args[0], args[1]):
+            if self.is_repeatable(args[0], args[1]):
                 self.enter(args[0], args[1])
             return
         if script == "complete":

@@ -15,7 +15,7 @@ from gridq.store.replies import Accepted, Claim
 from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
 from tests.model.trees import ONE, Builder, Tree
-from tests.model.watcher import EVERY, Watcher
+from tests.model.watcher import ALL_TRANSITIONS, Watcher
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step
 
@@ -201,6 +201,7 @@ def test_each_move_of_the_tables_is_made(walk: Walk) -> None:
         lost_for_good(walk, how)
         assert not find_breaches(walk.client, walk.keys)
     missing = sorted(
-        f"{what}: {before} -> {after} by {by}" for what, before, after, by in EVERY - walk.watcher.seen
+        f"{what}: {before} -> {after} by {by}"
+        for what, before, after, by in ALL_TRANSITIONS - walk.watcher.seen
     )
     assert not missing, "\n".join(missing)

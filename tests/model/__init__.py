@@ -1,1 +1,1 @@
-"""What the model of the protocol is made of: see tests/integration/test_protocol_model.py."""
+"""The parts of the protocol's model, which tests/integration/test_protocol_model.py runs."""

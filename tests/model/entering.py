@@ -1,4 +1,4 @@
-"""The part of the model that gateways have: the places that the open requests of API keys hold."""
+"""The gateways' part of the model: the limits of API keys on open requests and on requests a minute."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from tests.model.submitting import Submitting, act, picks
 from tests.unit.store.plans import HOUR
 
 LIMITS: dict[str, tuple[int | None, int | None]] = {"k1": (None, 2), "k2": (3, None), "k3": (4, 1)}
-"""Of each key: requests a minute, open at once."""
+"""By key: the limit on requests a minute, and on open requests."""
 
 MINUTE = 60_000
 
 
 class Entering(Submitting):
-    """Requests of a few keys come and go; a gateway dies and comes back, and a minute passes."""
+    """Requests of a few keys start and end, a gateway dies and returns, and a minute passes."""
 
     def __init__(self, env: GridEnv, number: int) -> None:
         super().__init__(env, number)
         self.requests: dict[str, list[str]] = {key: [] for key in LIMITS}
         self.opened: dict[str, dict[str, bool]] = {key: {} for key in LIMITS}
-        """Key → the requests that have a place → whether it has lapsed."""
+        """By key and open request: whether its place has lapsed."""
         self.called: dict[str, set[str]] = {key: set() for key in LIMITS}
-        """Key → the requests of this minute."""
+        """By key: the requests of this minute."""
 
     @act(
         4, key=st.sampled_from(sorted(LIMITS)), pick=picks,
         acts=st.lists(
-            st.sampled_from(["enter"] * 4 + ["depart", "depart", "hold", "lapse", "minute"]),
+            st.sampled_from(["enter"] * 4 + ["depart", "depart", "extend", "lapse", "minute"]),
             min_size=3, max_size=8,
         ),
     )  # fmt: skip
     def at_gateways(self, key: str, pick: random.Random, acts: list[str]) -> None:
-        """What comes to gateways, one after the other."""
+        """Events at gateways, one after another."""
         for what in acts:
             self.at_a_gateway(key, pick, what)
-            self.places()
+            self.check_places()
 
     def at_a_gateway(self, key: str, pick: random.Random, what: str) -> None:
         if what == "enter":
@@ -54,8 +54,8 @@ class Entering(Submitting):
             request = pick.choice(sorted(self.opened[key]))
             self.grid.age("open_requests:" + key, request)
             self.opened[key][request] = True
-        elif what in ("depart", "hold") and self.requests[key]:
-            # Some of them ended long ago, or were never let in: a gateway may say so late, and twice.
+        elif what in ("depart", "extend") and self.requests[key]:
+            # Some ended long ago or were never admitted: a gateway may report late, and twice.
             chosen = pick.sample(self.requests[key][-4:], k=min(2, len(self.requests[key])))
             if what == "depart":
                 self.grid.scripts.depart(key, chosen)
@@ -65,14 +65,14 @@ class Entering(Submitting):
                 self.opened[key] |= dict.fromkeys(self.opened[key].keys() & set(chosen), False)
 
     def enter(self, key: str, request: str) -> None:
-        """A request comes, or its reply was lost and it comes again."""
+        """Start a request, or repeat one whose reply was lost."""
         rpm, parallel = LIMITS[key]
         word, wait = self.grid.scripts.enter(key, request, rpm=rpm, parallel=parallel, place_ms=HOUR)
-        assert word == self.word(key, request)
+        assert word == self.expect_reply(key, request)
         assert (wait > 0) == (word != "ok")
 
-    def word(self, key: str, request: str) -> str:
-        """What a request must be told; kept in mind."""
+    def expect_reply(self, key: str, request: str) -> str:
+        """Return the expected reply to a request, and record it in the model."""
         (rpm, parallel), opened, called = LIMITS[key], self.opened[key], self.called[key]
         if request in opened:
             return "ok"
@@ -88,8 +88,8 @@ class Entering(Submitting):
             opened[request] = False
         return "ok"
 
-    def known(self, key: str, request: str) -> bool:
-        """Whether a call for this request may be repeated still."""
+    def is_repeatable(self, key: str, request: str) -> bool:
+        """Return whether a call for this request may still be repeated."""
         return request in self.opened[key] or request in self.called[key]
 
     def all_depart(self) -> None:
@@ -99,14 +99,16 @@ class Entering(Submitting):
             self.opened[key].clear()
 
     @invariant()
-    def places(self) -> None:
-        """A place comes back once, and no more are held than the limit; so with the requests of a minute."""
+    def check_places(self) -> None:
+        """The server has the model's open requests and requests of this minute, and neither exceeds its
+        limit.
+        """
         now = self.grid.now()
-        look = self.grid.client.pipeline(transaction=True)
+        pipe = self.grid.client.pipeline(transaction=True)
         for key in LIMITS:
-            look.zrange(self.grid.keys("open_requests", key), 0, -1, withscores=True)
-            look.zrangebyscore(self.grid.keys("request_times", key), now - MINUTE, "+inf")
-        found: list[Any] = look.execute()
+            pipe.zrange(self.grid.keys("open_requests", key), 0, -1, withscores=True)
+            pipe.zrangebyscore(self.grid.keys("request_times", key), now - MINUTE, "+inf")
+        found: list[Any] = pipe.execute()
         for key, opened, calls in zip(LIMITS, found[::2], found[1::2], strict=True):
             rpm, parallel = LIMITS[key]
             assert {name.decode(): until < now for name, until in opened} == self.opened[key]

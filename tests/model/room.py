@@ -1,4 +1,4 @@
-"""What an admission must do where queues are bounded, told from what stands in them before it."""
+"""Predict admissions to bounded queues from the queues' content before the call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gridq.store.replies import QueueLimitReached
 from tests.unit.store.plans import Grid
 
 Bounds = dict[str, tuple[int, bool]]
-"""Queue → the most stages that may stand in it, whether batch work gives way to interactive."""
+"""By queue: the most stages that may wait in it, and whether batch jobs are dropped for interactive ones."""
 
 
 class Room:
-    """The bounded queues that a job would stand in, as they are now. `agents`: whose stages there may be."""
+    """The bounded queues that a job would enter, as they are now. `agents`: all that may have stages."""
 
     def __init__(self, grid: Grid, bounds: Bounds, given: Plan, prio: int, agents: tuple[str, ...]) -> None:
         self.grid = grid
@@ -28,8 +28,10 @@ class Room:
         self.batch = {queue: self._batch(queue, agents) for queue in self.needed}
 
     def _queue(self, step: Step) -> str:
-        """Where a step would stand: the first of its queues that a seat could take it from now, else could if
-        it had the money, else the first.
+        """Return the queue that a step would enter.
+
+        It is the first of its queues from which a seat can take it now, else the first with a live seat, else
+        the first.
         """
         client, keys = self.grid.client, self.grid.keys
         served = []
@@ -41,7 +43,7 @@ class Room:
         return served[0] if served else step.queue
 
     def _batch(self, queue: str, agents: tuple[str, ...]) -> Counter[str]:
-        """How many stages of each batch job stand in the queue."""
+        """Return the number of waiting stages of each batch job in the queue."""
         found: Counter[str] = Counter()
         for cls in self.grid.classes(queue):
             if not cls.startswith("0/"):
@@ -51,13 +53,13 @@ class Room:
                     found.update(member.rpartition(":")[0] for member in members)
         return found
 
-    def over(self, queue: str, gone: list[str]) -> bool:
-        """Whether the job has no room in the queue once the jobs that are `gone` stand there no more."""
+    def exceeds_bound(self, queue: str, gone: list[str]) -> bool:
+        """Return whether the job would exceed the queue's bound after the jobs in `gone` have left it."""
         left = self.standing[queue] - sum(self.batch[queue][job] for job in gone)
         return left + self.needed[queue] > self.bounds[queue][0]
 
-    def full(self) -> set[str]:
-        """The queues for which the job has to be refused."""
+    def find_full_queues(self) -> set[str]:
+        """Return the queues for which the job must be refused."""
         found = set()
         for queue, needed in self.needed.items():
             most, drops = self.bounds[queue]
@@ -67,19 +69,23 @@ class Room:
                 found.add(queue)
         return found
 
-    def refused(self, reply: QueueLimitReached) -> None:
+    def check_refusal(self, reply: QueueLimitReached) -> None:
         """Check the refusal."""
         queue = reply.queue
-        assert queue in self.full()
+        assert queue in self.find_full_queues()
         expected = (self.standing[queue], self.bounds[queue][0], self.needed[queue])
         assert (reply.pending, reply.limit, reply.needed) == expected
 
-    def made(self, dropped: Sequence[str]) -> None:
-        """Check who gave way to the job that was admitted: no more than must, and each ended for that."""
+    def check_dropped_jobs(self, dropped: Sequence[str]) -> None:
+        """Check the jobs dropped for an admitted one: no more than necessary, each with the right error."""
         assert len(set(dropped)) == len(dropped)
         for number, job in enumerate(dropped):
             where = [queue for queue in self.needed if self.batch[queue][job]]
-            assert any(self.over(queue, dropped[:number]) for queue in where), f"{job} gave way for nothing"
+            assert any(self.exceeds_bound(queue, dropped[:number]) for queue in where), (
+                f"{job} was dropped needlessly"
+            )
             assert isinstance(self.grid.ended(job).to_error(), QueueDropped)
         for queue in self.needed:
-            assert sum(self.grid.classes(queue).values()) <= self.bounds[queue][0], f"{queue} is over-full"
+            assert sum(self.grid.classes(queue).values()) <= self.bounds[queue][0], (
+                f"{queue} exceeds its bound"
+            )

@@ -1,4 +1,4 @@
-"""Who should have been charged what: added up from the calls alone, then compared with the server."""
+"""Compute all charges from the calls alone, and compare them with the server."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ TEAM = "team"
 
 
 class Shadow:
-    """The books as they must be. `limits` are the micro-dollars of an agent or of TEAM; None: no limits."""
+    """The expected accounts. `limits`: the micro-dollars of each agent and of TEAM; None for no limits."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.seats: dict[str, str] = {}  # lease → who ran it
-        self.charged: dict[str, int] = {}  # lease → what its seat paid for it
+        self.seats: dict[str, str] = {}  # lease → the seat that ran it
+        self.charged: dict[str, int] = {}  # lease → the charge to its seat
         self.recorded: Counter[str] = Counter()  # job:step:epoch
         self.settled: set[str] = set()
         self.rows: dict[str, list[str]] = defaultdict(list)
         self.pieces: dict[str, list[str]] = defaultdict(list)
-        self.streamed: dict[str, str] = {}  # job:step:epoch → the attempt whose first token is out
+        self.streamed: dict[str, str] = {}  # job:step:epoch → the attempt that emitted the first piece
         self.limits: dict[str, int | None] | None = None
         self.agents: dict[str, str] = {}  # jobs under limits
-        self.holds: dict[str, int] = {}
+        self.reservations: dict[str, int] = {}
         self.spent: Counter[str] = Counter()
         self.celery: set[str] = set()
         self.unanswered: set[str] = set()
         self.keys: dict[str, tuple[str, str]] = {}  # idempotency key → its job, the body
 
     def after(self, script: str, args: tuple[Any, ...], reply: Any) -> None:
-        """Take what a call did."""
+        """Record the effect of a call."""
         if script == "claim":
             self._claimed(str(args[0]), reply)
         elif script == "complete":
@@ -46,11 +46,11 @@ class Shadow:
         elif script == "emit" and reply:
             self._emitted(args)
 
-    def may(self, agent: str, micro: int) -> bool:
-        """Whether a job of this cost is to be admitted."""
+    def is_allowed(self, agent: str, micro: int) -> bool:
+        """Return whether a job of this cost must be admitted."""
         for name in (agent, TEAM):
             limit = (self.limits or {}).get(name)
-            if limit is not None and self.spent[name] + self.promised(name) + max(micro, 1) > limit:
+            if limit is not None and self.spent[name] + self.sum_reservations(name) + max(micro, 1) > limit:
                 return False
         return True
 
@@ -62,42 +62,44 @@ class Shadow:
         if self.limits is not None:
             self.agents[job] = agent
             if micro:
-                self.holds[job] = micro
+                self.reservations[job] = micro
 
-    def promised(self, name: str) -> int:
-        return sum(hold for job, hold in self.holds.items() if name in (self.agents[job], TEAM))
+    def sum_reservations(self, name: str) -> int:
+        return sum(hold for job, hold in self.reservations.items() if name in (self.agents[job], TEAM))
 
     def ended(self, job: str) -> None:
-        self.holds.pop(job, None)
+        self.reservations.pop(job, None)
         if job in self.celery:
             self.unanswered.add(job)
 
-    def wrong(self, budgets: dict[str, int | None]) -> list[str]:
-        """What the server's books say else than these."""
+    def find_differences(self, budgets: dict[str, int | None]) -> list[str]:
+        """Return the differences between the server's accounts and the expected ones."""
         client, keys = self.grid.client, self.grid.keys
         wrong = [f"{stage} is recorded {n} times" for stage, n in self.recorded.items() if n > 1]
-        look = client.pipeline(transaction=True)
-        look.hgetall(keys("lease_info"))
-        look.hgetall(keys("reservations"))
-        look.hgetall(keys("spent", "0"))
-        look.zrange(keys("answers"), 0, -1)
+        pipe = client.pipeline(transaction=True)
+        pipe.hgetall(keys("lease_info"))
+        pipe.hgetall(keys("reservations"))
+        pipe.hgetall(keys("spent", "0"))
+        pipe.zrange(keys("answers"), 0, -1)
         for seat in budgets:
-            look.hget(keys("seat", seat), "own")
-        who, holds, spent, answers, *left = look.execute()
-        held: Counter[str] = Counter()
+            pipe.hget(keys("seat", seat), "own")
+        who, holds, spent, answers, *left = pipe.execute()
+        reserved: Counter[str] = Counter()
         for by in who.values():
             seat, _, hold, *_ = by.decode().split(" ")
-            held[seat] += int(hold)
+            reserved[seat] += int(hold)
         paid: Counter[str] = Counter()
         for lease, used in self.charged.items():
             paid[self.seats[lease]] += used
         for (seat, budget), found in zip(budgets.items(), left, strict=True):
             meters = parse_budget(found, "own", 0)
-            if budget is not None and (meters[0].reserved, meters[0].used) != (held[seat], paid[seat]):
-                wrong.append(f"{seat}: {meters[0]}, and should hold {held[seat]} and have used {paid[seat]}")
+            if budget is not None and (meters[0].reserved, meters[0].used) != (reserved[seat], paid[seat]):
+                wrong.append(
+                    f"{seat}: {meters[0]}, and should reserve {reserved[seat]} and have used {paid[seat]}"
+                )
         found = {job.decode(): int(hold.split()[2]) for job, hold in holds.items()}
-        if found != self.holds:
-            wrong.append(f"jobs hold {found}, and should {self.holds}")
+        if found != self.reservations:
+            wrong.append(f"jobs reserve {found}, and should {self.reservations}")
         money = {name.decode()[8:]: int(n) for name, n in spent.items() if name.startswith(b"money ")}
         if money != {name: n for name, n in self.spent.items() if name in money or n}:
             wrong.append(f"spent {money}, recorded {dict(self.spent)}")
@@ -106,8 +108,8 @@ class Shadow:
             wrong.append(f"answers due {due}, and should be {self.unanswered}")
         return wrong
 
-    def recorded_wrong(self, job: str) -> list[str]:
-        """What an ended job's rows and stream hold else than these."""
+    def find_record_differences(self, job: str) -> list[str]:
+        """Return the differences in an ended job's rows and stream."""
         client, keys = self.grid.client, self.grid.keys
         rows = [row.decode() for row in client.lrange(keys("rows", job), 0, -1)]
         stream = [
@@ -142,24 +144,24 @@ class Shadow:
             if job in self.agents:
                 for name in (self.agents[job], TEAM):
                     self.spent[name] += used
-                if job in self.holds:
-                    self.holds[job] -= min(used, self.holds[job])
-                    if not self.holds[job]:
-                        del self.holds[job]
+                if job in self.reservations:
+                    self.reservations[job] -= min(used, self.reservations[job])
+                    if not self.reservations[job]:
+                        del self.reservations[job]
         self._claimed(str(args[4]), reply[2])
 
     def _charge(self, lease: str, used: int) -> None:
-        """An attempt is charged the most that it said, until it is recorded."""
+        """Charge an attempt the highest usage that it reported, until it is recorded."""
         if lease not in self.settled and lease in self.seats:
             self.charged[lease] = max(used, self.charged.get(lease, 0))
 
     def _emitted(self, args: tuple[Any, ...]) -> None:
         lease = args[0]
         self.streamed.setdefault(lease.rsplit(":", 2)[0], lease)
-        told = self.pieces[lease.split(":")[0]]
-        told += [piece for piece in args[3:] if piece not in told]
+        pieces = self.pieces[lease.split(":")[0]]
+        pieces += [piece for piece in args[3:] if piece not in pieces]
 
 
 def _micro(usage: Any) -> int:
-    """The micro-dollars of what a call says that an attempt used."""
+    """Return the micro-dollars of the usage in a call."""
     return int(str(usage).partition(",")[0])

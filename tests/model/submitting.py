@@ -1,4 +1,4 @@
-"""The first half of the model: a grid, its books, and all that submitters, routers and operators do."""
+"""The first half of the model: a grid, its accounts, and the actions of submitters, routers and operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGAIN = (
     "claim", "complete", "fail", "emit", "renew", "register", "leave", "stop", "enqueue", "admit",
     "quarantine", "enter",
 )  # fmt: skip
-"""What redis-py sends again where the reply was lost."""
+"""Scripts whose calls redis-py repeats if the reply was lost."""
 
 AGENTS = ("ann", "bob")
 agents = st.sampled_from(AGENTS)
@@ -41,7 +41,7 @@ bodies = st.sampled_from(["b1", "b1", "b2"])
 
 
 def act(weight: int, when: Callable[[Any], object] = lambda self: True, **given: Any) -> Callable[[T], T]:
-    """Mark what may happen: how often beside others, when, with which arguments."""
+    """Mark a method as an action with a relative weight, a condition and strategies for its arguments."""
 
     def mark(method: T) -> T:
         method.act = weight, when, given  # type: ignore[attr-defined]
@@ -51,9 +51,7 @@ def act(weight: int, when: Callable[[Any], object] = lambda self: True, **given:
 
 
 class Submitting(RuleBasedStateMachine):
-    """One grid and a few jobs. `run` wraps every script call: what it moved and whom it charged is looked
-    at.
-    """
+    """One grid and a few jobs. `run` wraps every script call and checks its transitions and charges."""
 
     def __init__(self, env: GridEnv, number: int) -> None:
         super().__init__()
@@ -73,8 +71,10 @@ class Submitting(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def anything(self, data: st.DataObject) -> None:
-        """One of the acts, where its time is. Hypothesis would give each rule the same weight, and leave some
-        out in each run. What is drawn depends on nothing that the server says, so that a run can be repeated.
+        """Run one of the actions, if its condition holds.
+
+        With a rule for each action, Hypothesis would weigh them equally and leave some out in each run. The
+        draws do not depend on the server's replies, so that a run can be repeated.
         """
         name = data.draw(
             st.sampled_from([name for name, about in self.acts.items() for _ in range(about[0])])
@@ -122,16 +122,16 @@ class Submitting(RuleBasedStateMachine):
             assert self.grid.admit(plan, job, agent=agent, **options) == expected
             return False
         room = Room(self.grid, self.bounds, plan, options.get("prio", 0), AGENTS)
-        full = room.full()
-        may = not full and self.shadow.may(agent, cost)
-        if may:  # before the call: in it the books are compared
+        full = room.find_full_queues()
+        may = not full and self.shadow.is_allowed(agent, cost)
+        if may:  # before the call, because it compares the accounts
             self.shadow.admitted(job, agent, cost, celery=options.get("celery", False), key=key, body=body)
         reply = self.grid.admit(plan, job, agent=agent, **options)
         assert isinstance(reply, QueueLimitReached if full else Accepted if may else QuotaReached)
         if isinstance(reply, QueueLimitReached):
-            room.refused(reply)
+            room.check_refusal(reply)
         if isinstance(reply, Accepted):
-            room.made(reply.dropped_jobs)
+            room.check_dropped_jobs(reply.dropped_jobs)
             assert self.grid.admit(plan, job, agent=agent, **options) == AlreadyKnown()
         return may
 
@@ -143,7 +143,7 @@ class Submitting(RuleBasedStateMachine):
         self, pick: random.Random, what: str, tree: Tree, expire: bool, agent: str, timeout: int | None,
         key: str, body: str,
     ) -> None:  # fmt: skip
-        """One of what happens more rarely."""
+        """Run one of the rarer actions."""
         if what == "take in" and self.queued() and len(self.live()) < 4:
             self.take_in(pick.choice(self.queued()), tree)
         elif what == "stop" and (self.live() or self.queued()):
@@ -161,7 +161,7 @@ class Submitting(RuleBasedStateMachine):
         if known is not None:
             first, other = known
             assert reply == (SameJob(first) if other == body else OtherBody(first))
-            if other == body:  # whoever asks is answered, also where it has ended
+            if other == body:  # each caller gets an answer, even if the job has ended
                 self.shadow.celery.add(first)
                 if first in self.over:
                     self.shadow.unanswered.add(first)
@@ -173,7 +173,7 @@ class Submitting(RuleBasedStateMachine):
         assert self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about) == AlreadyKnown()
 
     def take_in(self, job: str, tree: Tree) -> None:
-        """A router admits or refuses what stands in the inbox."""
+        """A router admits or refuses a job from the inbox."""
         agent = self.grid.client.hget(self.grid.keys("submitted", job), "agent").decode()
         if not self.admitted(tree, job, agent, deadline_ms=None):
             assert self.grid.scripts.stop(job, "failed", "{}", inbox_only=True) == "celery"
@@ -197,7 +197,7 @@ class Submitting(RuleBasedStateMachine):
         prios=st.lists(st.integers(0, 1), min_size=3, max_size=5), agent=agents, celery=st.booleans(),
     )  # fmt: skip
     def crowd(self, most: int, drops: bool, prios: list[int], agent: str, celery: bool) -> None:
-        """A queue is bounded, and more is submitted for it than there is room for."""
+        """A queue is bounded, and more jobs are submitted than fit."""
         self.limit(None, None, {ONE: (most, drops)}, lifted=False)
         for prio in sorted(prios, reverse=drops):  # batch work first
             tree = ("stage", ONE, 0)
@@ -207,7 +207,7 @@ class Submitting(RuleBasedStateMachine):
 
     @act(2, ann=amounts, team=amounts, bounds=bounds, lifted=st.booleans())
     def limit(self, ann: int | None, team: int | None, bounds: Bounds, lifted: bool) -> None:
-        """Other limits are put in force, or all are lifted."""
+        """The limits are replaced, or all are removed."""
         self.shadow.limits = None if lifted else {"ann": ann, "bob": None, TEAM: team}
         self.bounds = {} if lifted else bounds
         if lifted:

@@ -1,4 +1,4 @@
-"""Plans of every operator, drawn as trees and built as the compiler builds them."""
+"""Generate plans of every operator, drawn as trees and built like the compiler does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _leaf = st.tuples(
     st.sampled_from([ONE, ONE, TWO, PURE, f"{ONE}|{TWO}", f"bench:none|{TWO}|{ONE}"]),
     st.sampled_from([0, 0, 900, 7_000]),
 )
-"""A stage of a queue, or of several: the best, and what it makes do with."""
+"""A stage with one queue, or with several: the preferred one and its fallbacks."""
 
 
 def _trees(children: st.SearchStrategy[tuple[object, ...]]) -> st.SearchStrategy[tuple[object, ...]]:
@@ -42,7 +42,7 @@ trees = st.one_of(_retried, st.recursive(_leaf, _trees, max_leaves=6))
 
 
 class Builder:
-    """A plan with the promises that the compiler makes: see `gridq.graph.compile`."""
+    """Builds a plan with the guarantees of the compiler; see `gridq.graph.compile`."""
 
     def __init__(self, tree: tuple[object, ...]) -> None:
         self.steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""What each call of a script moved: jobs, stages and attempts as they stand before it and after it."""
+"""Check the state transitions of jobs, stages and attempts in each script call."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gridq.protocol.states import (
 )
 from tests.unit.store.plans import Grid
 
-Move = tuple[str, str | None, str, str]
-"""What moved (job, stage or attempt), from, to, by which script."""
+Transition = tuple[str, str | None, str, str]
+"""The kind (job, stage or attempt), the old state, the new state, and the script."""
 
 _TABLES: dict[str, Moves] = {"job": JOB_MOVES, "stage": STAGE_MOVES, "attempt": ATTEMPT_MOVES}
 
-EVERY: frozenset[Move] = frozenset(
+ALL_TRANSITIONS: frozenset[Transition] = frozenset(
     (what, before, after, script)
     for what, table in _TABLES.items()
     for (before, after), scripts in table.items()
     for script in scripts
 )
-"""All moves that the tables of gridq.protocol.states allow."""
+"""All transitions that the tables of gridq.protocol.states allow."""
 
 
 ENDED_BY = {
@@ -37,28 +37,28 @@ ENDED_BY = {
 
 
 class Watcher:
-    """Looks at the server after each call of a script of `grid`; a move that is in no table is an error."""
+    """Reads the server after each script call of `grid`. A transition that is in no table is an error."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.seen: set[Move] = set()
+        self.seen: set[Transition] = set()
         self.jobs: dict[str, JobState] = {}
         self.stages: dict[tuple[str, str], StageState] = {}
         self.attempts: dict[str, AttemptState] = {}
 
     def after(self, script: str, args: tuple[Any, ...], reply: Any) -> None:
-        """Take what a call moved."""
+        """Record and check the transitions of a call."""
         if script in ("enqueue", "admit", "stop"):
             self.jobs.setdefault(str(args[0]), None)  # type: ignore[arg-type]
         before = dict(self.stages)
         running = [job for job, state in self.jobs.items() if state is None or not state.is_final]
-        look = self.grid.client.pipeline(transaction=True)
-        look.zrange(self.grid.keys("leases"), 0, -1)
+        pipe = self.grid.client.pipeline(transaction=True)
+        pipe.zrange(self.grid.keys("leases"), 0, -1)
         for job in running:
-            look.hgetall(self.grid.keys("job", job))
-            look.exists(self.grid.keys("submitted", job))
-            look.lrange(self.grid.keys("result", job), 0, -1)
-        leases, *found = look.execute()
+            pipe.hgetall(self.grid.keys("job", job))
+            pipe.exists(self.grid.keys("submitted", job))
+            pipe.lrange(self.grid.keys("result", job), 0, -1)
+        leases, *found = pipe.execute()
         opened = {lease.decode() for lease in leases}
         fields = {job: _text(found[at]) for job, at in zip(running, range(0, len(found), 3), strict=True)}
         self._attempts(script, opened, fields, _outcome(script, args, reply))
@@ -69,7 +69,7 @@ class Watcher:
                 if self.jobs[job] is None:
                     del self.jobs[job]
                 continue
-            self._move("job", self.jobs[job], state, script)
+            self._record_transition("job", self.jobs[job], state, script)
             if state is JobState.FAILED and script in ENDED_BY:
                 was = ENDED_BY[script]
                 failed |= {at for at, stood in before.items() if at[0] == job and stood is was}
@@ -83,7 +83,7 @@ class Watcher:
         self, script: str, opened: set[str], fields: dict[str, dict[str, str]], outcome: Any
     ) -> None:
         for lease in opened - self.attempts.keys():
-            self._move("attempt", None, AttemptState.RUNNING, script)
+            self._record_transition("attempt", None, AttemptState.RUNNING, script)
             self.attempts[lease] = AttemptState.RUNNING
         for lease, was in self.attempts.items():
             job, step, rest = lease.split(":", 2)
@@ -97,7 +97,7 @@ class Watcher:
                 now = AttemptState.RUNNING
             elif fields.get(job, {}).get(f"lease:{step}") == rest:
                 now = AttemptState.LAPSED
-            self._move("attempt", was, now, script)
+            self._record_transition("attempt", was, now, script)
             self.attempts[lease] = now
 
     def _stages(
@@ -108,17 +108,17 @@ class Watcher:
             for number in range(int(fields["steps"])):
                 n = str(number)
                 now = _stage(job, n, fields, opened)
-                self._move("stage", self.stages.get((job, n)), now, script)
+                self._record_transition("stage", self.stages.get((job, n)), now, script)
                 self.stages[job, n] = now
             return
         for key in [key for key in self.stages if key[0] == job]:
             was = self.stages.pop(key)
             if state is JobState.DONE and was not in (StageState.DONE, StageState.SKIPPED):
-                self._move("stage", was, StageState.DONE, script)  # the last one
+                self._record_transition("stage", was, StageState.DONE, script)  # the last one
             elif state is JobState.FAILED and key in failed:
-                self._move("stage", was, StageState.FAILED, script)
+                self._record_transition("stage", was, StageState.FAILED, script)
 
-    def _move(self, what: str, before: Any, after: Any, script: str) -> None:
+    def _record_transition(self, what: str, before: Any, after: Any, script: str) -> None:
         if before == after:
             return
         assert script in _TABLES[what].get((before, after), ()), f"{what}: {before} -> {after} by {script}"
@@ -151,7 +151,7 @@ def _stage(job: str, n: str, fields: dict[str, str], opened: set[str]) -> StageS
 
 
 def _outcome(script: str, args: tuple[Any, ...], reply: Any) -> tuple[str, AttemptState] | None:
-    """What the call said of its own attempt."""
+    """Return the state of the call's own attempt after the call."""
     if script == "complete" and reply[0] == 1:
         return args[0], AttemptState.RECORDED
     if script == "fail" and reply != b"fenced":
@@ -162,7 +162,7 @@ def _outcome(script: str, args: tuple[Any, ...], reply: Any) -> tuple[str, Attem
 def _failed(
     script: str, args: tuple[Any, ...], reply: Any, before: dict[tuple[str, str], StageState]
 ) -> Iterable[tuple[str, str]]:
-    """The stages that failed their job in this call."""
+    """Yield the stages whose failure ended their job in this call."""
     ends = (b"plain", b"celery")
     if script == "fail" and reply in ends:
         job, step, _ = args[0].split(":", 2)
