@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.acceptance.homes import HomeFolder
-from tests.fakes.programs import FakeClis
+from tests.fakes.programs import FakePrograms
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -22,12 +22,12 @@ SEATS = f'[[llm]]\nname = "mine"\ncli = "claude"\nmodels = [{MODELS}]\n'
 
 
 @pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakeClis:
-    return FakeClis(tmp_path_factory.mktemp("bin"), "claude", "codex")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakePrograms:
+    return FakePrograms(tmp_path_factory.mktemp("bin"), "claude", "codex")
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory, fakes: FakeClis) -> Iterator[HomeFolder]:
+def grid(tmp_path_factory: pytest.TempPathFactory, fakes: FakePrograms) -> Iterator[HomeFolder]:
     home = HomeFolder(tmp_path_factory.mktemp("grid"), SEATS)
     home.configure('profiles = ["llm"]\ndrain = 1\n')
     home.env = {name: value for name, value in home.env.items() if not name.endswith("_API_KEY")}
@@ -45,7 +45,7 @@ def url(grid: HomeFolder) -> str:
     return str(grid.state("grid")["gateway"]["url"])
 
 
-def test_openais_and_anthropics_clients_reach_it(grid: HomeFolder, fakes: FakeClis) -> None:
+def test_openais_and_anthropics_clients_reach_it(grid: HomeFolder, fakes: FakePrograms) -> None:
     with openai.OpenAI(base_url=f"{url(grid)}/v1", api_key="none", max_retries=0) as client:
         chat = client.chat.completions.create(
             model="echo", messages=[{"role": "user", "content": "so it goes"}]
@@ -73,7 +73,7 @@ def test_openais_and_anthropics_clients_reach_it(grid: HomeFolder, fakes: FakeCl
     assert call["files"]["system.md"] == "Be brief."
 
 
-def test_a_client_that_goes_away_ends_the_program(grid: HomeFolder, fakes: FakeClis) -> None:
+def test_a_client_that_goes_away_ends_the_program(grid: HomeFolder, fakes: FakePrograms) -> None:
     with openai.OpenAI(base_url=f"{url(grid)}/v1", api_key="none", max_retries=0) as client:
         stream = client.chat.completions.create(
             model="slow", messages=[{"role": "user", "content": "so it goes"}], stream=True

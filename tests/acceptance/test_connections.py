@@ -19,8 +19,8 @@ from gridq.client import AsyncClient, Client
 from gridq.protocol.models import Json
 from gridq.tasks import run_graph
 from tests.acceptance.grids import NOTE, whole
-from tests.waiting import wait_for
 from tests.chaos.proxy import Proxy
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 

@@ -16,8 +16,8 @@ import pytest
 from gridq.client import Client
 from gridq.tasks import run_graph
 from tests.acceptance.grids import whole
-from tests.waiting import wait_for
 from tests.chaos.proxy import Proxy
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
@@ -40,7 +40,7 @@ class Grid:
     home: GridProcesses
     proxy: Proxy
 
-    def said(self, name: str) -> str:
+    def read_log(self, name: str) -> str:
         return (self.home.folder / f"{name}.log").read_text()
 
 
@@ -64,11 +64,11 @@ def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: Embedd
             assert stuck.client.run(ECHO, number, timeout=60) == number, "the worker's wake-ups"
             assert run_graph.delay(ECHO, number).get(timeout=60) == number, "and the router's"
         for name in ("bench", "router0"):
-            assert stuck.said(name).count("Celery has taken no message") == 1
+            assert stuck.read_log(name).count("Celery has taken no message") == 1
             assert stuck.home.children[name].poll() is None
         stuck.proxy.blackhole(False)
         wait_for(
-            lambda: all("brings messages again" in stuck.said(name) for name in ("bench", "router0")), 60
+            lambda: all("brings messages again" in stuck.read_log(name) for name in ("bench", "router0")), 60
         )
         assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
 
@@ -83,7 +83,7 @@ def test_who_stays_stuck_hands_back_and_ends_to_be_started_anew(
         wait_for(lambda: all(child.poll() is not None for child in stuck.home.children.values()), 60)
         assert {child.poll() for child in stuck.home.children.values()} == {os.EX_TEMPFAIL}
         for name in ("bench", "router0"):
-            assert stuck.said(name).count("this process ends, to be started anew") == 1
+            assert stuck.read_log(name).count("this process ends, to be started anew") == 1
         [stage] = stuck.client.view(job).stages
         assert stage.state == "ready", "it was handed back"
         assert not stuck.client.seats(), "and they have said that they go"
