@@ -236,9 +236,7 @@ def test_a_dead_worker_is_told(grid: Talkative) -> None:
     told = grid.wait_for("stage lost", job=job)
     assert (told["stage"], told["attempt"], told["after"]) == ("root", 1, "again")
     assert told["worker"].startswith("local@")
-    assert told["sentence"].endswith(
-        f"(attempt 1) was lost with {told['worker']}, and waits for another seat."
-    )
+    assert f"(attempt 1) was lost with {told['worker']}" in told["sentence"]
     grid.client.cancel(job)
     grid.home.children["local"].wait()
     grid.home.spawn("local")
