@@ -53,8 +53,8 @@ def test_a_seat_that_ends_meanwhile_says_once_that_it_drains(
         assert not session.drain()
         session.stop(0)  # each word that nobody hears takes a worker some seconds
         client.close()
-    said = [record.getMessage().split(" could not say that it ")[-1][:6] for record in caplog.records]
-    assert said == ["drains", "goes: "]
+    said = [record.getMessage().split(" could not be told that it ")[-1][:6] for record in caplog.records]
+    assert said == ["drains", "leaves"]
 
 
 def test_a_seat_that_ends_meanwhile_stops_all_that_it_runs(

@@ -55,7 +55,8 @@ def test_a_command_refuses_it(command: str, evicting: Celery) -> None:
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "broker.evicts" in done.stderr
-    assert "Fix: maxmemory-policy noeviction" in done.stderr
+    assert "expected noeviction" in done.stderr
+    assert "Fix: " in done.stderr
 
 
 def test_one_that_keeps_no_log_is_told_of(grid_env: GridEnv, caplog: pytest.LogCaptureFixture) -> None:
