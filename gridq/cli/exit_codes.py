@@ -40,8 +40,8 @@ EPILOG = (
     "input, or a problem with the server; 3 the graph is invalid; 4 no live seat has this name or serves "
     "what is needed; 5 no such job; 6 refused by a quota, a full queue, an unreachable deadline or a missing "
     "or invalid API key; 124 timed out; 130 interrupted by Ctrl-C. "
-    'With --json, stdout holds one JSON document, for an error {"error": {…}}. The line for people goes to '
-    "stderr either way."
+    'With --json, stdout holds one JSON document, for an error {"error": {…}}. The human-readable line '
+    "goes to stderr either way."
 )
 """The text below the help of every command."""
 

@@ -132,7 +132,7 @@ def show_lines(client: BaseClient, job: str, *, rows: bool = True) -> Iterator[R
     """Provide a function that prints a job's progress as lines on stderr.
 
     It prints a line for each stage that was recorded (unless `rows` is False), and a line with the reason if
-    the job waits for long.
+    the job waits for a long time.
     """
     console = make_console(err=True)
     reader = client.reader(job)

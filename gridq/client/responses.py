@@ -33,7 +33,7 @@ def reject_malformed(read: Callable[[Any], T]) -> Callable[[Any], T]:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError) as exc:
             raise GatewayUnreachable(
-                "The answer is not one that a gateway of this version gives",
+                "The answer is not one that a gateway of this version sends",
                 {
                     "reason": f"{type(exc).__name__}: {exc}"[:200],
                     "fix": "correct the URL (GRIDQ_URL or --grid), or use the gateway's version of gridq",

@@ -21,7 +21,7 @@ def parse_url(text: Json) -> httpx.URL:
 
     if not isinstance(text, str):
         raise make_input_error(
-            f"A URL must be a text, not {describe_kind(text)}", "a URL such as https://example.com/a"
+            f"A URL must be text, not {describe_kind(text)}", "a URL such as https://example.com/a"
         )
     try:
         url = httpx.URL(text)

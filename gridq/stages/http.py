@@ -118,7 +118,7 @@ def _parse_headers(options: dict[str, Json]) -> dict[str, str]:
             )
         if not isinstance(text, str) or not text.isascii() or not text.isprintable():
             raise make_input_error(
-                f"The value of the header {name!r} cannot be sent", "a text of printable ASCII characters"
+                f"The value of the header {name!r} cannot be sent", "printable ASCII characters"
             )
         headers[name.lower()] = text.strip()
     return headers

@@ -47,7 +47,7 @@ def check_result(value: object) -> Json:
         if isinstance(part, float):
             if not math.isfinite(part):
                 raise _make_not_json_error(
-                    f"{part} is not a JSON number", path, "return null or a text instead"
+                    f"{part} is not a JSON number", path, "return null or text instead"
                 )
             return
         if not isinstance(part, dict | list):

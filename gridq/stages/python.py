@@ -214,7 +214,7 @@ def find_stage(implementation: str) -> PythonStage:
         raise SeatUnavailable(
             f"The stage {module}:{qualname} is not loaded on this machine",
             {
-                "expected": "a function under @stage in a module of GRIDQ_STAGES",
+                "expected": "a function decorated with @stage, in a module that GRIDQ_STAGES names",
                 "fix": f"add {module} to GRIDQ_STAGES on every machine that runs it, in the same version",
             },
         )

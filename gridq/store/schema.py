@@ -45,7 +45,7 @@ def parse_refusal(exc: ResponseError) -> GridError | None:
     else:
         fix = "end the older routers and workers, then start this one"
     return SchemaMismatch(
-        f"The grid's data have schema {grid or 'none'}, but this version of gridq has schema {SCHEMA}",
+        f"The grid's data has schema {grid or 'none'}, but this version of gridq has schema {SCHEMA}",
         {"grid": grid, "program": SCHEMA, "seats": seats, "jobs": jobs, "expected": "the same", "fix": fix},
     )
 

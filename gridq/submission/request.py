@@ -92,7 +92,7 @@ def encode_graph(graph: Json, config: Settings) -> bytes:
             f"The graph is {len(text)} bytes",
             {
                 "path": "graph",
-                "expected": f"at most {config.max_value}",
+                "expected": f"at most {config.max_value} bytes",
                 "fix": "pass large data as input or by reference, or raise GRIDQ_MAX_VALUE",
             },
         )

@@ -76,7 +76,7 @@ def test_a_program_of_another_schema_ends_with_one_line(what: list[str], grid_en
     assert done.returncode == 2, done.stderr
     said = [line for line in done.stderr.splitlines() if "appendonly" not in line]
     assert len(said) == 1, done.stderr
-    assert said[0].startswith("broker.schema: The grid's data have schema 99")
+    assert said[0].startswith("broker.schema: The grid's data has schema 99")
     assert "install the version of gridq that the grid runs" in said[0]
     assert not grid_env.client.exists(f"{grid_env.prefix}.seats", f"{grid_env.prefix}.wake-ups")
 

@@ -55,8 +55,8 @@ def chaos(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Start a server, routers and several machines on this one, run graphs with every operator on them while
-    programs are killed, stopped, drained and disconnected, then audit the result.
+    """Start a test grid here (a server, routers and the workers of several machines), run graphs with every
+    operator on it while programs are killed, stopped, drained and disconnected, then audit the result.
 
     The same seed gives the same jobs and faults. The exit code is 1 if a rule is broken; the logs are kept
     then. ~/.gridq is not touched. The command needs a checkout of gridq: the suite is not part of the

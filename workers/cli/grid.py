@@ -86,9 +86,9 @@ def down(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Stop the `gridq up` of this home, and wait until all its programs have ended. Its data are kept.
+    """Stop the `gridq up` of this home folder, and wait until all its programs have ended. Its data is kept.
 
-    It is not an error if none runs.
+    It is not an error if none is running.
     """
     from gridq.config.home import get_home_folder
     from workers.supervisor.down import stop_grid

@@ -114,8 +114,8 @@ def resume(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugO
 def status(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show which seats of this machine are lent and which are paused, since when, until when and why.
 
-    If the server answers, also show open circuit breakers, such as that of a plan whose limit is used up, and
-    the seats' budgets: the part that is left, the part that is lent, and the whole.
+    If the server answers, also show open circuit breakers (of a plan whose limit is used up, for example) and
+    the budgets of the seats: what is left, how much is lent, and the total.
     """
     home = _find_home(seat)
     rows = _read_seats(home, seat)

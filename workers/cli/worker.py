@@ -34,7 +34,7 @@ def worker(
     """Probe this machine, then run a worker for each seat until Ctrl-C or SIGTERM.
 
     A worker that crashes is restarted. SIGTERM lets stages finish, for GRIDQ_DRAIN seconds. SIGHUP reloads
-    the settings and seats.toml, and restarts only the workers that this concerns.
+    the settings and seats.toml, and restarts only the workers that this affects.
     """
     run_worker(seat, json)
 

@@ -123,7 +123,9 @@ def check_home(home: Path) -> None:
             {"path": str(home), "fix": "set GRIDQ_HOME to a folder of your own"},
         )
     if about.st_mode & 0o022:
-        raise ConfigError(f"Others can write in {home}", {"path": str(home), "fix": f"chmod go-w {home}"})
+        raise ConfigError(
+            f"Other users can write to {home}", {"path": str(home), "fix": f"chmod go-w {home}"}
+        )
     read_config(home)
 
 

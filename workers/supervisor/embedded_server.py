@@ -341,7 +341,7 @@ def load_server(folder: Path) -> EmbeddedServer:
         ) from None
     if mode & 0o077:
         raise ConfigError(
-            f"Others can read the server's password in {path}",
+            f"Other users can read the server's password in {path}",
             {"path": str(path), "fix": f"chmod 600 {path}"},
         )
     return EmbeddedServer(folder, port=port if is_port_free(port) else 0, password=password, appendonly=True)

@@ -47,7 +47,8 @@ def explain(
 
     For each step you see its place in the graph, the steps it waits for, its queue, its estimated cost, and
     which live seats could run it now, or why none can. You also see whether the agent's API key and quota
-    allow the job. Neighbouring pure stages form one step.
+    allow the job. Neighbouring pure stages (built-in, without side effects) form one
+    step.
     """
     from gridq.config.settings import settings
 

@@ -136,7 +136,7 @@ def _get_url_path(url: str | None) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(
-            "--public-url is not the URL of a page",
+            "--public-url is not a valid URL",
             {"path": "--public-url", "expected": "a URL such as https://grid.example.com/flower"},
         )
     return parts.path.strip("/")

@@ -28,9 +28,9 @@ def health(
 ) -> None:
     """Check that a router or worker with this home folder is live, which means that it renews its lease.
 
-    A process that hangs is not live. The exit code is 4 if none is. It is an error if the server may evict
-    keys, and a note if it has no append-only file. With --json, the timeouts in effect at each worker are
-    shown.
+    A process that hangs is not live. The exit code is 4 if none is live. A server that may evict keys is an
+    error; a server without an append-only file gets a note. With --json, the timeouts in effect at each
+    worker are shown.
     """
     from gridq.cli.grid import open_broker_client
     from gridq.config.machine_id import get_machine_id

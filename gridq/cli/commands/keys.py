@@ -54,7 +54,7 @@ def create(
     origin: Annotated[
         list[str] | None,
         typer.Option(
-            "--origin", metavar="URL", help="Allow the key only in web pages of this origin. Repeatable."
+            "--origin", metavar="URL", help="Allow the key only in web pages from this origin. Repeatable."
         ),
     ] = None,
     json: JsonOption = False,
@@ -115,7 +115,7 @@ def revoke(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Revoke a key at once. Jobs that it submitted go on, and its record stays in the list."""
+    """Revoke a key at once. Jobs that were admitted with it go on, and its record stays in the list."""
     from gridq.limits import api_keys
 
     with _open_grid() as (client, names):

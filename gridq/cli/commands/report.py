@@ -83,9 +83,9 @@ def report(
 ) -> None:
     """Show from the ledger what each seat was used for in a month, and what was lent, reclaimed and wasted.
 
-    It also shows the value of idle capacity per year: S seats · C dollars per month · 12 · (1 - u). The grid
-    can use the share r of it. Each number comes with its source. Numbers that neither you nor the ledger
-    provide are unknown.
+    It also shows the value of idle capacity per year: S seats · C dollars per month · 12 · (1 - U). The grid
+    can use the share R of it. Each number comes with its source. Numbers that neither you nor the ledger
+    provide are shown as unknown.
     """
     from gridq.config.settings import settings
     from gridq.limits.accounts import read_zone

@@ -99,8 +99,8 @@ def run(
 ) -> None:
     """Run a graph and print its answer: text as it is, anything else as JSON.
 
-    On a terminal you see the progress. Ctrl-C cancels the job. If the job waits for long, a line on stderr
-    says why. The job is named after the graph's file.
+    On a terminal you see the progress. Ctrl-C cancels the job. If the job waits for a long time, a line on
+    stderr says why. The job is named after the graph's file.
     """
     if graph == STDIN and input == STDIN:
         raise ConfigError(

@@ -39,8 +39,8 @@ def workers(grid: GridOption = None, json: JsonOption = False, debug: DebugOptio
 def seats(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show every live seat in full, including the routers': slots, remaining budgets, state, and metrics.
 
-    The state comes with its reason, since when it applies and until when. The metrics are what the worker
-    reports.
+    Each state comes with its reason, since when it applies and until when. The metrics are those that the
+    worker reports.
     """
     _show(grid, json, routers=True)
 

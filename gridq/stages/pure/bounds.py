@@ -83,5 +83,5 @@ def describe_kind(value: object) -> str:
     if isinstance(value, int | float):
         return "a number"
     if isinstance(value, str):
-        return "a text"
+        return "text"
     return "a list" if isinstance(value, list) else "a record"

@@ -49,7 +49,7 @@ def contains(value: Json, item: Json) -> bool:
 
 def _compile_comparison(name: str, wanted: Json) -> Test:
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
-        raise make_input_error(f"{name!r} cannot compare with {describe_kind(wanted)}", "a number or a text")
+        raise make_input_error(f"{name!r} cannot compare with {describe_kind(wanted)}", "a number or text")
     comparable: Any = str if isinstance(wanted, str) else (int, float)
     compare = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}[name]
 

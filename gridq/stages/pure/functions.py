@@ -245,7 +245,7 @@ def length(value: Json) -> int:
         return 0
     if not isinstance(subject, str | list | dict):
         raise make_input_error(
-            f"The input is {describe_kind(subject)}, which has no length", "a text, a list, a record or null"
+            f"The input is {describe_kind(subject)}, which has no length", "text, a list, a record or null"
         )
     return len(subject)
 

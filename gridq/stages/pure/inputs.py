@@ -58,7 +58,7 @@ def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T 
         return default
     value = options[name]
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-        expected = {str: "a text", bool: "true or false", int: "an integer", dict: "a record", list: "a list"}
+        expected = {str: "text", bool: "true or false", int: "an integer", dict: "a record", list: "a list"}
         raise make_input_error(
             f"The option {name!r} is {describe_kind(value)}", expected.get(wanted, wanted.__name__)
         )
@@ -109,8 +109,8 @@ def get_text(value: Json, *names: str) -> str:
                 return str(value[name])
     raise make_input_error(
         f"The input is {describe_kind(value)}"
-        + (" without a text" if isinstance(value, dict) else ", not a text"),
-        "a text, or a record with one under " + ", ".join((*names, *TEXT_NAMES[:5])),
+        + (" without text" if isinstance(value, dict) else ", not text"),
+        "text, or a record with text under " + ", ".join((*names, *TEXT_NAMES[:5])),
     )
 
 

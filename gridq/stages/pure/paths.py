@@ -66,7 +66,7 @@ def _make_path_error(text: str, at: int) -> Exception:
 def parse_path(text: Json) -> Path:
     """Return the parts of the path `text`; raise StageError if it is invalid."""
     if not isinstance(text, str):
-        raise make_input_error(f"A path must be a text, not {describe_kind(text)}", "a path such as a.b[0].c")
+        raise make_input_error(f"A path must be text, not {describe_kind(text)}", "a path such as a.b[0].c")
     if len(text) > MAX_PATH_CHARACTERS:
         raise make_input_error(
             f"The path has {len(text)} characters", f"at most {MAX_PATH_CHARACTERS} characters"

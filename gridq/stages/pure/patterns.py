@@ -27,7 +27,7 @@ def compile_pattern(pattern: Json) -> Any:
     """Return the compiled `pattern`; raise StageError with RE2's reason if it is invalid."""
     if not isinstance(pattern, str):
         raise make_input_error(
-            f"A pattern must be a text, not {describe_kind(pattern)}", "a regular expression in RE2's syntax"
+            f"A pattern must be text, not {describe_kind(pattern)}", "a regular expression in RE2's syntax"
         )
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise make_input_error(

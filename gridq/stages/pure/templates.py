@@ -58,7 +58,7 @@ def compile_template(text: Json) -> Template:
     """Return the literals and placeholders of `text`; raise StageError if it is not a valid template."""
     if not isinstance(text, str):
         raise make_input_error(
-            f"A template must be a text, not {describe_kind(text)}", "a text such as 'Hello {{name}}'"
+            f"A template must be text, not {describe_kind(text)}", "text such as 'Hello {{name}}'"
         )
     parts: Template = []
     at = 0

@@ -259,7 +259,7 @@ def _translate_assistant(content: Json, place: str) -> dict[str, Json]:
 def _translate_tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
     if tool.get("type") not in (None, "custom"):
         raise make_field_error(
-            f"{place}.type", "custom: the vendor's own tools need a seat of its API format"
+            f"{place}.type", "custom: a vendor's own tools need a seat of that vendor's API format"
         )
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
         raise make_field_error(place, "a tool with name and input_schema")

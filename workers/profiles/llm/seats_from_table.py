@@ -73,7 +73,7 @@ def _apply_provider(table: Json, path: str, environ: Mapping[str, str]) -> Json:
         defaults["url"] = provider.url
     elif "url" not in table:
         raise ConfigError(
-            f"The provider {name!r} has no common address",
+            f"The provider {name!r} has no default URL",
             {"path": f"{path}.url", "expected": "the URL of your own endpoint", "fix": "add url = …"},
         )
     if provider.keys and "key_file" not in table:

@@ -145,7 +145,7 @@ def test_output(name: str, value: Any, config: dict[str, Any] | None, output: An
         ("parse_json", "[" * 100_000, None, "nested too deeply"),
         ("parse_json", "no JSON here", {"extract": True}, "no JSON record or list"),
         ("parse_json", "[" * 100_000, {"extract": True}, "no JSON record or list"),
-        ("parse_json", 7, None, "a number, not a text"),
+        ("parse_json", 7, None, "a number, not text"),
         ("format_json", 1, {"indent": 99}, "indent is 99"),
         ("pick", {"abc": {"d": 1}}, {"path": "abd.d"}, "use 'abc'"),
         ("pick", {"a": [1]}, {"path": "a[3]"}, "1 elements, no [3]"),
