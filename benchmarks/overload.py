@@ -22,12 +22,12 @@ from typing import Any
 from benchmarks.http_load import HOST
 from benchmarks.http_sides import HttpSides
 from benchmarks.measure import Figure, Measurement, compute_percentile, print_progress
-from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
-from gridq.submission.live_forecast import LiveForecast
 from gridq.submission.queue_snapshot import StageRequest
+from gridq.submission.start_check import LiveForecast
 from gridq.views import jobs
 
 DURATION_SECONDS = 120.0

@@ -76,7 +76,7 @@ class BudgetedGrid(State):
                 families={"family": _make_limits(["month"])},
                 grid=_make_limits(["month"]),
             )
-            self.scripts.limit(limits.digest, "{}", limits.to_fields())
+            self.scripts.apply_limits(limits.digest, "{}", limits.to_fields())
         for agent in self.agents * WAITING_STAGES:
             self.admit([COST_MICRO_DOLLARS], agent)
 

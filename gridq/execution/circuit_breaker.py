@@ -11,7 +11,7 @@ import threading
 import time
 
 from gridq.errors import SeatDegraded, SeatError, SeatRateLimited
-from gridq.execution.outcome import bounded_seconds
+from gridq.execution.back_off import bounded_seconds
 from gridq.protocol.seat_states import (
     COOLDOWN_SECONDS,
     DEGRADED,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,13 +15,8 @@ from gridq.errors import (
     StageQuarantined,
     StreamCut,
 )
+from gridq.execution.back_off import back_off, bounded_seconds
 from gridq.protocol.models import Json
-
-RETRY_AFTER_MAX_SECONDS = 24 * 3600.0
-"""The longest a seat is left alone, whatever its provider asks for."""
-
-BACK_OFF_MAX_SECONDS = 60.0
-"""The longest back-off where the seat names no time. A longer GRIDQ_RETRY_BACKOFF stays as it is."""
 
 STREAM_CUT = "The answer broke off after it had begun"
 
@@ -31,8 +24,6 @@ FailureKind = Literal["stage", "seat", "died", "lost", "back"]
 """Whose fault a failure is, as `fail.lua` reads it: the stage's own, the seat's, the runner's child process
 died, the attempt was lost, or the stage is handed back with its attempt unspent.
 """
-
-_random = secrets.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +79,3 @@ def classify_failure(
         return Failed("lost", final)
     retry_after = bounded_seconds(exc.details.get("retry_after"))
     return Failed("seat", final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
-
-
-def back_off(failure: int, base: float) -> float:
-    """Return the seconds to leave a seat alone after a stage's failure number `failure` (the first is 1).
-
-    Starts at `base` and doubles up to BACK_OFF_MAX_SECONDS. The result lies somewhere in the upper half of
-    that, so that stages which failed together are not retried together.
-    """
-    ceiling = min(base * 2 ** min(failure - 1, 30), max(base, BACK_OFF_MAX_SECONDS))
-    return _random.uniform(ceiling / 2, ceiling)
-
-
-def bounded_seconds(value: object) -> float | None:
-    """Return a time that a profile reported, in seconds within bounds; None where it is not a number."""
-    try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_MAX_SECONDS)

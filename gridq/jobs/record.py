@@ -202,7 +202,7 @@ def format_chain(links: Sequence[str], unfit: Sequence[str]) -> str:
     """Return the field `chain:<step>` of a step with fall-backs that has not become ready yet.
 
     `unfit`: for each of its queues the seats that may not take it from there, separated by commas
-    (store/lua/lib/chain.lua).
+    (store/lua/lib/fallbacks.lua).
     """
     return " ".join(["1", *(f"{queue}|{names}" for queue, names in zip(links, unfit, strict=True))])
 

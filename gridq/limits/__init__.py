@@ -5,4 +5,4 @@ Out: limits in force, verified keys, accounts, ledger entries, refusals.
 Imported by: submission, router, views, client, gateway, cli, workers.cli.
 """
 
-__all__ = ["accounts", "api_keys", "enforcement", "ledger", "quotas_file", "verification"]
+__all__ = ["accounts", "api_keys", "ledger", "ledger_verification", "quotas_file", "quotas_loader"]

@@ -44,7 +44,7 @@ MINUTE_MS = 60_000
 
 ORPHANED_MS = 15_000
 """Limits whose file no router has confirmed for this long are orphaned. A router confirms them at least every
-seven seconds (`gridq.limits.enforcement`).
+seven seconds (`gridq.limits.quotas_loader`).
 """
 
 MONTHLY_RESOURCES: tuple[Resource, Resource] = ("money", "jobs")

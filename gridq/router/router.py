@@ -24,7 +24,7 @@ from gridq.execution.session import Session
 from gridq.execution.shutdown import Shutdown
 from gridq.execution.tasks import run_stage
 from gridq.jobs.record import parse_options
-from gridq.limits.enforcement import QuotasEnforcer
+from gridq.limits.quotas_loader import QuotasEnforcer
 from gridq.messaging import answers, wake_ups
 from gridq.messaging.monitor_events import Monitors
 from gridq.messaging.router_request import install_revoke

@@ -27,7 +27,7 @@ from gridq.errors import (
 )
 from gridq.store import sentinel
 from gridq.store.keepalive import KEEPALIVE
-from gridq.store.retrying import AsyncTimedRetry, TimedRetry, report_losses
+from gridq.store.redis_retries import AsyncTimedRetry, TimedRetry, report_losses
 
 MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""

@@ -18,7 +18,7 @@ Jobs:
 | `idempotency:<agent>:<digest>` | the job of an idempotency key, and its body's digest | the result expires |
 | `closed_lease:<lease>` | a lease without an output: its seat, charge, agent, queue | the job's keys expire |
 
-Queues (`<class>` is a priority, a cost and the excluded seats; store/lua/lib/pending.lua):
+Queues (`<class>` is a priority, a cost and the excluded seats; store/lua/lib/waiting_stages.lua):
 
 | key | holds | lives until |
 |---|---|---|

@@ -21,8 +21,9 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "gate", "windows", "ledger", "access", "meters", "rates", "money", "idempotency", "events",
-    "reliability", "chain", "pending", "jobs", "room", "seats", "take", "parking", "lateness",
+    "base", "preconditions", "windows", "ledger", "access", "meters", "rates", "quotas", "idempotency",
+    "events", "reliability", "fallbacks", "waiting_stages", "jobs", "queue_bounds", "seat_lifecycle",
+    "fair_order", "claiming", "parked_agents", "delay_reasons",
 )  # fmt: skip
 """The files of lua/lib/. Each uses only those before it."""
 

@@ -32,7 +32,7 @@ JOB_FIELDS = {
 
 STEP_FIELDS = {
     "attempts": "how often it was claimed",
-    "chain": "its fall-backs: `n queue|unfit queue|unfit …` (lua/lib/chain.lua)",
+    "chain": "its fall-backs: `n queue|unfit queue|unfit …` (lua/lib/fallbacks.lua)",
     "chain_failures": "failed attempts at each link of its chain, comma separated",
     "deaths": "attempts that killed the process that ran them",
     "dependencies": "how many steps it still waits for",

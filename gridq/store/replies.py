@@ -76,7 +76,7 @@ class Completion(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The reply of `enter`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms to wait."""
+    """The reply of `take_place`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms to wait."""
 
     outcome: str
     wait_ms: int = 0
@@ -169,7 +169,8 @@ AdmitReply = EnqueueReply | NoSeat | NotLent | QueueLimitReached | QuotaReached
 
 
 class Affordable(NamedTuple):
-    """The reply of `afford`: the team that the agent counts for (`-`: none), and the limit in the way."""
+    """The reply of `check_quota`: the team that the agent counts for (`-`: none), and the limit in the way.
+    """
 
     team: str
     refusal: QuotaReached | None = None
@@ -199,7 +200,7 @@ def read_enqueued(reply: Sequence[bytes]) -> EnqueueReply:
 
 
 def read_affordable(reply: Sequence[bytes]) -> Affordable:
-    """Read the reply of afford.lua."""
+    """Read the reply of check_quota.lua."""
     team, *refusal = (each.decode() for each in reply)
     return Affordable(team, _read_quota(refusal[1:]) if refusal else None)
 

@@ -40,7 +40,8 @@ from gridq.store.replies import (
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "limit", "quarantine", "rank", "adopt", "keep", "enter", "uphold", "afford",
+    "apply_limits", "quarantine", "rank", "adopt_schema", "store_value", "take_place", "confirm_limits",
+    "check_quota",
 )  # fmt: skip
 
 ACCEPTING = ("enqueue", "admit")
@@ -159,7 +160,7 @@ class Scripts:
     def adopt(self) -> None:
         """Start a program of the grid. Raises SchemaMismatch if programs of another version work here."""
         config = self.config
-        schema.adopt(lambda: self.call("adopt"), config.lease_ms, config.renew_ms)
+        schema.adopt(lambda: self.call("adopt_schema"), config.lease_ms, config.renew_ms)
 
     def enqueue(
         self, job: str, *, agent: str, deadline_ms: int, result_ttl_ms: int, celery: bool, stream: Stream,
@@ -329,7 +330,7 @@ class Scripts:
         elif isinstance(reply, Exception):
             raise reply
         if out_of_memory and reply[0] == replies.Recorded.VALUE_MISSING:
-            self.call("keep", name=name, value=long, ttl_ms=ttl_ms)
+            self.call("store_value", name=name, value=long, ttl_ms=ttl_ms)
             reply = self.run("complete", *words)
         return reply
 
@@ -392,33 +393,35 @@ class Scripts:
 
     # -- limits ----------------------------------------------------------------------------------------------
 
-    def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
+    def apply_limits(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force instead of those before; an empty digest lifts them all."""
-        self.call("limit", digest=digest, about=about, fields=_flatten(fields))
+        self.call("apply_limits", digest=digest, about=about, fields=_flatten(fields))
 
-    def uphold(self, digest: str, holder: str) -> str:
+    def confirm_limits(self, digest: str, holder: str) -> str:
         """Note that a router has the quotas file with this digest, if its limits are in force.
 
         Returns the digest of the limits in force, empty if there are none.
         """
-        return str(self.call("uphold", digest=digest, holder=holder).decode())
+        return str(self.call("confirm_limits", digest=digest, holder=holder).decode())
 
-    def afford(self, agent: str, team: str, micro_dollars: int, tokens: int) -> Affordable:
+    def check_quota(self, agent: str, team: str, micro_dollars: int, tokens: int) -> Affordable:
         """Check whether an agent may start a job of this cost and size. Nothing is written.
 
         `team` is the team of its API key, `-` for none.
         """
-        reply = self.call("afford", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
+        reply = self.call("check_quota", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
         return replies.read_affordable(reply)
 
-    def enter(self, key: str, request: str, *, rpm: int | None, parallel: int | None, place_ms: int) -> Entry:
+    def take_place(
+        self, key: str, request: str, *, rpm: int | None, parallel: int | None, place_ms: int
+    ) -> Entry:
         """Let `request` in by the limits of the API key `key`, all gateways counted together.
 
         The place of the request among those open at once lapses after `place_ms`. `extend_places` renews it,
-        `depart` gives it back.
+        `release_places` gives it back.
         """
         outcome, *wait = self.call(
-            "enter", key=key, request=request, rpm=rpm, parallel=parallel, place_ms=place_ms
+            "take_place", key=key, request=request, rpm=rpm, parallel=parallel, place_ms=place_ms
         )
         return Entry(outcome.decode(), wait[0] if wait else 0)
 
@@ -430,7 +433,7 @@ class Scripts:
         pipe.pexpire(places, place_ms)
         pipe.execute()
 
-    def depart(self, key: str, requests: Sequence[str]) -> None:
+    def release_places(self, key: str, requests: Sequence[str]) -> None:
         """Give back the places of requests that have ended."""
         self.client.zrem(self.keys("open_requests", key), *requests)
 

@@ -7,10 +7,10 @@ Imported by: messaging, tasks, router, client, gateway, cli.
 
 __all__ = [
     "admission",
-    "allowance",
     "estimates",
     "inbox",
     "planning",
+    "quota_preview",
     "refusal_details",
     "request",
     "seat_filters",

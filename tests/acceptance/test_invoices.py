@@ -12,7 +12,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import Verification
+from gridq.limits.ledger_verification import Verification
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices

@@ -30,7 +30,7 @@ from gridq.graph.plan import Step
 from gridq.jobs.record import End
 from gridq.limits import ledger
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import Verification, verify
+from gridq.limits.ledger_verification import Verification, verify
 from gridq.profiles.profile import load_profiles
 from gridq.protocol.meters import OWN, parse_budget
 from gridq.protocol.models import HistoryRow, Json

@@ -17,16 +17,16 @@ from gridq import stages
 from gridq.cli.commands.explain import explain_graph
 from gridq.client import BrokerClient
 from gridq.errors import DeadlineExceeded, DeadlineUnreachable, QueueTimeout, WaitTimeout
-from gridq.limits.enforcement import put_in_force
+from gridq.limits.ledger_verification import verify
 from gridq.limits.quotas_file import parse
-from gridq.limits.verification import verify
+from gridq.limits.quotas_loader import put_in_force
 from gridq.profiles.profile import StageContext
 from gridq.protocol.meters import Meter, UsageEstimate
 from gridq.protocol.models import Json, Limit, SeatTerms, StageCall
 from gridq.seats.registry import LiveSeat, read_live_seats
 from gridq.submission.admission import Admission
-from gridq.submission.live_forecast import LiveForecast
 from gridq.submission.queue_snapshot import StageRequest
+from gridq.submission.start_check import LiveForecast
 from gridq.submission.start_forecast import StartForecast
 from tests.builders import stage
 from tests.conftest import GridEnv

@@ -14,8 +14,8 @@ from gridq.app import app
 from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.limits.accounts import read_accounts
-from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.profiles.profile import StageContext
 from gridq.protocol.meters import parse_budget
 from gridq.protocol.models import Json, StageCall, Usage

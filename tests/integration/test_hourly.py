@@ -14,7 +14,7 @@ import pytest
 
 from gridq import stages
 from gridq.config.settings import settings
-from gridq.limits.verification import verify
+from gridq.limits.ledger_verification import verify
 from gridq.profiles.profile import StageContext
 from gridq.protocol.meters import Meter
 from gridq.protocol.models import Json, Limit, SeatTerms, StageCall

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from gridq.app import app
 from gridq.limits.accounts import Account, read_accounts
-from gridq.limits.verification import verify
+from gridq.limits.ledger_verification import verify
 from gridq.messaging import wake_ups
 from gridq.store.replies import Accepted, Claim
 from gridq.views.audit import find_breaches

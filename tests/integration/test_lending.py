@@ -71,7 +71,7 @@ def test_who_waits_is_told_for_what_and_is_served_where_another_seat_joins(
 
 
 def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
-    grid.scripts.limit("d", "{}", {"a:ann": "research - -"})
+    grid.scripts.apply_limits("d", "{}", {"a:ann": "research - -"})
     assert grid.client.run(ECHO, 1, agent="ann", timeout=20) == 1
     assert grid.client.run(ECHO, 2, agent="ann", pin="m.bench", timeout=20) == 2
     for agent, able, why in (
@@ -86,7 +86,7 @@ def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
         assert report["team"] == ("research" if agent == "ann" else None)
     with pytest.raises(NoLiveSeat):
         grid.client.submit(ECHO, 1, agent="bob")
-    grid.scripts.limit("", "", {})
+    grid.scripts.apply_limits("", "", {})
 
 
 def test_a_seat_says_whom_it_is_lent_to_as_long_as_it_is_live(grid: LocalGrid) -> None:

@@ -14,8 +14,8 @@ from gridq.app import app
 from gridq.client.broker_client import BrokerClient as Client
 from gridq.errors import DeadlineUnreachable, GridError, NoLiveSeat, QueueDropped, QueueFull
 from gridq.jobs.record import End, JobOptions
-from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.protocol.models import Advertisement, Limit, ServiceTime, Usage
 from gridq.router.router import Router
 from gridq.seats import registry
@@ -38,7 +38,7 @@ TOLD = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix
 @pytest.fixture
 def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of a grid with one seat, of one slot, that takes nothing by itself."""
-    monkeypatch.setattr("gridq.submission.live_forecast.SNAPSHOT_TTL_SECONDS", 0.0)
+    monkeypatch.setattr("gridq.submission.start_check.SNAPSHOT_TTL_SECONDS", 0.0)
     with Client(grid_env.url, config=grid_env.settings) as made:
         made._admission = Admission(made.scripts, grid_env.settings, {"bench": BenchProfile()})
         join(made.scripts, "m.a", ANY, WIDE)

@@ -12,7 +12,7 @@ import pytest
 
 from gridq.app import app
 from gridq.graph.plan import Scope
-from gridq.limits.verification import verify
+from gridq.limits.ledger_verification import verify
 from gridq.messaging import wake_ups
 from gridq.protocol.meters import Meter, parse_budget, parse_shared_accounts
 from gridq.protocol.models import Limit, Resource

@@ -14,8 +14,8 @@ from benchmarks import forecast, overload
 from benchmarks.overload import Answer, RequestResults
 from gridq.app import app
 from gridq.errors import GridError, QueueFull
-from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.messaging import wake_ups
 from gridq.submission.admission import Admission
 from gridq.views.audit import find_breaches

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
-from gridq.limits.verification import verify
+from gridq.limits.ledger_verification import verify
 from gridq.protocol.queue_names import PURE
 from gridq.store.replies import Claim, read_claim
 from gridq.views.audit import find_breaches, find_keys_without_ttl
@@ -263,7 +263,7 @@ class Protocol(Entering):
         script, args, before = pick.choice(self.calls[-12:])
         if script == "admit" and before[0] != b"ok":
             return  # it was refused: another call may well be admitted
-        if script == "enter":
+        if script == "take_place":
             if self.is_repeatable(args[0], args[1]):
                 self.enter(args[0], args[1])
             return

@@ -186,7 +186,7 @@ def giving_way(walk: Walk) -> None:
     walk.lapse(walk.by_another("bench:q"))
     walk.job(one(queue=ONE), "i1")
     assert walk.admit(one(queue=ONE), "i2") == Accepted((job,))
-    walk.scripts.limit("", "", {})
+    walk.scripts.apply_limits("", "", {})
     for other in ("i1", "i2"):
         walk.scripts.stop(other, "cancelled", "{}")
 

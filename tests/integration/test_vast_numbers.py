@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gridq.limits.enforcement import put_in_force, write_calendar
+from gridq.limits.ledger_verification import verify
 from gridq.limits.quotas_file import parse
-from gridq.limits.verification import verify
+from gridq.limits.quotas_loader import put_in_force, write_calendar
 from gridq.protocol.models import MAX_USAGE
 from tests.builders import stage
 from tests.conftest import GridEnv

@@ -58,7 +58,7 @@ class Entering(Submitting):
             # Some ended long ago or were never admitted: a gateway may report late, and twice.
             chosen = pick.sample(self.requests[key][-4:], k=min(2, len(self.requests[key])))
             if what == "depart":
-                self.grid.scripts.depart(key, chosen)
+                self.grid.scripts.release_places(key, chosen)
                 self.opened[key] = {one: was for one, was in self.opened[key].items() if one not in chosen}
             else:
                 self.grid.scripts.extend_places(key, chosen, HOUR)
@@ -67,7 +67,7 @@ class Entering(Submitting):
     def enter(self, key: str, request: str) -> None:
         """Start a request, or repeat one whose reply was lost."""
         rpm, parallel = LIMITS[key]
-        word, wait = self.grid.scripts.enter(key, request, rpm=rpm, parallel=parallel, place_ms=HOUR)
+        word, wait = self.grid.scripts.take_place(key, request, rpm=rpm, parallel=parallel, place_ms=HOUR)
         assert word == self.expect_reply(key, request)
         assert (wait > 0) == (word != "ok")
 
@@ -95,7 +95,7 @@ class Entering(Submitting):
     def all_depart(self) -> None:
         for key, requests in self.requests.items():
             if requests:
-                self.grid.scripts.depart(key, requests)
+                self.grid.scripts.release_places(key, requests)
             self.opened[key].clear()
 
     @invariant()

@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Callable[..., None])
 
 AGAIN = (
     "claim", "complete", "fail", "emit", "renew", "register", "leave", "stop", "enqueue", "admit",
-    "quarantine", "enter",
+    "quarantine", "take_place",
 )  # fmt: skip
 """Scripts whose calls redis-py repeats if the reply was lost."""
 
@@ -211,7 +211,7 @@ class Submitting(RuleBasedStateMachine):
         self.shadow.limits = None if lifted else {"ann": ann, "bob": None, TEAM: team}
         self.bounds = {} if lifted else bounds
         if lifted:
-            self.grid.scripts.limit("", "", {})
+            self.grid.scripts.apply_limits("", "", {})
             return
         dollars = {name: '"none"' if n is None else n / 1_000_000 for name, n in self.shadow.limits.items()}
         text = f"[teams.{TEAM}]\nmonthly_dollars = {dollars[TEAM]}\n"

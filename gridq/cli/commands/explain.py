@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gridq.profiles.profile import Profile
     from gridq.protocol.meters import Meter, UsageEstimate
     from gridq.seats.registry import LiveSeat
-    from gridq.submission.allowance import Allowance
+    from gridq.submission.quota_preview import Allowance
 
 app = typer.Typer()
 
@@ -100,9 +100,9 @@ def explain_graph(
     from gridq.protocol.meters import NO_ESTIMATE
     from gridq.seats import registry
     from gridq.store.connection import translate_errors
-    from gridq.submission.allowance import check_allowance
     from gridq.submission.estimates import estimate_tokens, expect_usage
     from gridq.submission.planning import compile_text, load_local_catalogue
+    from gridq.submission.quota_preview import check_allowance
     from gridq.submission.request import encode_graph
     from gridq.submission.seat_filters import find_demands
 

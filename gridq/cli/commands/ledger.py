@@ -15,7 +15,7 @@ from gridq.cli.output import format_count, print_json
 from gridq.protocol.money import format_dollars
 
 if TYPE_CHECKING:
-    from gridq.limits.verification import Difference, Verification
+    from gridq.limits.ledger_verification import Difference, Verification
 
 app = typer.Typer()
 ledger = typer.Typer(
@@ -74,7 +74,7 @@ def verify(json: JsonOption = False, debug: DebugOption = False) -> None:
     It only reads, so you can run it while the grid is at work. The exit code is 1 if they differ.
     """
     from gridq.config.settings import settings
-    from gridq.limits.verification import verify as compare
+    from gridq.limits.ledger_verification import verify as compare
     from gridq.store.connection import translate_errors
 
     with open_broker_client(settings()) as client, translate_errors(client.url):

@@ -53,13 +53,13 @@ def quota(
         _check_file(check, json)
         return
     from gridq.cli.grid import open_broker_client
-    from gridq.limits import accounts, enforcement
+    from gridq.limits import accounts, quotas_loader
     from gridq.store.connection import translate_errors
 
     config = settings()
     with open_broker_client(config) as client, translate_errors(client.url):
         if lift:
-            lifted = enforcement.lift(client.scripts)
+            lifted = quotas_loader.lift(client.scripts)
             typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)
         found = accounts.read_accounts(client.redis, client.keys, config.timezone)
     if json:

@@ -1,7 +1,7 @@
 """Enforce the limits of an API key over all gateways: requests a minute and requests open at once.
 
-The server counts (`enter.lua`). A slot lapses after SLOT_TTL_MS unless its gateway renews it, so the slots
-of a gateway that died are free again soon. Only keys with such a limit cost a call to the server.
+The server counts (`take_place.lua`). A slot lapses after SLOT_TTL_MS unless its gateway renews it, so the
+slots of a gateway that died are free again soon. Only keys with such a limit cost a call to the server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeyLimiter:
             return None
         request = secrets.token_hex(8)
         outcome, wait_ms = await self.grid.call(
-            self.grid.client.scripts.enter,
+            self.grid.client.scripts.take_place,
             key.id,
             request,
             rpm=limits.rpm,
@@ -76,7 +76,7 @@ class KeyLimiter:
         with contextlib.suppress(
             GridError, RuntimeError
         ):  # the server is away, or the grid connection is closed
-            await self.grid.call(self.grid.client.scripts.depart, key, [request])
+            await self.grid.call(self.grid.client.scripts.release_places, key, [request])
 
     async def _renew(self) -> None:
         """Renew the held slots until there are none."""

@@ -2,7 +2,7 @@
 
 In: a graph as JSON text, its input, job options, the ID of an API key.
 Out: a job's ID, its stored answer, cached views of the grid.
-Imported by: app, routes, metrics, auth.
+Imported by: app, auth, metrics, routes.
 """
 
 __all__ = ["connection", "models", "snapshot"]

@@ -2,7 +2,7 @@
 
 In: a job's ID, and the entry to resume after.
 Out: its pieces in order, then its end.
-Imported by: routes, grid.
+Imported by: grid, routes.
 """
 
 __all__ = ["cancellation", "follower", "pipe", "relay", "sse"]

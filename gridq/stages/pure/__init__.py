@@ -2,7 +2,7 @@
 
 In: a stage's name and its input.
 Out: its output in bounded time and size, or StageError.
-Imported by: runner, http, allowed_hosts, output_check.
+Imported by: output_check, allowed_hosts, http, runner.
 """
 
 __all__ = ["bounds", "functions", "inputs", "json_parsing", "paths"]

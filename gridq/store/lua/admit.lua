@@ -28,7 +28,7 @@
 --          {queue, name, waiting stages, limit, needed} | {key, why} |
 --          {quota, limit, name, used, reserved, limit, needed, end of the window or '', window} |
 --          {same, the job of the idempotency key} | {conflict, the job with this id or key and another body} |
---          an error SCHEMA or FULL (lib/gate.lua)
+--          an error SCHEMA or FULL (lib/preconditions.lua)
 -- TTL      job:<job> and idempotency:<key> live to the deadline + 1 h; the latter, with the job's end, to its result's TTL
 local j = job_key(job)
 local schema_error, memory_error = check_gate()

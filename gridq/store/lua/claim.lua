@@ -5,5 +5,5 @@
 --   incarnation  the start of its worker that calls
 --   slot         name of the slot
 --   nonce        makes the lease unique
--- RETURNS  {lease, spec, meta, refs, input, value …} | {none} | {full} | {gone} | {draining} | {limited} | {again} (lib/take.lua)
+-- RETURNS  {lease, spec, meta, refs, input, value …} | {none} | {full} | {gone} | {draining} | {limited} | {again} (lib/claiming.lua)
 return claim_stage(seat, incarnation, slot, nonce)

@@ -15,7 +15,7 @@
 --   body_digest       digest of the request body, or ''
 --   queue_timeout_ms  how long it may stay here, and each of its stages may wait for a seat, or ''
 -- RETURNS  {ok} stored | {known} the job exists | {key, why} | {same, the job of the idempotency key} |
---          {conflict, the job with this id or key and another body} | an error SCHEMA or FULL (lib/gate.lua)
+--          {conflict, the job with this id or key and another body} | an error SCHEMA or FULL (lib/preconditions.lua)
 -- TTL      submitted:<job> and idempotency:<key> live to the deadline + 1 h; with the job's end, to its result's TTL
 local schema_error, memory_error = check_gate()
 if schema_error then

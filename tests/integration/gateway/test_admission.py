@@ -13,8 +13,8 @@ import pytest
 
 from gridq.errors import SeatRateLimited
 from gridq.execution.session import Session
-from gridq.limits.enforcement import lift, put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import lift, put_in_force
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Advertisement, Json, ServiceTime, StageCall
 from gridq.seats import registry

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.metrics.collector import CACHE_SECONDS
 from gridq.limits import api_keys
-from gridq.limits.enforcement import lift, put_in_force, write_calendar
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import lift, put_in_force, write_calendar
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
 from tests.waiting import wait_for

@@ -11,7 +11,7 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import Difference, Verification
+from gridq.limits.ledger_verification import Difference, Verification
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.chaos.agents import SubmittedJob

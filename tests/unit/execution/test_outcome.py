@@ -18,13 +18,8 @@ from gridq.errors import (
     StageQuarantined,
     StreamCut,
 )
-from gridq.execution.outcome import (
-    BACK_OFF_MAX_SECONDS,
-    RETRY_AFTER_MAX_SECONDS,
-    Failed,
-    back_off,
-    classify_failure,
-)
+from gridq.execution.back_off import BACK_OFF_MAX_SECONDS, RETRY_AFTER_MAX_SECONDS, back_off
+from gridq.execution.outcome import Failed, classify_failure
 
 PLACE: dict[str, Any] = {"path": "root", "worker": "cpu@m", "attempt": 2}
 

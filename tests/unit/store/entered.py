@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gridq.limits import ledger
 from gridq.limits.ledger import Entry
-from gridq.limits.verification import verify
+from gridq.limits.ledger_verification import verify
 from tests.unit.store.plans import Grid
 
 TEAM = '[teams.t]\nmonthly_dollars = 1\n[agents.ann]\nteam = "t"\n'

@@ -8,8 +8,8 @@ from typing import Any
 from redis.client import Pipeline
 
 from gridq.limits.accounts import Account, read_accounts
-from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.store.replies import AdmitReply
 from tests.unit.store.plans import ANY, HOUR, Grid, one
 

@@ -31,7 +31,7 @@ from gridq.store.connection import (
     translate_error,
     translate_errors,
 )
-from gridq.store.retrying import TimedRetry
+from gridq.store.redis_retries import TimedRetry
 from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 

@@ -1,4 +1,6 @@
-"""A seat that is lent to some agents and teams alone: register.lua, admit.lua, lib/take.lua, pending.lua."""
+"""A seat that is lent to some agents and teams alone: register.lua, admit.lua, lib/claiming.lua,
+waiting_stages.lua.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def test_a_team_is_that_of_the_key(grid: Grid) -> None:
 def test_a_team_of_the_quotas_file_goes_before_that_of_the_key(grid: Grid) -> None:
     grid.seat(lent_to=["team:research"])
     ann = key(grid, "ann", "sales")
-    grid.scripts.limit("d", "{}", {"a:ann": "research - -"})
+    grid.scripts.apply_limits("d", "{}", {"a:ann": "research - -"})
     assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == Accepted()
     assert grid.take().job == "a"
 
@@ -157,6 +159,6 @@ def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid
 def test_no_team_is_no_team_that_a_seat_could_be_lent_to(grid: Grid) -> None:
     grid.seat(lent_to=["team:-"])
     assert isinstance(grid.admit(one(), "j1", agent="bob", key=key(grid, "bob", None), wait=False), NotLent)
-    grid.scripts.limit("d", "{}", {"a:*": "- - -"})
+    grid.scripts.apply_limits("d", "{}", {"a:*": "- - -"})
     grid.job(one(), "j2", agent="bob", key="k-bob")
     assert grid.claim() == "none"

@@ -9,8 +9,8 @@ import pytest
 from gridq.errors import AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.limits import api_keys
 from gridq.limits.accounts import build_quota_error, read_accounts
-from gridq.limits.enforcement import lift, put_in_force
 from gridq.limits.quotas_file import Limits
+from gridq.limits.quotas_loader import lift, put_in_force
 from gridq.protocol.states import JobState
 from gridq.store.replies import Accepted, AlreadyKnown, KeyRefused, QuotaReached
 from tests.unit.store.limits import DAY, HOUR, account, ask, limit, parked, turn, turn_at

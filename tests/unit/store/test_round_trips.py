@@ -58,7 +58,7 @@ def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
         {"m.a": SeatLimit((Limit(resource="money", window="day", amount=40 * DOLLAR),), 60)},
         digest="all",
     )
-    grid.scripts.limit(limits.digest, "{}", limits.to_fields())
+    grid.scripts.apply_limits(limits.digest, "{}", limits.to_fields())
     for text in grid.scripts.sources.values():
         grid.client.script_load(text)  # a script that the server does not know is sent a second time
     counted = Counted(grid_env.url)

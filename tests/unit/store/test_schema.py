@@ -59,8 +59,8 @@ BEGINNINGS: dict[str, Callable[[Scripts], Any]] = {
     "register": _register,
     "stop": lambda which: which.stop("j1", "cancelled", "{}"),
     "sweep": lambda which: which.sweep(),
-    "limit": lambda which: which.limit("", "", {}),
-    "adopt": lambda which: which.run("adopt"),
+    "apply_limits": lambda which: which.apply_limits("", "", {}),
+    "adopt_schema": lambda which: which.run("adopt_schema"),
 }
 
 
@@ -145,20 +145,20 @@ def test_a_seat_that_could_not_renew_is_no_dead_one(grid: Grid, newer: Scripts) 
     grid.seat()
     grid.age("seats", "m.a")
     with pytest.raises(SchemaMismatch):
-        newer.run("adopt")
+        newer.run("adopt_schema")
     since, _ = grid.client.get(grid.keys("upgrade")).split()
     # A lease later, but with a gap: the server may have been away again.
     gap = int(since) - grid.config.lease_ms
     grid.client.set(grid.keys("upgrade"), f"{gap} {gap}", px=60_000)
     with pytest.raises(SchemaMismatch):
-        newer.run("adopt")
+        newer.run("adopt_schema")
     # A lease later, having asked all the time.
     grid.client.set(grid.keys("upgrade"), f"{gap} {grid.now()}", px=60_000)
     assert grid.scripts.renew("m.a", "i1", []) == []
     with pytest.raises(SchemaMismatch):
-        newer.run("adopt")
+        newer.run("adopt_schema")
     grid.age("seats", "m.a")
-    assert newer.run("adopt") == 1
+    assert newer.run("adopt_schema") == 1
     assert grid.scripts.renew("m.a", "i1", []) == [], "it may: its incarnation is still there"
     with pytest.raises(SchemaMismatch):
         grid.seat()

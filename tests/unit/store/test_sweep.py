@@ -287,7 +287,7 @@ def test_the_stages_of_a_job_whose_keys_expired_stand_nowhere(grid: Grid) -> Non
 
 
 def test_the_money_that_a_job_holds_comes_back_though_its_keys_expired(grid: Grid) -> None:
-    grid.scripts.limit("v1", "{}", {"a:ann": "- 1000 -"})
+    grid.scripts.apply_limits("v1", "{}", {"a:ann": "- 1000 -"})
     grid.job(one(cost=900), "j1")
     assert grid.client.hget(grid.keys("reserved"), "a:ann") == b"900"
     grid.client.delete(grid.keys("job", "j1"))

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from gridq.limits import ledger
-from gridq.limits.verification import Difference, verify
+from gridq.limits.ledger_verification import Difference, verify
 from tests.unit.store.entered import TEAM, agrees, entered
 from tests.unit.store.limits import DAY, limit, turn, turn_at
 from tests.unit.store.plans import Grid, one, wide

@@ -2,7 +2,7 @@
 
 Whether the budgets of a seat have room for a stage: store/lua/lib/meters.lua, and `list_needs` and
 `SeatLoad.find_room`. The order of stages: `test_position_matches_the_order_of_the_scripts` in
-test_live_forecast.py.
+test_start_check.py.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pytest
 
 from gridq.client import Client
 from gridq.errors import WaitTimeout
-from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.protocol.models import Usage
 from gridq.views.wait_reasons import explain_ready_stage
 from tests.conftest import GridEnv

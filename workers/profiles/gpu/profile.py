@@ -17,7 +17,7 @@ from gridq.protocol.seat_states import COOLDOWN_SECONDS
 from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
-from workers.profiles.gpu import devices, matching
+from workers.profiles.gpu import devices, memory_tiers
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.costs import MICRO_DOLLARS
 from workers.profiles.gpu.probe import probe
@@ -33,7 +33,7 @@ class GpuProfile(Profile):
     `models_mb` (the memory of the models' processes), `loads`, and `loaded:<name>` = 1 for each loaded model.
     """
 
-    kind: ClassVar[str] = matching.KIND
+    kind: ClassVar[str] = memory_tiers.KIND
     Capability: ClassVar[type[BaseModel]] = GpuCapability
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class GpuProfile(Profile):
 
     def queues(self, capability: BaseModel) -> list[str]:
         assert isinstance(capability, GpuCapability)
-        return matching.list_queues(capability)
+        return memory_tiers.list_queues(capability)
 
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
         """Return for each queue the name and the families of the model that the seat prefers for it."""
@@ -55,15 +55,15 @@ class GpuProfile(Profile):
         return math.ceil(round(price * MICRO_DOLLARS, 3)) if price else None
 
     def demand(self, effect: Effect) -> Demand | None:
-        return matching.parse_demand(effect)
+        return memory_tiers.parse_demand(effect)
 
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         assert isinstance(capability, GpuCapability)
-        return matching.matches(demand, capability)
+        return memory_tiers.matches(demand, capability)
 
     def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
         assert isinstance(capability, GpuCapability)
-        return matching.explain_mismatch(demand, capability)
+        return memory_tiers.explain_mismatch(demand, capability)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)

@@ -33,7 +33,7 @@ local function parse_lease(lease)
 end
 
 -- Return the header of a step: queue cost scope dependents refs input path ('-' for none), written by admission. For a step with
--- a chain the queue is the one where it waits or waited last (lib/chain.lua). `h`: the field, if the caller has read it.
+-- a chain the queue is the one where it waits or waited last (lib/fallbacks.lua). `h`: the field, if the caller has read it.
 local function read_header(job, step, h)
   h = h or C('HGET', job_key(job), 'header:' .. step)
   if not h then return nil end

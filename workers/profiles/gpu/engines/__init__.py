@@ -2,7 +2,7 @@
 
 In: a model file, a device, requests.
 Out: tokens and vectors.
-Imported by: probe, engine_process, workers.demo.
+Imported by: engine_process, probe, workers.demo.
 """
 
 __all__ = ["base", "selection"]

@@ -5,7 +5,7 @@ or copies a token.
 
 In: `[[llm]]` tables with `cli`, requests of the OpenAI API format.
 Out: one seat for each login, answers of the OpenAI API format.
-Imported by: probe, seats_from_table, profile.
+Imported by: seats_from_table, profile, probe.
 """
 
 __all__ = ["backend", "discovery", "program_seats", "seat_table"]

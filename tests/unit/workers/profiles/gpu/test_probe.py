@@ -14,7 +14,7 @@ from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.costs import price_usage
 from workers.profiles.gpu.devices import Device
 from workers.profiles.gpu.engines import selection
-from workers.profiles.gpu.matching import list_queues
+from workers.profiles.gpu.memory_tiers import list_queues
 from workers.profiles.gpu.probe import probe
 
 CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, "8.9", "GPU-abc")

@@ -12,7 +12,7 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.errors import QuotasFileError
 from gridq.limits.accounts import ORPHANED_MS, ActiveLimits, read_accounts
-from gridq.limits.enforcement import QuotasEnforcer, lift
+from gridq.limits.quotas_loader import QuotasEnforcer, lift
 from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """What routers log."""
-    with caplog.at_level(logging.INFO, "gridq.limits.enforcement"):
+    with caplog.at_level(logging.INFO, "gridq.limits.quotas_loader"):
         yield caplog
 
 
@@ -183,7 +183,7 @@ def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_
 def test_limits_that_were_lifted_are_not_half_there_again(grid_env: GridEnv, tmp_path: Path) -> None:
     limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
     lift(limiting.scripts)
-    assert limiting.scripts.uphold("another", "m:q.json") == ""
+    assert limiting.scripts.confirm_limits("another", "m:q.json") == ""
     assert not grid_env.client.exists(limiting.scripts.keys("limits"))
 
 

@@ -86,7 +86,7 @@ class QuotasEnforcer:
         log.info("new limits are in force from %s", path)
 
     def _check_in_force(self, mine: Limits) -> None:
-        digest = self.scripts.uphold(mine.digest, self._source)
+        digest = self.scripts.confirm_limits(mine.digest, self._source)
         if not digest:  # an operator lifted them, or the server is new
             self._apply()
         elif digest not in (mine.digest, self._reported_digest):
@@ -138,13 +138,13 @@ class QuotasEnforcer:
 def put_in_force(scripts: Scripts, limits: Limits, source: str) -> None:
     """Put limits in force at once for every router and client. `source` says where they come from."""
     about = {"source": source, "at": now_ms(scripts.client)}
-    scripts.limit(limits.digest, json.dumps(about), limits.to_fields())
+    scripts.apply_limits(limits.digest, json.dumps(about), limits.to_fields())
 
 
 def lift(scripts: Scripts) -> bool:
     """Remove all limits. Return False if there were none."""
     existed = bool(scripts.client.exists(scripts.keys("limits")))
-    scripts.limit("", "", {})
+    scripts.apply_limits("", "", {})
     return existed
 
 

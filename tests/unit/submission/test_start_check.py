@@ -27,9 +27,9 @@ from gridq.messaging import wake_ups
 from gridq.protocol.models import Advertisement, ServiceTime
 from gridq.seats import registry
 from gridq.store.connection import connect
-from gridq.submission.live_forecast import SNAPSHOT_TTL_SECONDS, LiveForecast
 from gridq.submission.queue_snapshot import StageRequest, read_snapshot
 from gridq.submission.refusal_details import DEFAULT_RETRY_SECONDS, explain_refusal
+from gridq.submission.start_check import SNAPSHOT_TTL_SECONDS, LiveForecast
 from gridq.submission.start_forecast import StartForecast
 from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv

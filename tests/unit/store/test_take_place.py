@@ -1,4 +1,4 @@
-"""enter.lua: an API key's requests a minute and at once, counted for all gateways together."""
+"""take_place.lua: an API key's requests a minute and at once, counted for all gateways together."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def scripts(grid_env: GridEnv) -> Scripts:
 
 
 def enter(scripts: Scripts, request: str, rpm: int | None = None, parallel: int | None = None) -> str:
-    return scripts.enter("k", request, rpm=rpm, parallel=parallel, place_ms=HOLD)[0]
+    return scripts.take_place("k", request, rpm=rpm, parallel=parallel, place_ms=HOLD)[0]
 
 
 def test_so_many_a_minute(scripts: Scripts) -> None:
     assert [enter(scripts, f"r{n}", rpm=3) for n in range(5)] == ["ok", "ok", "ok", "rate", "rate"]
-    word, wait = scripts.enter("k", "r9", rpm=3, parallel=None, place_ms=HOLD)
+    word, wait = scripts.take_place("k", "r9", rpm=3, parallel=None, place_ms=HOLD)
     assert word == "rate"
     assert 50_000 < wait <= 60_001
     assert scripts.client.zcard(scripts.keys("request_times", "k")) == 3, "who is refused counts for nothing"
-    assert scripts.enter("other", "r1", rpm=3, parallel=None, place_ms=HOLD)[0] == "ok"
+    assert scripts.take_place("other", "r1", rpm=3, parallel=None, place_ms=HOLD)[0] == "ok"
 
 
 def test_what_is_a_minute_old_counts_no_more(scripts: Scripts) -> None:
@@ -43,7 +43,7 @@ def test_what_is_a_minute_old_counts_no_more(scripts: Scripts) -> None:
 
 def test_so_many_at_once(scripts: Scripts) -> None:
     assert [enter(scripts, f"r{n}", parallel=2) for n in range(3)] == ["ok", "ok", "parallel"]
-    scripts.depart("k", ["r0"])
+    scripts.release_places("k", ["r0"])
     assert enter(scripts, "r3", parallel=2) == "ok"
     assert enter(scripts, "r4", parallel=2) == "parallel"
 
@@ -61,15 +61,15 @@ def test_a_repeated_call_is_one_request(scripts: Scripts) -> None:
 def test_one_refused_at_once_has_not_used_up_its_minute(scripts: Scripts) -> None:
     assert enter(scripts, "r1", rpm=2, parallel=1) == "ok"
     assert [enter(scripts, f"x{n}", rpm=2, parallel=1) for n in range(5)] == ["parallel"] * 5
-    scripts.depart("k", ["r1"])
+    scripts.release_places("k", ["r1"])
     assert enter(scripts, "r2", rpm=2, parallel=1) == "ok"
-    scripts.depart("k", ["r2"])
+    scripts.release_places("k", ["r2"])
     assert enter(scripts, "r3", rpm=2, parallel=1) == "rate"
     assert scripts.client.exists(scripts.keys("open_requests", "k")) == 0
 
 
 def test_the_place_of_a_gateway_that_died_lapses(scripts: Scripts) -> None:
-    assert scripts.enter("k", "dead", rpm=None, parallel=1, place_ms=50)[0] == "ok"
+    assert scripts.take_place("k", "dead", rpm=None, parallel=1, place_ms=50)[0] == "ok"
     wait_for(lambda: enter(scripts, "r2", parallel=1) == "ok")
     scripts.extend_places("k", ["dead"], HOLD)
     assert scripts.client.zrange(scripts.keys("open_requests", "k"), 0, -1) == [b"r2"]
@@ -80,7 +80,7 @@ def test_places_are_held_anew_but_not_those_that_were_given_back(scripts: Script
     for request in ("r1", "r2", "r3"):
         assert enter(scripts, request, parallel=3) == "ok"
     before: Any = scripts.client.zmscore(opened, ["r1", "r2"])
-    scripts.depart("k", ["r3"])
+    scripts.release_places("k", ["r3"])
     scripts.extend_places("k", ["r1", "r2", "r3"], 2 * HOLD)
     found: Any = scripts.client.zmscore(opened, ["r1", "r2", "r3"])
     *after, gone = found

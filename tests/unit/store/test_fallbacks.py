@@ -1,4 +1,4 @@
-"""A stage that asks for one capability, else for another: lib/chain.lua."""
+"""A stage that asks for one capability, else for another: lib/fallbacks.lua."""
 
 from __future__ import annotations
 

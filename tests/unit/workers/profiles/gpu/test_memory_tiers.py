@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
 from workers.profiles.gpu.capability import GpuCapability
-from workers.profiles.gpu.matching import (
+from workers.profiles.gpu.memory_tiers import (
     MEMORY_CLASSES_GB,
     explain_mismatch,
     list_memory_classes,
