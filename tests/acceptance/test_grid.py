@@ -128,7 +128,7 @@ def test_prompts_are_dropped_once_answered(whole_grid: WholeGrid) -> None:
     job = whole_grid.client.submit(graph_with_secret, {"text": "a secret prompt"})
     whole_grid.client.result(job, timeout=20)
     kept = list(whole_grid.client.redis.scan_iter(f"{whole_grid.config.prefix}*{job}*"))
-    assert {key.split(b":")[1] for key in kept} <= {b".about", b".fin", b".rows"}
+    assert {key.split(b":")[1] for key in kept} <= {b".summary", b".result", b".rows"}
 
 
 def test_the_same_id_is_no_second_job(whole_grid: WholeGrid) -> None:

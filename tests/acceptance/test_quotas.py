@@ -121,8 +121,8 @@ def test_both_doors_refuse_with_the_same_reason(grid: Grid) -> None:
     assert f"A job of the agent 'ann' would be refused now: {direct.value}" in shown
     assert command("explain", str(file))["refusal"] is None  # nobody's
     allowed = CliRunner().invoke(cli.app, ["explain", str(file), "--agent", "bob"]).stdout
-    assert "The quota of the agent 'bob' allows it now." in allowed
-    assert account("ann")["held"] == 0
+    assert "The quota of the agent 'bob' allows the job now." in allowed
+    assert account("ann")["reserved"] == 0
 
 
 def test_what_runs_is_spent_and_the_next_is_refused_until_the_month_turns(grid: Grid) -> None:
@@ -157,14 +157,14 @@ def test_a_wrong_file_is_refused_and_told_and_the_old_one_stays(grid: Grid) -> N
     grid.write("[agents.dora]\nmonthly_jobs = 0\n")
     wait_for(lambda: any(found["name"] == "dora" for found in command("quota")["accounts"]))
     grid.write("[agents.dora]\nmonthly_jobs = 5\nmonthly_joy = 1\n")
-    wait_for(lambda: command("quota")["limits"]["refused"])
-    assert "quotas.toml:3: agents.dora.monthly_joy" in command("quota")["limits"]["refused"]
+    wait_for(lambda: command("quota")["limits"]["error"])
+    assert "quotas.toml:3: agents.dora.monthly_joy" in command("quota")["limits"]["error"]
     assert "agents.dora.monthly_joy" in logs(grid)
     assert "agents.dora.monthly_joy" in CliRunner().invoke(cli.app, ["quota"]).stderr
     with pytest.raises(QuotaExceeded):
         grid.client.submit(graph(0), {}, agent="dora")
     grid.write("[agents.dora]\nmonthly_jobs = 5\n")
-    wait_for(lambda: not command("quota")["limits"]["refused"])
+    wait_for(lambda: not command("quota")["limits"]["error"])
     grid.client.run(graph(0), {}, 20, agent="dora")
 
 
@@ -229,7 +229,7 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
     redis, keys = grid.client.redis, grid.client.keys
     (seat,) = [ad.seat for ad in grid.client.workers()]
     grid.write(f'[seats."{seat}"]\nrequests_per_minute = 1\n')
-    wait_for(lambda: redis.hget(keys("seat", seat), "grpm") == b"1")
+    wait_for(lambda: redis.hget(keys("seat", seat), "quota_requests_per_minute") == b"1")
     redis.delete(keys("claim_times", seat))
     grid.client.run(graph(0), {}, 20, agent="fay")
     waits = grid.client.submit(graph(0), {}, agent="fay")

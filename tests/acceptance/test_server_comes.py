@@ -40,7 +40,7 @@ def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(
         try:
             wait_for(lambda: all_say("waiting for the server: broker.unreachable: Nothing answers at"))
             server.load_slowly()
-            wait_for(lambda: all_say("the server reads its data"))
+            wait_for(lambda: all_say("the server is loading its data"))
             server.hurry()
             with use_grid(config) as client:
                 wait_for(client.workers)
@@ -52,6 +52,6 @@ def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(
                 server.hurry()
                 wait_for(lambda: server._answers(60))
                 assert client.result(client.submit(graph, "again", wait_for_seat=True), timeout=60) == "again"
-            assert all_say("the server reads its data"), "the same processes as before"
+            assert all_say("the server is loading its data"), "the same processes as before"
         finally:
             home.stop()
