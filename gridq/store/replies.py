@@ -169,8 +169,7 @@ AdmitReply = EnqueueReply | NoSeat | NotLent | QueueLimitReached | QuotaReached
 
 
 class Affordable(NamedTuple):
-    """The reply of `check_quota`: the team that the agent counts for (`-`: none), and the limit in the way.
-    """
+    """The reply of `check_quota`: the team that the agent counts for (`-`: none), the limit in the way."""
 
     team: str
     refusal: QuotaReached | None = None

@@ -68,7 +68,8 @@ def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: Embedd
             assert stuck.home.children[name].poll() is None
         stuck.proxy.blackhole(False)
         wait_for(
-            lambda: all("delivers messages again" in stuck.read_log(name) for name in ("bench", "router0")), 60
+            lambda: all("delivers messages again" in stuck.read_log(name) for name in ("bench", "router0")),
+            60,
         )
         assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
 
