@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from gridq import app as app_module
-from gridq.client import Client
+from gridq.client import Client, get_default_client
 from gridq.config.settings import Settings, settings
 from gridq.submission import inbox
 
@@ -38,8 +38,12 @@ def use_grid(config: Settings, more: Mapping[str, str] | None = None) -> Iterato
         settings.cache_clear()
         inbox.get_default_inbox.cache_clear()
         app_module.configure(config)
+        get_default_client.cache_clear()
         with Client(config=config) as client:
             yield client
+            if get_default_client.cache_info().currsize:
+                get_default_client().close()
+            get_default_client.cache_clear()
             gc.collect()  # unreferenced results unsubscribe while the server still runs
             for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
                 client.redis.unlink(key)

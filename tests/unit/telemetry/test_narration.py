@@ -107,7 +107,7 @@ def test_every_event_is_narrated_and_no_other() -> None:
 
 
 def test_every_event_is_documented() -> None:
-    text = (ROOT / "docs" / "logs.md").read_text()
+    text = (ROOT / "docs" / "reference" / "log-events.md").read_text()
     for event in EVENTS:
         assert f"| `{event}` |" in text, event
 
