@@ -192,9 +192,9 @@ def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]
 
 app = GridApp("gridq", amqp=Messaging, control="gridq.messaging.remote_control:JobControl")
 app.loader.override_backends = {
-    "redis": "gridq.messaging.results:Backend",
-    "rediss": "gridq.messaging.results:Backend",
-    "sentinel": "gridq.messaging.results:SentinelBackend",
+    "redis": "gridq.messaging.result_backend:Backend",
+    "rediss": "gridq.messaging.result_backend:Backend",
+    "sentinel": "gridq.messaging.result_backend:SentinelBackend",
 }
 app.config_from_object("broker_config.celeryconfig")
 logs.connect()

@@ -169,7 +169,7 @@ AdmitReply = EnqueueReply | NoSeat | NotLent | QueueLimitReached | QuotaReached
 
 
 class Affordable(NamedTuple):
-    """The reply of `check_quota`: the team that the agent counts for (`-`: none), the limit in the way."""
+    """The reply of `preview_quota`: the team that the agent counts for (`-`: none), the limit in the way."""
 
     team: str
     refusal: QuotaReached | None = None
@@ -199,7 +199,7 @@ def read_enqueued(reply: Sequence[bytes]) -> EnqueueReply:
 
 
 def read_affordable(reply: Sequence[bytes]) -> Affordable:
-    """Read the reply of check_quota.lua."""
+    """Read the reply of preview_quota.lua."""
     team, *refusal = (each.decode() for each in reply)
     return Affordable(team, _read_quota(refusal[1:]) if refusal else None)
 

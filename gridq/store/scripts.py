@@ -41,7 +41,7 @@ from gridq.store.replies import (
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
     "apply_limits", "quarantine", "rank", "adopt_schema", "store_value", "take_place", "confirm_limits",
-    "check_quota",
+    "preview_quota",
 )  # fmt: skip
 
 ACCEPTING = ("enqueue", "admit")
@@ -404,12 +404,12 @@ class Scripts:
         """
         return str(self.call("confirm_limits", digest=digest, holder=holder).decode())
 
-    def check_quota(self, agent: str, team: str, micro_dollars: int, tokens: int) -> Affordable:
+    def preview_quota(self, agent: str, team: str, micro_dollars: int, tokens: int) -> Affordable:
         """Check whether an agent may start a job of this cost and size. Nothing is written.
 
         `team` is the team of its API key, `-` for none.
         """
-        reply = self.call("check_quota", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
+        reply = self.call("preview_quota", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
         return replies.read_affordable(reply)
 
     def take_place(

@@ -45,7 +45,7 @@ def check_allowance(
             team = _find_team(scripts, agent)
     except AuthError as exc:
         return Allowance(None, refusal=exc)
-    found = scripts.check_quota(agent, team or "-", micro_dollars, tokens)
+    found = scripts.preview_quota(agent, team or "-", micro_dollars, tokens)
     team = None if found.team == "-" else found.team
     if found.refusal is None:
         return Allowance(agent, team)

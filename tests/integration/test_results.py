@@ -13,7 +13,7 @@ from celery.result import ResultSet
 from gridq.app import app
 from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
-from gridq.messaging import results
+from gridq.messaging import result_backend
 from gridq.protocol.models import Json
 from tests.grid_environment import use_grid
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -59,7 +59,7 @@ def test_get_waits_no_longer_than_it_is_told(away: EmbeddedServer) -> None:
 
 
 def test_get_gives_up_with_the_servers_fault(away: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "MAX_OUTAGE_SECONDS", 1.0)
+    monkeypatch.setattr(result_backend, "MAX_OUTAGE_SECONDS", 1.0)
     for _ in range(2):  # the second one waits anew
         with pytest.raises(BrokerUnreachable):
             app.AsyncResult("one").get()

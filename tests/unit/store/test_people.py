@@ -140,7 +140,7 @@ def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> 
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     turn_at(grid, 3 * DAY, period="week")
-    assert grid.scripts.check_quota("ann", "k", 5, 5) == ("k", None)  # no limits
+    assert grid.scripts.preview_quota("ann", "k", 5, 5) == ("k", None)  # no limits
     limit(
         grid,
         PEOPLE + "monthly_jobs = 4\n[agents.eve]\nmonthly_dollars = 0.02\n[agents.mute]\nmonthly_jobs = 0",
@@ -153,14 +153,14 @@ def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> 
         ("mute", 0, 0), ("ann", 20_000, 0),
     ):  # fmt: skip
         before = everything(grid)
-        _, look = grid.scripts.check_quota(agent, "-", cost, tokens)
+        _, look = grid.scripts.preview_quota(agent, "-", cost, tokens)
         assert everything(grid) == before
         asked = ask(grid, cost, agent, more={"tokens:0": f"{tokens} 0"})
         assert (look or Accepted()) == asked
         told.add(asked.what if isinstance(asked, QuotaReached) else "ok")
     assert told == {"ok", "agent_money", "agent_jobs", "team_tokens"}
-    assert grid.scripts.check_quota("ann", "other", 0, 0).team == "t"
-    team, refusal = grid.scripts.check_quota("eve", "t", 0, 900)
+    assert grid.scripts.preview_quota("ann", "other", 0, 0).team == "t"
+    team, refusal = grid.scripts.preview_quota("eve", "t", 0, 900)
     assert refusal is not None
     assert (team, refusal.what, refusal.name) == ("t", "team_tokens", "t")
 
