@@ -80,7 +80,7 @@ class SeatRates:
         return cls((int(price_in), int(price_out)), int(hourly), int(timeout), stage_ms)
 
     def estimate_cost(self, queue: str, estimate: UsageEstimate) -> int:
-        """Return the expected cost of a stage from `queue` in micro-dollars (lib/meters.lua: estimate)."""
+        """Return the expected cost of a stage of `queue` in micro-dollars (lib/meters.lua: estimate_use)."""
         price_in, price_out = self.prices
         cost = -(-(estimate.tokens_in * price_in + estimate.tokens_out * price_out) // 1_000_000)
         if self.hourly and get_kind(queue) != OWN_KIND:
@@ -235,7 +235,7 @@ def find_shortage(
     """Return the first meter that has no room for a stage from `queue`, or None.
 
     `cost` is the stage's declared cost in micro-dollars. The function decides as a claim does
-    (lib/meters.lua: lacking).
+    (lib/meters.lua: find_shortage).
     """
     needs = list_needs(meters, queue, cost, estimate, rates)
     return next((meter for meter, need in needs if meter.remaining < need), None)

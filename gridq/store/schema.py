@@ -1,10 +1,11 @@
 """The schema of the data on the server, and the errors of the scripts that refuse to begin.
 
 During an upgrade, programs of two versions of gridq may meet on one server. If their SCHEMA is the same, they
-work side by side. Otherwise the scripts that begin something (enqueue, admit, stop, register, adopt, sweep,
-limit, quarantine) refuse the program whose number is not the data's. Scripts that go on with what was begun
-(claim, renew, emit, complete, keep, fail, leave, rank) do not check: the number rises only while no seat is
-live and no job runs or waits, so no earlier lease or incarnation is left that they could be called for.
+work side by side. Otherwise the scripts that begin something (enqueue, admit, stop, register, adopt_schema,
+sweep, apply_limits, quarantine) refuse the program whose number is not the data's. Scripts that go on with
+what was begun (claim, renew, emit, complete, store_value, fail, leave, rank) do not check: the number rises
+only while no seat is live and no job runs or waits, so no earlier lease or incarnation is left that they
+could be called for.
 """
 
 from __future__ import annotations

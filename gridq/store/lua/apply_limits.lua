@@ -11,7 +11,7 @@
 --              m:<account>  meter …
 --              q:<queue>    stages policy
 --              q            number of bounded queues
---              '-' means none; a meter is thing/window/limit
+--              '-' means none; a meter is resource/window/limit
 -- RETURNS  1 | an error SCHEMA
 -- TTL      limits and meters live until the limits are lifted
 local schema_error = check_schema(C('GET', K .. 'schema'))

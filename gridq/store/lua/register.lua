@@ -5,7 +5,7 @@
 --   incarnation          this start of its worker
 --   host                 the machine and its boot that the worker runs on
 --   concurrency          number of its slots
---   limits               meters of its own budget, thing/window/limit, space separated
+--   limits               meters of its own budget, resource/window/limit, space separated
 --   queues               queues that it serves, space separated
 --   record_ttl_ms        how long its record lives after the last renewal
 --   worker               name of its Celery worker

@@ -199,3 +199,13 @@ def test_nobody_reads_the_long_input_of_what_is_refused(grid: Grid, newer: Scrip
 def test_every_script_is_one_that_begins_or_one_that_goes_on() -> None:
     asked = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, "")}
     assert asked == {*BEGINNINGS, "quarantine"}
+
+
+def test_api_keys_are_carried_over_from_schema_4(grid: Grid) -> None:
+    """A grid that has keys must not be open to everybody after an upgrade."""
+    grid.client.set(grid.keys("schema"), "4")
+    grid.client.hset(grid.keys("keys"), "k1", "a key")
+    grid.scripts.adopt()
+    assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA).encode()
+    assert grid.client.hgetall(grid.keys("api_keys")) == {b"k1": b"a key"}
+    assert not grid.client.exists(grid.keys("keys"))

@@ -15,8 +15,8 @@
 --   failed | seat | died | lost | back | cancelled    without a result, charged to the seat alone
 --   late       reported after its end, charged to the seat alone
 --   job        a job counts for its agent
---   refill     a meter's window begins with nothing used: the queue is own/<thing>/<window> or grid/… of that seat, or
---              <thing>/<window> of the shared budget in the agent's place; micro-dollars is its limit
+--   refill     a meter's window begins with nothing used: the queue is own/<resource>/<window> or grid/… of that seat, or
+--              <resource>/<window> of the shared budget in the agent's place; micro-dollars is its limit
 --   begin      the first entry
 --   carried    what an agent or team (a:<agent> | t:<team>, in the agent's place) had used before; the queue is money | jobs
 

@@ -11,6 +11,8 @@ local function check_schema(at, dead)
   local jobs = C('ZCARD', K .. 'deadlines')
   if at < tonumber(SCHEMA) and seats == 0 and jobs == 0 then
     C('SET', K .. 'schema', SCHEMA)
+    -- Before schema 5 the API keys were in `keys`. Without them the grid would be open to everybody.
+    if C('EXISTS', K .. 'keys') == 1 then C('RENAMENX', K .. 'keys', K .. 'api_keys') end
     return nil
   end
   return redis.error_reply('SCHEMA ' .. at .. ' ' .. seats .. ' ' .. jobs)
