@@ -5,6 +5,7 @@ machine.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -21,16 +22,16 @@ SAMPLE_SECONDS = 5.0
 """Seconds between two samples of the machine's use."""
 
 
-class Rule:
+class Rule(ABC):
     """A reason to pause a seat. Call it with a time (seconds since 1970): None lends the seat."""
 
-    def __call__(self, now: float) -> Unavailable | None:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, now: float) -> Unavailable | None: ...
 
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 most rules sample nothing
         """Start sampling, where the rule samples something."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Stop sampling."""
 
 
