@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from gridq.graph import nodes
 
 Node = dict[str, Any]
 
@@ -37,3 +40,12 @@ def parallel(**branches: Node) -> Node:
 
 def fanout(source: Node, *targets: Node) -> Node:
     return {"op": "Fanout", "source": source, "targets": list(targets)}
+
+
+def walk_nodes(root: nodes.Node, path: str = "root") -> Iterator[tuple[str, nodes.Node]]:
+    """Yield every node with its path, parents before children, in the order of the file."""
+    stack = [(path, root)]
+    while stack:
+        path, node = stack.pop()
+        yield path, node
+        stack.extend(reversed([(nodes.child_path(path, *keys), child) for keys, child in node.children()]))

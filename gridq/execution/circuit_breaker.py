@@ -76,11 +76,6 @@ class CircuitBreaker:
             self._open(seconds, error.message, state)
         return seconds
 
-    def open(self, seconds: float, reason: str, state: str = DEGRADED) -> None:
-        """Open the breaker for `seconds` from now."""
-        with self._lock:
-            self._open(seconds, reason, state)
-
     def _open(self, seconds: float, reason: str, state: str) -> None:
         before = self.opened
         since = before.since if before is not None and before.state == state else time.time()

@@ -30,7 +30,7 @@ from gridq.process.periodic import PeriodicThread
 from gridq.protocol.models import SeatTerms
 from gridq.protocol.queue_names import PURE
 from gridq.protocol.running_times import RunTimes
-from gridq.protocol.seat_states import DEGRADED, Unavailable
+from gridq.protocol.seat_states import Unavailable
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
@@ -466,11 +466,6 @@ class Session:
         if cooldown is not None:
             self._announce_unavailable()
             narration.narrate("seat cooldown", code=error.code, seconds=cooldown)
-
-    def open_breaker(self, seconds: float, reason: str, state: str = DEGRADED) -> None:
-        """Take no more stages for `seconds`. What runs goes on."""
-        self.breaker.open(seconds, reason, state)
-        self._announce_unavailable()
 
     def _advance_breaker(self) -> None:
         if not self.draining and self.breaker.advance() and self.paused is None:

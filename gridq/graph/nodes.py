@@ -178,15 +178,6 @@ class Graph:
         return {**self.extra, **head}
 
 
-def walk_nodes(root: Node, path: str = "root") -> Iterator[tuple[str, Node]]:
-    """Yield every node with its path, parents before children, in the order of the file."""
-    stack = [(path, root)]
-    while stack:
-        path, node = stack.pop()
-        yield path, node
-        stack.extend(reversed([(child_path(path, *keys), child) for keys, child in node.children()]))
-
-
 def child_path(path: str, *keys: str | int) -> str:
     """Return the path of a child: `child_path("root", "stages", 2)` is `root.stages[2]`."""
     for key in keys:

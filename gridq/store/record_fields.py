@@ -125,14 +125,3 @@ SEAT_FIELDS = {
     "worker": "name of its Celery worker",
 }
 """Fields of `seat:<seat>`."""
-
-
-def find_unknown_fields(kind: str, fields: list[str]) -> list[str]:
-    """Return those `fields` of a record that are not in its table. `kind`: the first word of its key."""
-    if kind == "job":
-        numbered = {*STEP_FIELDS, *SCOPE_FIELDS, ARM_FIELD}
-        return [
-            f for f in fields if (f.partition(":")[0] not in numbered if ":" in f else f not in JOB_FIELDS)
-        ]
-    known = {"submitted": SUBMITTED_FIELDS, "summary": SUMMARY_FIELDS, "seat": SEAT_FIELDS}[kind]
-    return [name for name in fields if name not in known]

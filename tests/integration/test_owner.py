@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.errors import NoLiveSeat, StreamCut
+from gridq.errors import NoLiveSeat, SeatDegraded, StreamCut
 from gridq.execution.session import Session
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, Limit, SeatTerms, StageCall, Usage
@@ -174,11 +174,11 @@ def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
 def test_an_illness_that_is_over_does_not_take_the_seat_from_its_owner(owned: Owned) -> None:
     switch.pause(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "paused")
-    owned.session.open_breaker(0.05, "the key was refused")
+    owned.session.report_seat_failure(SeatDegraded("the key was refused", {"retry_after": 0.05}))
     wait_for(lambda: owned.session.unavailable == owned.session.paused)
     owned.session.renew()
     assert owned.seat().state == "paused"
-    owned.session.open_breaker(60, "the key was refused")
+    owned.session.report_seat_failure(SeatDegraded("the key was refused"))
     switch.resume(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "degraded")
     with pytest.raises(NoLiveSeat, match="the key was refused"):

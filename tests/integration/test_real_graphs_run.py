@@ -17,9 +17,10 @@ import pytest
 
 from gridq.config.settings import Settings, settings
 from gridq.graph.catalogue import Catalogue, StageSpec
-from gridq.graph.nodes import Stage, parse, walk_nodes
+from gridq.graph.nodes import Stage, parse
 from gridq.protocol import queue_names
 from gridq.store.connection import connect
+from tests.builders import walk_nodes
 from tests.local_grid import LocalGrid
 from tests.reference import Reference
 from workers.supervisor.embedded_server import EmbeddedServer

@@ -56,12 +56,12 @@ def test_stages_that_fail_side_by_side_count_as_one_failure() -> None:
 
 def test_the_state_lasts_since_it_began() -> None:
     breaker = CircuitBreaker()
-    breaker.open(60, "first", "no_credit")
+    breaker.record_failure(SeatDegraded("first", {"state": "no credit"}))
     assert breaker.opened is not None
     began = breaker.opened.since
-    breaker.open(60, "again", "no_credit")
+    breaker.record_failure(SeatDegraded("again", {"state": "no credit"}))
     assert (breaker.opened.since, breaker.opened.reason) == (began, "again")
-    breaker.open(60, "other", "key_refused")
+    breaker.record_failure(SeatDegraded("other", {"state": "key refused"}))
     assert breaker.opened.since > began
 
 

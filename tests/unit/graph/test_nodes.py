@@ -18,8 +18,9 @@ from gridq.errors import (
     MissingField,
     UnknownOperator,
 )
-from gridq.graph.nodes import MAX_DEPTH, Const, Sequential, Stage, parse, walk_nodes
+from gridq.graph.nodes import MAX_DEPTH, Const, Sequential, Stage, parse
 from gridq.graph.source import join_path
+from tests.builders import walk_nodes
 from tests.generators import graphs
 
 STAGE = {"op": "Stage", "id": "a"}

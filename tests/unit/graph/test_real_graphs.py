@@ -12,13 +12,14 @@ import pytest
 
 from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement, compile_plan
-from gridq.graph.nodes import Stage, parse, walk_nodes
+from gridq.graph.nodes import Stage, parse
 from gridq.graph.plan import Plan
 from gridq.graph.validate import validate
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect, StageCall
 from gridq.stages import is_pure, load_builtin_specs, run_builtin
+from tests.builders import walk_nodes
 from tests.simulate import simulate
 from tests.unit.graph.test_plan_meaning import check_plan
 

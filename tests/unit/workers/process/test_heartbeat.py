@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from gridq.errors import SeatDegraded
 from gridq.execution.session import Session
 from gridq.seats.registry import read_live_seats
 from gridq.store.scripts import Scripts
@@ -29,7 +30,7 @@ def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env:
     ready = beat.build_advertisement()
     assert (ready.state, ready.until) == ("ready", None)
     assert ready.since >= began
-    session.open_breaker(60, "the key was refused")
+    session.report_seat_failure(SeatDegraded("the key was refused"))
     beat.beat()
     first, second = beat.build_advertisement(), beat.build_advertisement()
     assert (first.state, first.reason) == ("degraded", "the key was refused")
