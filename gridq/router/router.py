@@ -153,13 +153,12 @@ class Router:
         is ready at once.
         """
         keys = self.scripts.keys
-        sub: list[Any] = self.scripts.client.hmget(
-            keys("submitted", job), "graph", "input", "options", "celery"
-        )
-        if sub[0] is None:  # admitted, cancelled or ended before: one wake-up too many
+        fields: list[Any] = self.scripts.client.hmget(keys("submitted", job), "graph", "options", "celery")
+        graph, options, celery = fields
+        if graph is None:  # admitted, cancelled or ended before: one wake-up too many
             return False
         with narration.log_context(job=job):
-            return self._admit(job, sub[0], sub[2] or b"{}", celery=sub[3] is not None)
+            return self._admit(job, graph, options or b"{}", celery=celery is not None)
 
     def _admit(self, job: str, graph: bytes, about: bytes, *, celery: bool) -> bool:
         try:
@@ -197,5 +196,5 @@ class Router:
         if ended in ("plain", "celery"):
             narration.narrate("job refused", code=error.code)
         if ended == "celery":
-            answers.publish_answer(self.app, self.scripts, job)
+            self._publish_answer(job)
         return False

@@ -160,7 +160,7 @@ class Admission:
         """Return the arguments of admit.lua for a job for which nothing must be looked up first; else None.
 
         These are new jobs whose graph is compiled and which ask for no seat, deadline or budget of their own.
-        If the script replies `ok`, call `narrate_fast_admission`. If it refuses, it has written nothing:
+        If the script replies `ok`, call `read_fast_reply`. If it refuses, it has written nothing:
         `admit` gives the reason.
         """
         compiled, options = self._find_compiled(request.graph), request.options

@@ -328,7 +328,7 @@ async def _apply_key_limits(request: Request, key: Key) -> None:
 def _too_many_attempts(what: str, retry_after: float, alternative: str = "") -> TooManyAttempts:
     """Return the refusal of an address that tried too many invalid `what`.
 
-    `wait` is in seconds; `alternative` is what helps without waiting.
+    `retry_after` is in seconds; `alternative` is what helps without waiting.
     """
     return TooManyAttempts(
         f"This address sent too many invalid {what}",
