@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import secrets
 
+import pytest
+
 import gridq
 from gridq.client import Client
+from gridq.errors import StageError
 
 
 def test_a_stage_is_retried_after_a_failure_of_its_seat(grid: Client) -> None:
@@ -22,12 +25,8 @@ def test_a_stage_is_retried_after_a_failure_of_its_seat(grid: Client) -> None:
 
 def test_a_graph_retries_what_you_ask_it_to(grid: Client) -> None:
     """The operator Retry runs a part of the graph again when it fails, whoever is at fault."""
-    graph = {
-        "root": {
-            "op": "Retry",
-            "max_attempts": 2,
-            "stage": {"op": "Stage", "id": "bench_echo"},
-        }
-    }
-    job = gridq.submit(graph, "again")
-    assert gridq.result(job, timeout=30) == "again"
+    graph = {"root": {"op": "Retry", "max_attempts": 3, "stage": {"op": "Stage", "id": "bench_fail"}}}
+    job = gridq.submit(graph, {"message": "never"})
+    with pytest.raises(StageError):
+        gridq.result(job, timeout=30)
+    assert [row.state for row in grid.rows(job)] == ["failed"] * 3
