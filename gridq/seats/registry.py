@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -259,6 +260,8 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for seat in seats:
+        models = list_model_names(seat.capability) if "loads" in seat.metrics else []
+        loadable = {queue_names.make_slug(name) for name in models}
         for queue in seat.queues:
             kind, _, slug = queue.partition(":")
             if kind == queue_names.OWN_KIND:
@@ -277,18 +280,18 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
             offer["seats"].append(seat.seat)
             offer["concurrency"] += seat.concurrency
             offer["free_slots"] += seat.free
-            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _list_models(seat))
+            offer["loads"] = offer["loads"] or slug in loadable
             if queue in seat.warm:
                 offer["loaded"].append(seat.seat)
     return [found[queue] for queue in sorted(found)]
 
 
-def _list_models(seat: LiveSeat) -> set[str]:
-    """Return the slugs of the models that a seat describes."""
-    listed = seat.capability.get("models")
+def list_model_names(capability: Mapping[str, Json]) -> list[str]:
+    """Return the names of the models that a seat's capability describes."""
+    listed = capability.get("models")
     models = listed if isinstance(listed, list) else []
     names = [model.get("name") for model in models if isinstance(model, dict)]
-    return {queue_names.make_slug(name) for name in names if isinstance(name, str) and name}
+    return [name for name in names if isinstance(name, str) and name]
 
 
 def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:

@@ -46,19 +46,12 @@ def list_models(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
         }
         host = ad.capability.get("host")
         owner = host if isinstance(host, str) else "gridq"
-        for name in [*(_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
+        for name in [*(registry.list_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
             # Queues are in lower case; a model is listed once, as its seat writes it.
             found.setdefault(
                 name.lower(), _model_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
             )
     return {record["id"]: record for _, record in sorted(found.items())}
-
-
-def _model_names(capability: dict[str, Json]) -> list[str]:
-    listed = capability.get("models")
-    models = listed if isinstance(listed, list) else []
-    names = [model.get("name") for model in models if isinstance(model, dict)]
-    return [name for name in names if isinstance(name, str) and name]
 
 
 def _model_record(name: str, since: float, owner: str) -> dict[str, Json]:

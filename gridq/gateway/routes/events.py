@@ -16,7 +16,6 @@ between. ++ MIN_POLL_SECONDS, MAX_POLL_SECONDS = JOB_CACHE_SECONDS, 2.0
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -32,9 +31,8 @@ from gridq.gateway.http.errors import grid_error, request_id_of
 from gridq.gateway.http.schemas import error_responses, public_error, status_of, to_cents
 from gridq.gateway.routes.jobs import JobId, Reader, find_job
 from gridq.gateway.streaming.follower import Follower, parse_entry_id
-from gridq.gateway.streaming.sse import KEEP_ALIVE, frame
+from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_data, frame
 from gridq.jobs.waiting import build_not_found_error
-from gridq.protocol.models import Json
 from gridq.protocol.money import sum_costs
 from gridq.store.connection import translate_errors
 from gridq.views.jobs import JobView
@@ -149,7 +147,7 @@ class _EventStream:
                 async for part in self._follow(follower):
                     yield part
         except GridError as exc:
-            yield frame(_to_json(grid_error(exc, self.request_id)), event=b"error")
+            yield frame(encode_data(grid_error(exc, self.request_id)), event=b"error")
 
     async def _follow(self, follower: Follower) -> AsyncIterator[bytes]:
         look_at = 0.0
@@ -166,7 +164,7 @@ class _EventStream:
             entry = await follower.next(max(min(look_at, alive_at) - time.monotonic(), 0))
             pieces = []
             while entry is not None and entry.piece is not None:  # send together what arrived together
-                data = b'{"path":%b,"piece":%b}' % (_to_json(entry.path), entry.piece)
+                data = b'{"path":%b,"piece":%b}' % (encode_data(entry.path), entry.piece)
                 pieces.append(frame(data, id=f"{self.job}/{entry.id}", event=b"piece"))
                 entry = await follower.next() if follower.has_entries else None
             if pieces:
@@ -220,10 +218,10 @@ class _EventStream:
             if self._stages.get(stage.path) != now:
                 self._stages[stage.path] = now
                 fields = {name: getattr(stage, name) for name in STAGE_FIELDS}
-                parts.append(frame(_to_json(fields), event=b"stage"))
+                parts.append(frame(encode_data(fields), event=b"stage"))
         if (view.done, view.of) != self._progress:
             self._progress = (view.done, view.of)
-            parts.append(frame(_to_json({"done": view.done, "of": view.of}), event=b"progress"))
+            parts.append(frame(encode_data({"done": view.done, "of": view.of}), event=b"progress"))
         return parts
 
     def _end(self, view: JobView, entry: str) -> bytes:
@@ -236,8 +234,4 @@ class _EventStream:
             "micro_dollars": spent,
             "error": public_error(view),
         }
-        return frame(_to_json(fields), id=f"{self.job}/{entry}" if entry else "", event=b"end")
-
-
-def _to_json(value: Json) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+        return frame(encode_data(fields), id=f"{self.job}/{entry}" if entry else "", event=b"end")

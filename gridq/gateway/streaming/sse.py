@@ -49,7 +49,7 @@ def openai_end_frame(event_id: str) -> bytes:
 
 def openai_error_frame(error: dict[str, Json]) -> bytes:
     """Return an error frame, which OpenAI's clients raise as an APIError."""
-    return b"data: %b\n\n" % _to_json(error)
+    return b"data: %b\n\n" % encode_data(error)
 
 
 def anthropic_frame(event_id: str, piece: bytes) -> bytes:
@@ -72,8 +72,9 @@ def anthropic_end_frame(event_id: str) -> bytes:
 
 def anthropic_error_frame(error: dict[str, Json]) -> bytes:
     """Return an error frame, which Anthropic's clients raise as an APIStatusError."""
-    return b"event: error\ndata: %b\n\n" % _to_json(error)
+    return b"event: error\ndata: %b\n\n" % encode_data(error)
 
 
-def _to_json(value: Json) -> bytes:
+def encode_data(value: Json) -> bytes:
+    """Return the data of a frame as JSON on one line."""
     return json.dumps(value, separators=(",", ":")).encode()
