@@ -79,6 +79,11 @@ class HomeSource(PydanticBaseSettingsSource):
         return found | {name: up[name] for name in self.FROM_RUNNING_GRID if name in up}
 
 
+def split_words(value: object) -> object:
+    """Return a text of words, separated by commas or white space, as a tuple; any other value as it is."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
 class Settings(BaseSettings):
     """The settings of one process.
 
@@ -297,9 +302,7 @@ class Settings(BaseSettings):
     @field_validator("profiles", "stages", "http_allow", mode="before")
     @classmethod
     def _split_words(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(word for word in value.replace(",", " ").split() if word)
-        return value
+        return split_words(value)
 
     @field_validator("key", "url", mode="before")
     @classmethod

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gridq.config.settings import FileSource
+from gridq.config.settings import FileSource, split_words
 from gridq.errors import ConfigError, first_fault
 
 PREFIX = "GRIDQ_GATEWAY_"
@@ -90,9 +90,7 @@ class GatewayOptions(BaseSettings):
     @field_validator("allowed_origins", "trusted_proxies", mode="before")
     @classmethod
     def _split_words(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(word for word in value.replace(",", " ").split() if word)
-        return value
+        return split_words(value)
 
 
 def check_certificate(options: GatewayOptions) -> None:

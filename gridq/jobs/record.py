@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 COST_STEPS_MICRO_DOLLARS = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """Estimates are rounded up to one of these, so that stages of similar cost share a class."""
 
-_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+JOB_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""What a whole job id matches: it becomes part of key names."""
 
 
 SeatId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
@@ -138,7 +139,7 @@ def make_job_id() -> str:
 
 def check_job_id(job: str) -> str:
     """Return `job`. Raises ConfigError if it cannot be a job id, which is part of key names."""
-    if not isinstance(job, str) or not _ID.fullmatch(job):
+    if not isinstance(job, str) or not JOB_ID.fullmatch(job):
         raise ConfigError(
             f"Invalid job id {job!r}", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
         )

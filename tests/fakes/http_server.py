@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -44,11 +45,19 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+class QuietServer(ThreadingHTTPServer):
+    """A server that prints no traceback when a client resets its connection, as some tests do."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class LocalServer:
     """Start it with `with`. `url` is its address, with `path` at the end."""
 
     def __init__(self, handler: type[Handler], path: str = "") -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = QuietServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}{path}"

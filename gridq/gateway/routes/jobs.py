@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -30,6 +29,7 @@ from gridq.gateway.http.schemas import (
     job_status,
 )
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
+from gridq.jobs.record import JOB_ID
 from gridq.jobs.waiting import build_not_found_error
 from gridq.limits import api_keys
 from gridq.protocol.money import sum_costs
@@ -47,8 +47,6 @@ MAX_WAIT_SECONDS = 60.0
 JSON_LEVELS_PER_NODE = 2
 """Levels of JSON nesting for one level of a graph: the node, and the list or object that contains it."""
 
-_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
 JobId = Annotated[str, Path(description="The job's ID, or its first characters, at least four.")]
 Reader = Annotated[Caller, Depends(require_scope("read"))]
 
@@ -58,7 +56,7 @@ async def find_job(grid: GridConnection, caller: Caller, given: str) -> str:
 
     Raises JobNotFound and AmbiguousJob.
     """
-    if not _ID.fullmatch(given):
+    if not JOB_ID.fullmatch(given):
         raise build_not_found_error(given[:128])
     agent = None if caller.sees_all else caller.agent
     return await grid.call(job_ids.find_job, grid.client.redis, grid.keys, given, agent=agent)
