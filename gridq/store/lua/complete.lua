@@ -84,5 +84,5 @@ end
 if go_on == '1' then return {result, ended, following} end
 local queues, draining, live_incarnation = unpack(C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'incarnation'))
 if live_incarnation == incarnation and not draining and C('ZSCORE', K .. 'seats', seat) then mark_idle(seat, queues) end
-for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
+wake_queues(queues)
 return {result, ended, {'none'}}

@@ -17,9 +17,7 @@ elseif C('ZSCORE', K .. 'seats', seat) then
   C('HSET', key, 'draining', 1)
   if not draining then
     unlist_seat(seat, concurrency, queues)
-    for q in words(queues) do
-      if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end
-    end
+    wake_queues(queues)
   end
 end
 keep_losses()

@@ -58,6 +58,6 @@ if draining == '1' then
   unlist_seat(seat, concurrency, queues)
 elseif not apply_drain(seat, false, concurrency, queues, record_ttl_ms) then
   mark_idle(seat, queues)
-  for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
+  wake_queues(queues)
 end
 return {1}

@@ -21,6 +21,7 @@ end
 -- `read_only`.
 local function read_meters(account, limits, read_only)
   if not limits then return {} end
+  if open_budgets[account] then return open_budgets[account] end
   local text = C('HGET', K .. 'meters', account)
   if not text then
     if read_only then return build_meters(limits, {}, sum_jobs(account)) end

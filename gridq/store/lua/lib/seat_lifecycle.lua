@@ -82,7 +82,7 @@ local function apply_drain(seat, draining, concurrency, queues, record_ttl)
   if drained and not draining then
     C('HSET', K .. 'seat:' .. seat, 'draining', 'op')
     unlist_seat(seat, concurrency, queues)
-    for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
+    wake_queues(queues)
     return 'op'
   elseif draining == 'op' and not drained then
     C('HDEL', K .. 'seat:' .. seat, 'draining')

@@ -69,6 +69,11 @@ local function wake_seat(q, excluded, cost, first, agent, team, tokens)
   return 0
 end
 
+-- Wake a seat for each of these queues (space separated) in which stages wait.
+local function wake_queues(queues)
+  for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
+end
+
 -- Return the entry in `delays` that ends a job whose stage waits for longer than its queue timeout. It names the epoch and the number of
 -- claims, so a stage that is ready again has the whole time again, and one that only changes its class does not.
 local function timeout_entry(job, step, epoch, claims)
