@@ -6,10 +6,10 @@ Imported by: workers.profiles, workers.demo.
 """
 
 __all__ = [
-    "answer_assembly",
     "anthropic",
     "api_request",
     "backend",
+    "chat_assembly",
     "demand",
     "google",
     "http",

@@ -16,9 +16,10 @@ from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.adapters import adapt_backend, parse_answer
-from workers.model_apis.answer_assembly import AnswerAssembler, ChatAssembler, MessageAssembler
 from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, add_path
 from workers.model_apis.backend import Backend
+from workers.model_apis.chat_assembly import ChatAssembler
+from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.stages import complete_embedding_usage
 from workers.model_apis.usage import parse_openai_usage
 
@@ -39,8 +40,10 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
     try:
         if request.wants_embeddings:
             return _forward_embeddings(request, body, context, adapted)
-        assembler: AnswerAssembler = (
-            ChatAssembler(request) if request.api == OPENAI else MessageAssembler(request)
+        assembler = (
+            ChatAssembler(request.path, request.body)
+            if request.api == OPENAI
+            else MessageAssembler(request.body)
         )
         if context.is_streaming:
             _forward_stream(request, body, context, adapted, assembler)
@@ -59,7 +62,7 @@ def _forward_stream(
     body: dict[str, Json],
     context: StageContext,
     backend: Backend,
-    assembler: AnswerAssembler,
+    assembler: ChatAssembler | MessageAssembler,
 ) -> None:
     relay = StreamRelay(request, context)
     next_report = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
@@ -11,13 +10,14 @@ from gridq.protocol.models import Json, StageCall
 from workers.model_apis.adapters import adapt_backend, parse_answer
 from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, parse_api_request
 from workers.model_apis.backend import Backend
+from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.forwarding import forward_request
 from workers.model_apis.stages import (
     API_REQUEST,
-    AnswerBuilder,
-    Endpoint,
     ModelRequest,
+    build_output,
     complete_embedding_usage,
+    extract_text,
     extract_vectors,
     parse_request,
 )
@@ -44,27 +44,26 @@ def run_request(
         return forward_request(request, model, context, backend)
     adapted = adapt_backend(OPENAI, backend)
     body = {**request.body, "model": model}
-    if request.endpoint is Endpoint.EMBEDDINGS:
-        response = adapted.post(request.endpoint, body, context)
+    if request.wants_embeddings:
+        response = adapted.post(request.path, body, context)
         context.report(parse_openai_usage(complete_embedding_usage(response.get("usage"), body)))
         try:
             return extract_vectors(response, isinstance(body["input"], str))
         except SHAPE_ERRORS:
             raise adapted.make_format_error("its answer has no embeddings") from None
-    builder = AnswerBuilder(request.body)
-    if not context.is_streaming:
-        answer = adapted.post(request.endpoint, body, context)
-        parse_answer(adapted, partial(builder.add, is_complete=True), answer)
-        if builder.finish_reason is None and not builder.message["content"]:
-            raise adapted.make_format_error("its answer has no choices")
-        context.report(builder.compute_usage())
-        return builder.build_output(request.implementation)
-    with contextlib.closing(adapted.stream(request.endpoint, body, context)) as chunks:
-        for chunk in chunks:
-            text = parse_answer(adapted, builder.add, chunk)
-            context.report(builder.compute_usage())
-            if text:
-                context.emit(text)
-    if builder.finish_reason is None:
-        raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
-    return builder.build_output(request.implementation)
+    assembler = ChatAssembler(request.path, request.body)
+    if context.is_streaming:
+        with contextlib.closing(adapted.stream(request.path, body, context)) as chunks:
+            for chunk in chunks:
+                parse_answer(adapted, assembler.add_event, chunk)
+                context.report(assembler.compute_usage())
+                if text := parse_answer(adapted, extract_text, chunk):
+                    context.emit(text)
+        if not assembler.is_complete:
+            raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
+    else:
+        answer = adapted.post(request.path, body, context)
+        parse_answer(adapted, assembler.add_answer, answer)
+        context.report(assembler.compute_usage())
+    answer = parse_answer(adapted, assembler.build_answer)
+    return parse_answer(adapted, build_output, request.implementation, answer)

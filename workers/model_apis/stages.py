@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
-from gridq.protocol.models import Estimate, Json, StageCall, Usage
+from gridq.protocol.models import Estimate, Json, StageCall
+from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS
 from workers.model_apis.demand import filter_models, find_models, names_alternative, parse_llm_demand
 from workers.model_apis.model_catalogue import ModelOffer
 from workers.model_apis.token_estimates import estimate_tokens
-from workers.model_apis.usage import complete_usage, parse_count, parse_openai_usage
+from workers.model_apis.usage import complete_usage, parse_count
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
 API_REQUEST = "llm:api_request"
@@ -34,30 +34,21 @@ API_REQUEST = "llm:api_request"
 DEFAULT_ANSWER_TOKENS = 1024
 """The estimate for an answer without `max_tokens`."""
 
-MAX_TOOL_CALLS = 1000
-"""Tool calls in one answer."""
-
-
-class Endpoint(StrEnum):
-    """The three calls of the OpenAI API format, by path."""
-
-    CHAT = "chat/completions"
-    COMPLETIONS = "completions"
-    EMBEDDINGS = "embeddings"
-
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A request to a model: its stage, its endpoint, and its body without `model` and `stream`."""
+    """A request to a model: its stage, its path in the OpenAI API format, and its body without `model` and
+    `stream`.
+    """
 
     implementation: str
-    endpoint: Endpoint
+    path: str
     body: dict[str, Json]
     model: Json = None
 
     @property
     def wants_embeddings(self) -> bool:
-        return self.endpoint is Endpoint.EMBEDDINGS
+        return self.path == EMBEDDINGS
 
 
 def parse_request(stage: StageCall, value: Json) -> ModelRequest:
@@ -90,9 +81,9 @@ def _parse_complete(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
         if system:
             raise _make_input_error(stage, "system", "absent: a raw prompt has no system message")
         body = {**body, "prompt": prompt}
-        return ModelRequest("llm:complete", Endpoint.COMPLETIONS, body, value.get("model"))
+        return ModelRequest("llm:complete", COMPLETIONS, body, value.get("model"))
     messages = _prepend_system(system, [{"role": "user", "content": prompt}])
-    return ModelRequest("llm:complete", Endpoint.CHAT, {**body, "messages": messages}, value.get("model"))
+    return ModelRequest("llm:complete", CHAT, {**body, "messages": messages}, value.get("model"))
 
 
 def _prepend_system(system: str | None, messages: list[Json]) -> list[Json]:
@@ -112,7 +103,7 @@ def _parse_chat(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _make_input_error(stage, f"messages[{index}]", "an object with a role")
     body["messages"] = _prepend_system(system, messages)
-    return ModelRequest("llm:chat", Endpoint.CHAT, body, value.get("model"))
+    return ModelRequest("llm:chat", CHAT, body, value.get("model"))
 
 
 def _parse_embed(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
@@ -122,7 +113,7 @@ def _parse_embed(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
         raise _make_input_error(stage, "input", "a string or a list of strings")
     if not texts or (isinstance(texts, list) and not all(texts)):
         raise _make_input_error(stage, "input", "no empty string and no empty list")
-    return ModelRequest("llm:embed", Endpoint.EMBEDDINGS, body, value.get("model"))
+    return ModelRequest("llm:embed", EMBEDDINGS, body, value.get("model"))
 
 
 def _normalize_input(
@@ -211,80 +202,24 @@ def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
     return next(model for model in models if model.name == chosen)
 
 
-class AnswerBuilder:
-    """Builds a stage's output from an answer in the OpenAI API format, complete or chunk by chunk.
+def extract_text(chunk: dict[str, Json]) -> str:
+    """Return the text that a chunk of an answer adds."""
+    choice = (chunk.get("choices") or [{}])[0]
+    text = choice.get("text") or (choice.get("delta") or {}).get("content")
+    return text if isinstance(text, str) else ""
 
-    `body` is the body of the request, from which missing usage is estimated.
-    """
 
-    def __init__(self, body: dict[str, Json]) -> None:
-        self._body = body
-        self.message: dict[str, Any] = {"role": "assistant", "content": ""}
-        self.finish_reason: str | None = None
-        self._stated_usage: Json = None
-        self._service_tier: Json = None
-        self.pieces = 0
-
-    def add(self, chunk: dict[str, Json], *, is_complete: bool = False) -> str:
-        """Take one chunk, or the complete answer. Return the text that it adds."""
-        self._add_usage(chunk)
-        choices = chunk.get("choices")
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            return ""
-        choice = choices[0]
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        text = ""
-        delta = choice.get("delta") or choice.get("message") or {}
-        if "text" in choice:
-            delta = {"content": choice["text"]}
-        for key, part in delta.items():
-            if key == "role":
-                self.message["role"] = part or self.message["role"]
-            elif key == "tool_calls" and isinstance(part, list):
-                self._add_tool_calls(part)
-            elif isinstance(part, str):
-                self.message[key] = (self.message.get(key) or "") + part
-                text += part if key == "content" else ""
-            elif part is not None:
-                self.message[key] = part
-        output = {key: part for key, part in delta.items() if part and key != "role"}
-        if output:  # tool calls and reasoning are billed as well
-            self.pieces += estimate_tokens(output) if is_complete else 1
-        return text
-
-    def _add_usage(self, chunk: dict[str, Json]) -> None:
-        usage = chunk.get("usage")
-        if isinstance(usage, dict):
-            self._stated_usage, self._service_tier = usage, chunk.get("service_tier")
-
-    def _add_tool_calls(self, parts: list[Json]) -> None:
-        calls = self.message.setdefault("tool_calls", [])
-        for position, part in enumerate(parts):
-            index = position if part.get("index") is None else part["index"]
-            if not isinstance(index, int) or not 0 <= index < MAX_TOOL_CALLS:
-                raise ValueError("a tool call has no valid index")
-            while len(calls) <= index:
-                calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
-            call = calls[index]
-            call.update({key: part[key] for key in ("id", "type") if part.get(key)})
-            for key, text in (part.get("function") or {}).items():
-                call["function"][key] = call["function"].get(key, "") + (text or "")
-
-    def build_output(self, implementation: str) -> Json:
-        """Return the output of the stage `implementation`."""
-        if implementation == "llm:complete":
-            return self.message["content"]
-        return {**self.message, "finish_reason": self.finish_reason}
-
-    def compute_usage(self) -> Usage:
-        """Return the usage that the endpoint stated.
-
-        What it did not state is estimated: from the request's characters, and one token for each piece.
-        """
-        usage = complete_usage(
-            self._stated_usage, lambda: estimate_tokens(self._body) if self.pieces else 0, self.pieces
-        )
-        return parse_openai_usage(usage, self._service_tier)
+def build_output(implementation: str, answer: dict[str, Json]) -> Json:
+    """Return the output of `llm:complete` or `llm:chat`. Raises ValueError if the answer has no content."""
+    choice = answer["choices"][0]
+    fields = choice.get("message") or {"content": choice.get("text")}
+    message = {"role": "assistant", "content": ""}
+    message |= {key: value for key, value in fields.items() if value is not None}
+    if choice.get("finish_reason") is None and not message["content"]:
+        raise ValueError("its answer has no content")
+    if implementation == "llm:complete":
+        return message["content"]
+    return {**message, "finish_reason": choice.get("finish_reason")}
 
 
 def extract_vectors(response: dict[str, Json], is_single: bool) -> Json:
@@ -310,7 +245,7 @@ def estimate_usage(stage: StageCall, value: Json) -> Estimate:
     fields = value if isinstance(value, dict) else {}
     is_embedding = stage.implementation == "llm:embed"
     if stage.implementation == API_REQUEST:
-        is_embedding = fields.get("path") == Endpoint.EMBEDDINGS
+        is_embedding = fields.get("path") == EMBEDDINGS
         value = fields = fields["body"] if isinstance(fields.get("body"), dict) else {}
     answer = 0
     if not is_embedding:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
-from workers.model_apis.answer_assembly import parse_tool_input
+from workers.model_apis.message_assembly import parse_tool_input
 from workers.model_apis.usage import format_anthropic_usage, parse_openai_usage
 
 STOP_REASONS = {

@@ -13,8 +13,8 @@ from collections.abc import Generator
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.answer_assembly import ChatAssembler
-from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, ApiRequest, make_field_error
+from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, make_field_error
+from workers.model_apis.chat_assembly import ChatAssembler
 from workers.profiles.gpu.model_process import ModelProcess
 
 CHUNK_KINDS = {CHAT: ("chatcmpl", "chat.completion.chunk")}
@@ -34,7 +34,7 @@ class EngineBackend:
         """Return the complete answer. Raises StageError if the engine does not support the request."""
         if path == EMBEDDINGS:
             return self._post_embeddings(path, body, context)
-        assembler = ChatAssembler(ApiRequest(OPENAI, path, body, body["model"], ""))
+        assembler = ChatAssembler(path, body)
         with contextlib.closing(self.stream(path, body, context)) as chunks:
             for chunk in chunks:
                 assembler.add_event(chunk)

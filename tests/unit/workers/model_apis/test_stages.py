@@ -8,10 +8,11 @@ import pytest
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol.models import Effect, StageCall, Usage
+from workers.model_apis.api_request import CHAT, COMPLETIONS
+from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.model_catalogue import ModelOffer
 from workers.model_apis.stages import (
-    AnswerBuilder,
-    Endpoint,
+    build_output,
     choose_model,
     estimate_usage,
     extract_vectors,
@@ -89,7 +90,7 @@ def test_a_system_text_leads_the_messages():
 def test_the_body_is_the_input_without_the_fields_that_gridq_sets():
     told = {"prompt": "x", "model": "a", "stream": True, "stream_options": {}, "n": 1, "top_k": 3}
     asked = parse_request(call("llm:complete"), told)
-    assert asked.endpoint is Endpoint.CHAT
+    assert asked.path == CHAT
     assert asked.body == {"messages": [{"role": "user", "content": "x"}], "top_k": 3}
     assert asked.model == "a"
     assert told["prompt"] == "x", "the input was changed"
@@ -145,41 +146,42 @@ def test_embeddings_prefer_a_model_that_has_them():
 
 
 def test_an_answer_without_stated_usage_counts_its_request_and_its_pieces():
-    answer = AnswerBuilder({"messages": [{"role": "user", "content": "u" * 396}]})
+    answer = ChatAssembler(CHAT, {"messages": [{"role": "user", "content": "u" * 396}]})
     assert answer.compute_usage() == Usage()
     for word in ("a", "b", ""):
-        answer.add({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
+        answer.add_event({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
     assert answer.compute_usage() == Usage(tokens_in=101, tokens_out=2)
-    answer.add({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})
+    answer.add_event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})
     assert answer.compute_usage() == Usage(tokens_in=9, tokens_out=5)
 
 
 def test_a_whole_answer_without_stated_usage_is_more_than_a_piece():
-    answer = AnswerBuilder({"prompt": "p" * 40})
-    answer.add({"choices": [{"text": "w" * 80, "finish_reason": "stop"}]}, is_complete=True)
+    answer = ChatAssembler(COMPLETIONS, {"prompt": "p" * 40})
+    answer.add_answer({"choices": [{"text": "w" * 80, "finish_reason": "stop"}]})
     assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=21)
 
 
 def test_thoughts_and_calls_of_tools_are_pieces_too():
-    answer = AnswerBuilder({"prompt": "p" * 40})
+    answer = ChatAssembler(CHAT, {"prompt": "p" * 40})
     part = {"index": None, "id": "t1", "function": {"name": "f", "arguments": ""}}
     for delta in ({"reasoning_content": "hm"}, {"tool_calls": [part]}, {"role": "assistant", "content": ""}):
-        answer.add({"choices": [{"delta": delta}]})
+        answer.add_event({"choices": [{"delta": delta}]})
     assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=2)
-    assert answer.message["tool_calls"][0]["function"]["name"] == "f", "its place is that in its list"
-    answer = AnswerBuilder({"prompt": "p" * 40})
+    (choice,) = answer.build_answer()["choices"]
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "f", "its place is that in its list"
+    answer = ChatAssembler(CHAT, {"prompt": "p" * 40})
     called = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "a" * 79}}]}
-    answer.add({"choices": [{"message": called}]}, is_complete=True)
+    answer.add_answer({"choices": [{"message": called}]})
     assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=21)
 
 
 def test_other_parts_of_a_message_are_kept():
-    answer = AnswerBuilder({})
-    answer.add({"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]})
-    answer.add(
+    answer = ChatAssembler(CHAT, {})
+    answer.add_event({"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]})
+    answer.add_event(
         {"choices": [{"delta": {"reasoning_content": "m", "content": "yes"}, "finish_reason": "stop"}]}
     )
-    assert answer.build_output("llm:chat") == {
+    assert build_output("llm:chat", answer.build_answer()) == {
         "role": "assistant",
         "content": "yes",
         "reasoning_content": "hmm",

@@ -9,9 +9,9 @@ import pytest
 
 from gridq.errors import StageError
 from tests.fakes.client_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
-from workers.model_apis.answer_assembly import ChatAssembler
 from workers.model_apis.anthropic.from_chat import CompletionChunks, build_completion, translate_to_messages
-from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, ApiRequest
+from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS
+from workers.model_apis.chat_assembly import ChatAssembler
 
 
 def body(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def test_a_stream():
         {"type": "message_stop"},
     ]
     translator = CompletionChunks(body(user("hi")))
-    assembler = ChatAssembler(ApiRequest(OPENAI, CHAT, body(user("hi")), "m", "$"))
+    assembler = ChatAssembler(CHAT, body(user("hi")))
     for event in events:
         for chunk in translator.add_event(event):
             valid(CHUNK, chunk)

@@ -10,8 +10,7 @@ import pytest
 
 from tests.fakes.client_types import EVENT, valid
 from tests.unit.workers.model_apis.openai.test_from_messages import USAGE, body, completion, user
-from workers.model_apis.answer_assembly import MessageAssembler
-from workers.model_apis.api_request import ANTHROPIC, MESSAGES, ApiRequest
+from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.openai.answers import MessageEvents, build_message
 
 
@@ -28,7 +27,7 @@ def events(*chunks: dict[str, Any], **more: Any) -> tuple[list[dict[str, Any]], 
     translator = MessageEvents(request)
     parts: Iterator[Any] = itertools.chain.from_iterable(map(translator.add_chunk, chunks))
     made = [*parts, *translator.end()]
-    assembler = MessageAssembler(ApiRequest(ANTHROPIC, MESSAGES, request, "m", "$"))
+    assembler = MessageAssembler(request)
     for event in made:
         valid(EVENT, event)
         assembler.add_event(event)
