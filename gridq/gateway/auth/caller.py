@@ -11,17 +11,13 @@ reach this machine.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import ipaddress
 import math
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -41,6 +37,7 @@ from gridq.errors import (
 from gridq.gateway.auth.failed_attempts import BURST, REFILL_SECONDS, FailedAttempts, resolve_address
 from gridq.gateway.auth.key_limits import KeyLimiter
 from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import Cached
 from gridq.gateway.http import cors
 from gridq.gateway.http.bounds import body_too_large
 from gridq.limits import api_keys
@@ -95,9 +92,8 @@ class Authenticator:
         self.failed_secrets = FailedAttempts()
         """Invalid worker secrets, counted apart: here the delay comes before the comparison."""
         self.key_limiter = KeyLimiter(grid)
-        self._cached_keys: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
-        self._requires_key: tuple[float, bool] = (0.0, True)
-        self._lookups: dict[bytes, asyncio.Future[Any]] = {}
+        self._keys: dict[bytes, Cached[Key]] = {}  # by digest, the one used last at the end
+        self._requires_key: Cached[bool] = Cached(partial(grid.call, self._has_keys), CACHE_SECONDS)
 
     async def verify(self, text: str, address: str) -> Key:
         """Return the record of the API key `text`.
@@ -105,14 +101,16 @@ class Authenticator:
         Raises KeyInvalid and KeyRevoked, and TooManyAttempts if `address` has tried too many invalid keys.
         """
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        cached = self._cached_keys.get(digest)
-        if cached is not None and time.monotonic() < cached[0]:
-            return cached[1]
-        until = time.monotonic() + CACHE_SECONDS
+        found = self._keys.pop(digest, None)
+        if found is None:
+            found = Cached(partial(self.grid.call, self._read_key, text), CACHE_SECONDS)
+        self._keys[digest] = found
+        if len(self._keys) > MAX_CACHED_KEYS:
+            del self._keys[next(iter(self._keys))]
         try:
-            found: Key = await self._run_once(digest, self._read_key, text)
+            return await found.get()
         except (KeyInvalid, KeyRevoked) as exc:
-            self._cached_keys.pop(digest, None)
+            self._keys.pop(digest, None)
             # Only invalid keys are delayed. Valid ones from the same address are not, and no number of
             # attempts finds 256 random bits.
             retry_after = self.failed_keys.retry_after(address)
@@ -120,20 +118,10 @@ class Authenticator:
                 raise _too_many_attempts("keys", retry_after, "use a valid key, or") from None
             self.failed_keys.record(address)
             raise type(exc)(exc.message, dict(KEY_DETAILS)) from None
-        self._cached_keys[digest], self._requires_key = (until, found), (until, True)
-        self._cached_keys.move_to_end(digest)
-        while len(self._cached_keys) > MAX_CACHED_KEYS:
-            self._cached_keys.popitem(last=False)
-        return found
 
     async def requires_key(self) -> bool:
         """Return True if the grid requires keys: it has, or once had, at least one."""
-        until, required = self._requires_key
-        now = time.monotonic()
-        if now >= until:
-            required = await self._run_once(b"", self._has_keys)
-            self._requires_key = now + CACHE_SECONDS, required
-        return required
+        return await self._requires_key.get()
 
     def _read_key(self, text: str) -> Key:
         scripts = self.grid.client.scripts
@@ -142,21 +130,6 @@ class Authenticator:
     def _has_keys(self) -> bool:
         scripts = self.grid.client.scripts
         return bool(scripts.client.exists(scripts.keys("api_keys")))
-
-    async def _run_once(self, name: bytes, read: Callable[..., Any], *args: str) -> Any:
-        """Return the result of `read`, called once for all requests that ask for the same at the
-        same time.
-        """
-        task = self._lookups.get(name)
-        if task is None:
-            task = self._lookups[name] = asyncio.ensure_future(self.grid.call(read, *args))
-            task.add_done_callback(partial(self._forget_lookup, name))
-        return await asyncio.shield(task)
-
-    def _forget_lookup(self, name: bytes, task: asyncio.Future[Any]) -> None:
-        del self._lookups[name]
-        if not task.cancelled():
-            task.exception()  # retrieve it: no request may be left to do so
 
 
 async def identify(request: Request, *scopes: str) -> Caller:
