@@ -76,7 +76,7 @@ class Completion(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The reply of `take_place`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms to wait."""
+    """The reply of `take_slot`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms to wait."""
 
     outcome: str
     wait_ms: int = 0

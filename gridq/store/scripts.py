@@ -40,7 +40,7 @@ from gridq.store.replies import (
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "apply_limits", "quarantine", "rank", "adopt_schema", "store_value", "take_place", "confirm_limits",
+    "apply_limits", "quarantine", "rank", "adopt_schema", "store_value", "take_slot", "confirm_limits",
     "preview_quota",
 )  # fmt: skip
 
@@ -412,29 +412,29 @@ class Scripts:
         reply = self.call("preview_quota", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
         return replies.read_affordable(reply)
 
-    def take_place(
-        self, key: str, request: str, *, rpm: int | None, parallel: int | None, place_ms: int
+    def take_slot(
+        self, key: str, request: str, *, rpm: int | None, parallel: int | None, slot_ms: int
     ) -> Entry:
         """Let `request` in by the limits of the API key `key`, all gateways counted together.
 
-        The place of the request among those open at once lapses after `place_ms`. `extend_places` renews it,
-        `release_places` gives it back.
+        The slot of the request among those open at once lapses after `slot_ms`. `extend_slots` renews it,
+        `release_slots` gives it back.
         """
         outcome, *wait = self.call(
-            "take_place", key=key, request=request, rpm=rpm, parallel=parallel, place_ms=place_ms
+            "take_slot", key=key, request=request, rpm=rpm, parallel=parallel, slot_ms=slot_ms
         )
         return Entry(outcome.decode(), wait[0] if wait else 0)
 
-    def extend_places(self, key: str, requests: Sequence[str], place_ms: int) -> None:
-        """Renew the places of open requests. A place that has lapsed or was given back stays so."""
-        places, until = self.keys("open_requests", key), now_ms(self.client) + place_ms
+    def extend_slots(self, key: str, requests: Sequence[str], slot_ms: int) -> None:
+        """Renew the slots of open requests. A slot that has lapsed or was given back stays so."""
+        slots, until = self.keys("open_requests", key), now_ms(self.client) + slot_ms
         pipe = self.client.pipeline(transaction=True)
-        pipe.zadd(places, dict.fromkeys(requests, until), xx=True)
-        pipe.pexpire(places, place_ms)
+        pipe.zadd(slots, dict.fromkeys(requests, until), xx=True)
+        pipe.pexpire(slots, slot_ms)
         pipe.execute()
 
-    def release_places(self, key: str, requests: Sequence[str]) -> None:
-        """Give back the places of requests that have ended."""
+    def release_slots(self, key: str, requests: Sequence[str]) -> None:
+        """Give back the slots of requests that have ended."""
         self.client.zrem(self.keys("open_requests", key), *requests)
 
 

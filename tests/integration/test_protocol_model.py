@@ -263,7 +263,7 @@ class Protocol(Entering):
         script, args, before = pick.choice(self.calls[-12:])
         if script == "admit" and before[0] != b"ok":
             return  # it was refused: another call may well be admitted
-        if script == "take_place":
+        if script == "take_slot":
             if self.is_repeatable(args[0], args[1]):
                 self.enter(args[0], args[1])
             return

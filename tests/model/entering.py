@@ -25,7 +25,7 @@ class Entering(Submitting):
         super().__init__(env, number)
         self.requests: dict[str, list[str]] = {key: [] for key in LIMITS}
         self.opened: dict[str, dict[str, bool]] = {key: {} for key in LIMITS}
-        """By key and open request: whether its place has lapsed."""
+        """By key and open request: whether its slot has lapsed."""
         self.called: dict[str, set[str]] = {key: set() for key in LIMITS}
         """By key: the requests of this minute."""
 
@@ -40,7 +40,7 @@ class Entering(Submitting):
         """Events at gateways, one after another."""
         for what in acts:
             self.at_a_gateway(key, pick, what)
-            self.check_places()
+            self.check_slots()
 
     def at_a_gateway(self, key: str, pick: random.Random, what: str) -> None:
         if what == "enter":
@@ -58,16 +58,16 @@ class Entering(Submitting):
             # Some ended long ago or were never admitted: a gateway may report late, and twice.
             chosen = pick.sample(self.requests[key][-4:], k=min(2, len(self.requests[key])))
             if what == "depart":
-                self.grid.scripts.release_places(key, chosen)
+                self.grid.scripts.release_slots(key, chosen)
                 self.opened[key] = {one: was for one, was in self.opened[key].items() if one not in chosen}
             else:
-                self.grid.scripts.extend_places(key, chosen, HOUR)
+                self.grid.scripts.extend_slots(key, chosen, HOUR)
                 self.opened[key] |= dict.fromkeys(self.opened[key].keys() & set(chosen), False)
 
     def enter(self, key: str, request: str) -> None:
         """Start a request, or repeat one whose reply was lost."""
         rpm, parallel = LIMITS[key]
-        word, wait = self.grid.scripts.take_place(key, request, rpm=rpm, parallel=parallel, place_ms=HOUR)
+        word, wait = self.grid.scripts.take_slot(key, request, rpm=rpm, parallel=parallel, slot_ms=HOUR)
         assert word == self.expect_reply(key, request)
         assert (wait > 0) == (word != "ok")
 
@@ -95,11 +95,11 @@ class Entering(Submitting):
     def all_depart(self) -> None:
         for key, requests in self.requests.items():
             if requests:
-                self.grid.scripts.release_places(key, requests)
+                self.grid.scripts.release_slots(key, requests)
             self.opened[key].clear()
 
     @invariant()
-    def check_places(self) -> None:
+    def check_slots(self) -> None:
         """The server has the model's open requests and requests of this minute, and neither exceeds its
         limit.
         """

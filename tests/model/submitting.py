@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Callable[..., None])
 
 AGAIN = (
     "claim", "complete", "fail", "emit", "renew", "register", "leave", "stop", "enqueue", "admit",
-    "quarantine", "take_place",
+    "quarantine", "take_slot",
 )  # fmt: skip
 """Scripts whose calls redis-py repeats if the reply was lost."""
 

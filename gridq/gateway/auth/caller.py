@@ -293,9 +293,9 @@ async def _apply_key_limits(request: Request, key: Key) -> None:
         state.body.max_bytes = min(state.body.max_bytes, limits.max_body)
         state.body.check()
     key_limiter = _authenticator_of(request).key_limiter
-    place = await key_limiter.acquire(key)
-    if place is not None:
-        state.release_slot = partial(key_limiter.release, place)
+    slot = await key_limiter.acquire(key)
+    if slot is not None:
+        state.release_slot = partial(key_limiter.release, slot)
 
 
 def _too_many_attempts(what: str, retry_after: float, alternative: str = "") -> TooManyAttempts:

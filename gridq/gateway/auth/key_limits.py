@@ -1,6 +1,6 @@
 """Enforce the limits of an API key over all gateways: requests a minute and requests open at once.
 
-The server counts (`take_place.lua`). A slot lapses after SLOT_TTL_MS unless its gateway renews it, so the
+The server counts (`take_slot.lua`). A slot lapses after SLOT_TTL_MS unless its gateway renews it, so the
 slots of a gateway that died are free again soon. Only keys with such a limit cost a call to the server.
 """
 
@@ -43,12 +43,12 @@ class KeyLimiter:
             return None
         request = secrets.token_hex(8)
         outcome, wait_ms = await self.grid.call(
-            self.grid.client.scripts.take_place,
+            self.grid.client.scripts.take_slot,
             key.id,
             request,
             rpm=limits.rpm,
             parallel=limits.parallel,
-            place_ms=SLOT_TTL_MS,
+            slot_ms=SLOT_TTL_MS,
         )
         if outcome == "rate":
             raise KeyRateExceeded(
@@ -76,7 +76,7 @@ class KeyLimiter:
         with contextlib.suppress(
             GridError, RuntimeError
         ):  # the server is away, or the grid connection is closed
-            await self.grid.call(self.grid.client.scripts.release_places, key, [request])
+            await self.grid.call(self.grid.client.scripts.release_slots, key, [request])
 
     async def _renew(self) -> None:
         """Renew the held slots until there are none."""
@@ -87,7 +87,7 @@ class KeyLimiter:
                 requests[key].append(request)
             for key, held in requests.items():
                 with contextlib.suppress(GridError, RuntimeError):
-                    await self.grid.call(self.grid.client.scripts.extend_places, key, held, SLOT_TTL_MS)
+                    await self.grid.call(self.grid.client.scripts.extend_slots, key, held, SLOT_TTL_MS)
 
     def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)

@@ -5,9 +5,9 @@
 --   request   unique name of the request
 --   rpm       requests a minute, '' for no limit
 --   parallel  requests open at once, '' for no limit
---   place_ms  how long the request keeps its place among those open at once
--- RETURNS  {ok} | {rate, ms until one more may come} | {parallel, ms until the first place lapses}
--- TTL      request_times:<key> lives for a minute, open_requests:<key> as long as the last place
+--   slot_ms   how long the request keeps its slot among those open at once
+-- RETURNS  {ok} | {rate, ms until one more may come} | {parallel, ms until the first slot lapses}
+-- TTL      request_times:<key> lives for a minute, open_requests:<key> as long as the last slot
 --
 -- A refused request counts for nothing; the same request again is one request.
 local times, open = K .. 'request_times:' .. key, K .. 'open_requests:' .. key
@@ -27,7 +27,7 @@ if rpm ~= '' and not C('ZSCORE', times, request) then
   C('PEXPIRE', times, 61000)
 end
 if parallel ~= '' then
-  C('ZADD', open, NOW + tonumber(place_ms), request)
-  C('PEXPIRE', open, place_ms)
+  C('ZADD', open, NOW + tonumber(slot_ms), request)
+  C('PEXPIRE', open, slot_ms)
 end
 return {'ok'}
