@@ -175,7 +175,7 @@ def make_stages_table(view: JobView) -> Table:
         numbers=("#", "wait", "run", "tokens"),
         gap=1,
     )
-    for number, stage in enumerate(view.stages[:MAX_STAGES], 1):
+    for number, stage in enumerate(view.stages[:MAX_STAGES]):
         table.add_row(
             str(number),
             label_stage(stage.path, stage.stage),
