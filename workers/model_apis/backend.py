@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Protocol
+import contextlib
+from collections.abc import Callable, Generator, Iterable
+from typing import Protocol, TypeVar
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from workers.model_apis.api_request import SHAPE_ERRORS
+
+T = TypeVar("T")
 
 
 class Backend(Protocol):
@@ -29,3 +33,38 @@ class Backend(Protocol):
 
     def make_format_error(self, reason: str) -> SeatUnavailable:
         """Return the error for an answer that does not follow the API format."""
+
+
+class TranslatingBackend:
+    """The base of a backend that sends its requests to `inner`, a backend of another API format."""
+
+    is_strict = False
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+
+    def make_format_error(self, reason: str) -> SeatUnavailable:
+        return self._inner.make_format_error(reason)
+
+    def _translate_stream(
+        self,
+        path: str,
+        request: dict[str, Json],
+        context: StageContext,
+        translate: Callable[[dict[str, Json]], Iterable[dict[str, Json]]],
+    ) -> Generator[dict[str, Json]]:
+        """Send `request` to the inner backend and yield the translated events of its answer."""
+        with contextlib.closing(self._inner.stream(path, request, context)) as events:
+            for event in events:
+                yield from parse_answer(self, lambda each: list(translate(each)), event)
+
+
+def parse_answer(backend: Backend, parse: Callable[..., T], *values: Json) -> T:
+    """Return `parse(*values)`, where `values` came from `backend`.
+
+    Raises the backend's format error if they do not have the shape that `parse` expects.
+    """
+    try:
+        return parse(*values)
+    except SHAPE_ERRORS as exc:
+        raise backend.make_format_error(f"what it sent is not of the API format ({exc})") from None

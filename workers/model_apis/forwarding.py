@@ -15,9 +15,9 @@ from array import array
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.adapters import adapt_backend, parse_answer
+from workers.model_apis.adapters import adapt_backend
 from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, add_path
-from workers.model_apis.backend import Backend
+from workers.model_apis.backend import Backend, parse_answer
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.stages import complete_embedding_usage

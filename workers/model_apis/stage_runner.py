@@ -7,9 +7,9 @@ import contextlib
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
-from workers.model_apis.adapters import adapt_backend, parse_answer
+from workers.model_apis.adapters import adapt_backend
 from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, parse_api_request
-from workers.model_apis.backend import Backend
+from workers.model_apis.backend import Backend, parse_answer
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.forwarding import forward_request
 from workers.model_apis.stages import (

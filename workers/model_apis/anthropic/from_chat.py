@@ -9,24 +9,21 @@ is rejected: `n` above 1, `logprobs`, `response_format` json_object, audio, and 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Generator
 from typing import Any
 
-from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import (
     CHAT,
     MESSAGES,
     OPENAI,
-    SHAPE_ERRORS,
     make_field_error,
     translate_request,
 )
-from workers.model_apis.backend import Backend
+from workers.model_apis.backend import TranslatingBackend, parse_answer
 from workers.model_apis.usage import format_openai_usage, parse_anthropic_usage
 
 DEFAULT_MAX_TOKENS = 4096
@@ -42,34 +39,19 @@ FINISH_REASONS = {
 TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
-class ChatToMessages:
+class ChatToMessages(TranslatingBackend):
     """A backend of the OpenAI API format that sends its requests to `inner`, of the Anthropic API format."""
 
     api = OPENAI
-    is_strict = False
-
-    def __init__(self, inner: Backend) -> None:
-        self._inner = inner
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer = self._inner.post(MESSAGES, translate_request(translate_to_messages, path, body), context)
-        try:
-            return build_completion(answer, body)
-        except SHAPE_ERRORS:
-            raise self.make_format_error("its answer has no content") from None
+        return parse_answer(self, build_completion, answer, body)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         chunks = CompletionChunks(body)
         request = translate_request(translate_to_messages, path, body)
-        with contextlib.closing(self._inner.stream(MESSAGES, request, context)) as events:
-            try:
-                for event in events:
-                    yield from chunks.add_event(event)
-            except SHAPE_ERRORS:
-                raise self.make_format_error("an event of its stream is not of the API format") from None
-
-    def make_format_error(self, reason: str) -> SeatUnavailable:
-        return self._inner.make_format_error(reason)
+        yield from self._translate_stream(MESSAGES, request, context, chunks.add_event)
 
 
 def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:

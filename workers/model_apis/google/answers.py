@@ -46,7 +46,7 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
     """Translate an answer to a chat completion. Raises ValueError if it has no candidates."""
     raise_for_refusal(answer)
     if not answer.get("candidates"):
-        raise ValueError("none")
+        raise ValueError("its answer has no candidates")
     choices = []
     for at, candidate in enumerate(answer["candidates"]):
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}

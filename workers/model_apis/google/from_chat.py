@@ -22,7 +22,6 @@ are dropped.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mimetypes
 import re
@@ -30,18 +29,16 @@ from collections.abc import Generator
 from typing import Any
 from urllib.parse import urlsplit
 
-from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import (
     CHAT,
     EMBEDDINGS,
     OPENAI,
-    SHAPE_ERRORS,
     make_field_error,
     translate_request,
 )
-from workers.model_apis.backend import Backend
+from workers.model_apis.backend import TranslatingBackend, parse_answer
 from workers.model_apis.google.answers import ContentChunks, build_completion, build_embeddings
 from workers.model_apis.google.client import make_method_path
 
@@ -66,46 +63,28 @@ PLACEHOLDER_SIGNATURE = "skip_thought_signature_validator"
 AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mp3"}
 
 
-class ChatToGoogle:
+class ChatToGoogle(TranslatingBackend):
     """A backend of the OpenAI API format that sends its requests to `inner`, of Google's API format."""
 
     api = OPENAI
-    is_strict = False
-
-    def __init__(self, inner: Backend) -> None:
-        self._inner = inner
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         if path == EMBEDDINGS:
             return self._post_embeddings(body, context)
         request = translate_request(translate_to_google, path, body, self._inner.is_strict)
         answer = self._inner.post(make_method_path(body["model"], "generateContent"), request, context)
-        try:
-            return build_completion(answer, body)
-        except SHAPE_ERRORS as exc:
-            raise self.make_format_error(f"its answer has no candidates ({exc})") from None
+        return parse_answer(self, build_completion, answer, body)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         chunks = ContentChunks(body)
         request = translate_request(translate_to_google, path, body, self._inner.is_strict)
         request_path = make_method_path(body["model"], "streamGenerateContent?alt=sse")
-        with contextlib.closing(self._inner.stream(request_path, request, context)) as events:
-            try:
-                for event in events:
-                    yield from chunks.add_event(event)
-            except SHAPE_ERRORS:
-                raise self.make_format_error("an event of its stream is not of the API format") from None
-
-    def make_format_error(self, reason: str) -> SeatUnavailable:
-        return self._inner.make_format_error(reason)
+        yield from self._translate_stream(request_path, request, context, chunks.add_event)
 
     def _post_embeddings(self, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         name, request = translate_embedding_request(body, self._inner.is_strict)
         answer = self._inner.post(make_method_path(body["model"], name), request, context)
-        try:
-            return build_embeddings(answer, body)
-        except SHAPE_ERRORS:
-            raise self.make_format_error("its answer has no embeddings") from None
+        return parse_answer(self, build_embeddings, answer, body)
 
 
 def translate_embedding_request(body: dict[str, Json], is_vertex: bool) -> tuple[str, dict[str, Json]]:

@@ -19,58 +19,43 @@ and would change the answer is rejected: the vendor's own server tools and their
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Generator
 
-from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import (
     ANTHROPIC,
     CHAT,
     OPENAI,
-    SHAPE_ERRORS,
     make_field_error,
     translate_request,
 )
-from workers.model_apis.backend import Backend
+from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.openai.answers import MessageEvents, build_message
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class MessagesToChat:
+class MessagesToChat(TranslatingBackend):
     """A backend of the Anthropic API format that sends its requests to `inner`, of the OpenAI API format."""
 
     api = ANTHROPIC
-    is_strict = False
 
     def __init__(self, inner: Backend, *, accepts_thinking: bool = False) -> None:
         """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages."""
         assert inner.api == OPENAI
-        self._inner = inner
+        super().__init__(inner)
         self._accepts_thinking = accepts_thinking
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer = self._inner.post(CHAT, self._translate(body), context)
-        try:
-            return build_message(answer, body)
-        except SHAPE_ERRORS:
-            raise self.make_format_error("its answer has no choices") from None
+        return parse_answer(self, build_message, answer, body)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         events = MessageEvents(body)
-        with contextlib.closing(self._inner.stream(CHAT, self._translate(body), context)) as chunks:
-            try:
-                for chunk in chunks:
-                    yield from events.add_chunk(chunk)
-                yield from events.end()
-            except SHAPE_ERRORS:
-                raise self.make_format_error("a chunk of its stream is not of the API format") from None
-
-    def make_format_error(self, reason: str) -> SeatUnavailable:
-        return self._inner.make_format_error(reason)
+        yield from self._translate_stream(CHAT, self._translate(body), context, events.add_chunk)
+        yield from parse_answer(self, list, events.end())
 
     def _translate(self, body: dict[str, Json]) -> dict[str, Json]:
         request = translate_request(translate_to_chat, body, self._inner.is_strict)
