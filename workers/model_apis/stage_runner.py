@@ -8,7 +8,7 @@ from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from workers.model_apis.adapters import adapt_backend
-from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, parse_api_request
+from workers.model_apis.api_request import OPENAI, ApiRequest, parse_api_request
 from workers.model_apis.backend import Backend, parse_answer
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.forwarding import forward_request
@@ -47,10 +47,7 @@ def run_request(
     if request.wants_embeddings:
         response = adapted.post(request.path, body, context)
         context.report(parse_openai_usage(complete_embedding_usage(response.get("usage"), body)))
-        try:
-            return extract_vectors(response, isinstance(body["input"], str))
-        except SHAPE_ERRORS:
-            raise adapted.make_format_error("its answer has no embeddings") from None
+        return parse_answer(adapted, extract_vectors, response, isinstance(body["input"], str))
     assembler = ChatAssembler(request.path, request.body)
     if context.is_streaming:
         with contextlib.closing(adapted.stream(request.path, body, context)) as chunks:

@@ -83,7 +83,7 @@ def parse_openai_usage(stated: Json, service: Json = None) -> Usage:
         reasoning=reasoning,
         audio_in=parse_count(prompt.get("audio_tokens")),
         audio_out=parse_count(answer.get("audio_tokens")),
-        micro_dollars=_to_micro_dollars(usage.get("cost")),
+        micro_dollars=to_micro_dollars(usage.get("cost")),
         service=service,
     )
 
@@ -209,7 +209,7 @@ def _as_object(value: Json) -> dict[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _to_micro_dollars(dollars: Json) -> int:
+def to_micro_dollars(dollars: Json) -> int:
     """Convert dollars to micro-dollars, rounded up. Return 0 for a value that is no amount."""
     if not isinstance(dollars, int | float) or isinstance(dollars, bool) or not 0 < dollars < 1e9:
         return 0

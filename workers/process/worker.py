@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -34,17 +37,19 @@ from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 from gridq.store.scripts import Scripts
 from workers.machine.locks import take_lock
 from workers.machine.probing import probe_for_seat
-from workers.machine.seats import Seat
+from workers.machine.seats import ProbeResult, Seat
 from workers.owner.rules import make_rules
 from workers.owner.watch import Watch
-from workers.process import memory_arenas, timeouts
+from workers.process import timeouts
 from workers.process.heartbeat import Heartbeat
-from workers.process.subscriptions import choose_seat
 
 log = logging.getLogger(__name__)
 
 LOCK_WAIT_SECONDS = 0.5
 """Time to wait for a seat's lock."""
+
+M_ARENA_MAX = -8
+"""From glibc's malloc.h."""
 
 
 class SeatRunner:
@@ -156,15 +161,15 @@ class Worker:
     def _check_celery(self) -> None:
         self.watchdog.check()
 
+    def _changed(self) -> None:
+        self.heartbeat.beat()
+
     def _leave(self) -> None:
         self.owner.stop()
         self.heartbeat.stop()
         if self.seat.profile is not None:
             self.seat.profile.close()
         self.lock.close()
-
-    def _changed(self) -> None:
-        self.heartbeat.beat()
 
     def _gone(self) -> None:
         """Advertise everything again: the server has lost this seat (a new server, a lost file)."""
@@ -209,6 +214,53 @@ def _lock_seat(home: Path, seat: str) -> TextIO:
     return file
 
 
+def _choose_seat(found: ProbeResult, name: str | None, queues: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
+    """Return the seat and the queues to serve.
+
+    `name`: the value of `--seat`; None: the only seat of this machine, or the only one that serves `queues`.
+    `queues`: the value of `-Q`; empty: all queues of the seat. ConfigError: there is no such seat, there are
+    several, or it does not serve a queue.
+    """
+    if name is not None:
+        [chosen] = found.select([name])
+    else:
+        able = [each for each in found.seats if all(queue in each.queues for queue in queues)]
+        if queues and not able:
+            served = "; ".join(f"{each.name} serves {', '.join(each.queues)}" for each in found.seats)
+            raise ConfigError(
+                "No seat of this machine serves " + ", ".join(queues),
+                {"path": "-Q", "expected": f"queues of one seat: {served}"},
+            )
+        if len(able) > 1:
+            raise ConfigError(
+                "This machine has several seats" + (" that serve them" if queues else ""),
+                {
+                    "path": "--seat",
+                    "expected": "one of " + ", ".join(each.name for each in able),
+                    "fix": f"add --seat {able[0].name}",
+                },
+            )
+        chosen = able[0]
+    for queue in queues:
+        if queue not in chosen.queues:
+            raise ConfigError(
+                f"The seat {chosen.name!r} does not serve {queue_names.check_queue_name(queue)}",
+                {"path": "-Q", "expected": "some of " + ", ".join(chosen.queues)},
+            )
+    return chosen, tuple(queue for queue in chosen.queues if not queues or queue in queues)
+
+
+def _share_heap() -> None:
+    """Let all threads that are started from now on share one heap. Without glibc, do nothing.
+
+    glibc gives each thread its own heap, so that threads that allocate at the same time do not wait for each
+    other. Python's threads take turns anyway, and a heap that has grown never shrinks.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # musl has no mallopt
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
 class WorkerProcess:
     """The seat that this process's Celery worker serves; Celery's signals drive its life."""
 
@@ -228,7 +280,7 @@ class WorkerProcess:
     def _keep_options(self, options: dict[str, Any] | None = None, **_: Any) -> None:
         """Keep the options of the command line: Celery has applied them by the time the seat is known."""
         self._options = dict(options or {})
-        memory_arenas.limit_arenas()
+        _share_heap()
 
     def _choose_seat(self, sender: Any = None, **_: Any) -> None:
         """Choose the seat and give Celery its pool, its slots, its queues and its name."""
@@ -239,7 +291,7 @@ class WorkerProcess:
             if isinstance(queues, str):
                 queues = [name for name in queues.split(",") if name]
             named = self._options.get("seat") or None
-            seat, serves = choose_seat(probe_for_seat(config, named), named, list(queues))
+            seat, serves = _choose_seat(probe_for_seat(config, named), named, list(queues))
             pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))
             if pool not in ("celery.concurrency.thread", "threads"):
                 raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,9 @@ from gridq.protocol.seat_states import COOLDOWN_SECONDS
 from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
+from workers.model_apis.usage import to_micro_dollars
 from workers.profiles.gpu import devices, memory_tiers
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
-from workers.profiles.gpu.costs import MICRO_DOLLARS
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
 
@@ -51,8 +50,7 @@ class GpuProfile(Profile):
         return list_families_by_queue(capability.models)
 
     def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
-        price = GpuSeat.model_validate(config).price_per_hour
-        return math.ceil(round(price * MICRO_DOLLARS, 3)) if price else None
+        return to_micro_dollars(GpuSeat.model_validate(config).price_per_hour) or None
 
     def demand(self, effect: Effect) -> Demand | None:
         return memory_tiers.parse_demand(effect)

@@ -12,16 +12,22 @@ from workers.model_apis import stage_runner, stages
 from workers.model_apis.demand import list_llm_queues
 from workers.model_apis.model_catalogue import Model, verify_file
 from workers.model_apis.priced_context import PricedContext
+from workers.model_apis.usage import to_micro_dollars
 from workers.profiles.gpu import devices
 from workers.profiles.gpu.backend import EngineBackend
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
-from workers.profiles.gpu.costs import price_usage
 from workers.profiles.gpu.loaded_models import LoadedModels
 from workers.profiles.gpu.memory_tiers import explain_mismatch, parse_demand
 from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
 
 CHECKSUM_CACHE = "checksums.json"
 ALL_LAYERS = -1
+
+
+def price_usage(usage: Usage, price_per_hour: float | None) -> Usage:
+    """Return `usage` with the cost of its seconds. `price_per_hour` is in dollars."""
+    cost = to_micro_dollars(usage.seconds * (price_per_hour or 0) / 3600)
+    return usage.model_copy(update={"micro_dollars": cost})
 
 
 class Runner:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-from gridq.errors import ConfigError
+from pydantic import ValidationError
+
+from gridq.errors import ConfigError, GridError
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
-from workers.profiles.llm.credentials import read_key
-from workers.profiles.llm.model_list import list_models
+from workers.profiles.llm.credentials import make_client, read_key
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.programs import discovery, program_seats
 from workers.profiles.llm.providers import PROVIDERS
 
 KIND = "llm"
+
+LISTING_SECONDS = 1.5
+"""Time for the model lists of all endpoints together. A probe has two seconds."""
 
 
 def probe(
@@ -43,7 +49,7 @@ def probe(
             missing.append(f"Seat {seat.name!r}: {error.message}")
     with ThreadPoolExecutor(1) as executor:  # check endpoints and programs at the same time
         program_offers = executor.submit(program_seats.offer_seats, programs, missing, environ)
-        listed = list_models([(seat, key) for seat, key in usable if not seat.models])
+        listed = _list_models([(seat, key) for seat, key in usable if not seat.models])
         found = program_offers.result()
     for seat, _ in usable:
         models = seat.models or listed.get(seat.name, ())
@@ -59,6 +65,33 @@ def probe(
                 found.append(_make_offer(seat, priced))
     not_lent = discovery.list_not_lent({seat.cli for seat in programs}, environ)
     return ProbeReport(found=found, missing=missing + missing_keys, not_lent=not_lent)
+
+
+def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple[RemoteModel, ...] | str]:
+    """Return the models that each seat's endpoint lists, or the reason why it lists none, by seat name.
+
+    `seats` are pairs of a seat and its key. The threads are daemons, so that a hanging name server cannot
+    keep the process alive.
+    """
+    results: dict[str, tuple[RemoteModel, ...] | str] = {}
+
+    def ask(seat: LlmSeat, key: str | None) -> None:
+        client = make_client(seat, key)
+        try:
+            names = client.list_models(LISTING_SECONDS)
+            results[seat.name] = tuple(RemoteModel(name=name) for name in names if name.lower() != "any")
+        except (GridError, ValidationError) as error:
+            results[seat.name] = error.message if isinstance(error, GridError) else "a model without a name"
+        finally:
+            client.close()
+
+    threads = [threading.Thread(target=ask, args=each, daemon=True) for each in seats]
+    deadline = time.monotonic() + LISTING_SECONDS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return {seat.name: results.get(seat.name, "no answer in time") for seat, _ in seats}
 
 
 def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:

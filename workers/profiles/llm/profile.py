@@ -19,8 +19,9 @@ from workers.model_apis.demand import (
     parse_llm_demand,
 )
 from workers.model_apis.http.api_client import ApiClient
-from workers.model_apis.stage_runner import parse_stage_input
-from workers.profiles.llm import costs, runner
+from workers.model_apis.priced_context import PricedContext
+from workers.model_apis.stage_runner import parse_stage_input, run_request
+from workers.profiles.llm import costs
 from workers.profiles.llm.capability import LlmCapability, LlmSeat
 from workers.profiles.llm.credentials import open_client
 from workers.profiles.llm.probe import KIND, probe
@@ -80,12 +81,25 @@ class LlmProfile(Profile):
             raise SeatUnavailable("The llm seat is not open", {"path": stage.path})
         self._calls += 1
         try:
-            output = runner.run_stage(stage, value, context, self._backend, self._capability)
+            return self._run(stage, value, context, self._backend, self._capability)
         except GridError as error:
             self._failures += 1
             error.details.setdefault("path", stage.path)
             raise
-        return output
+
+    def _run(
+        self,
+        stage: StageCall,
+        value: Json,
+        context: StageContext,
+        backend: ApiClient | ProgramBackend,
+        capability: LlmCapability,
+    ) -> Json:
+        request = parse_stage_input(stage, value)
+        model = stages.choose_model(stage, request, capability.models)
+        context.check()
+        priced = PricedContext(context, lambda usage: costs.add_cost(usage, model, capability))
+        return run_request(request, model.name, priced, backend)
 
     def close(self) -> None:
         backend, self._backend = self._backend, None

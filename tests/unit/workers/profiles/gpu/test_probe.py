@@ -11,11 +11,11 @@ from gridq.errors import ConfigError
 from gridq.protocol.models import Usage
 from workers.profiles.gpu import GpuProfile, devices
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
-from workers.profiles.gpu.costs import price_usage
 from workers.profiles.gpu.devices import Device
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.memory_tiers import list_queues
 from workers.profiles.gpu.probe import probe
+from workers.profiles.gpu.runner import price_usage
 
 CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, "8.9", "GPU-abc")
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path, name: str = "mine", **fields: Any) -> dict[str, Any]:
     return {"name": name, "file": str(file), "memory_mb": 100, **fields}
 
 
-def test_a_model_whose_file_is_there_and_fits_is_offered(tmp_path: Path):
+def test_a_model_that_exists_and_fits_is_offered(tmp_path: Path):
     report = probe(
         {"models": [table(tmp_path, families=["own"])], "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"}
     )
@@ -106,7 +106,7 @@ def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.
         selection.choose_engine({"GRIDQ_ENGINE": "vllm"})
 
 
-def test_more_slots_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_more_slots_than_the_engine_supports_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(selection, "is_installed", lambda name: True)
     with pytest.raises(ConfigError, match="one request at a time"):
         probe({"concurrency": 2}, {"GRIDQ_ENGINE": "llama_cpp"})
@@ -124,13 +124,13 @@ def test_the_hourly_price_is_advertised(price: float | None, hourly: int | None)
 
 
 @pytest.mark.parametrize("price", [-1, float("inf"), float("nan"), 1e7])
-def test_a_price_that_is_none_is_named(price: float) -> None:
+def test_an_invalid_price_is_named(price: float) -> None:
     with pytest.raises(ConfigError) as caught:
         GpuProfile().probe({"gpus": False, "price_per_hour": price})
     assert caught.value.path == "gpu.price_per_hour"
 
 
-def test_a_file_that_is_no_model_is_not_offered(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_not_offered(tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(b"garbage")
     models = [{"name": "bad", "file": str(file), "memory_mb": 50}]
