@@ -29,19 +29,19 @@ def test_nothing_is_lost_and_nothing_happens_twice(seed: int | None) -> None:
     done = chaos(
         "--stages", "300", "--seed", str(chosen), "--seconds", "40", "--every", "1", "--machines", "2"
     )
-    told = json.loads(done.stdout)
-    assert done.returncode == 0, [check for check in told["checks"] if check["breaches"]]
-    assert not any(check["breaches"] for check in told["checks"])
-    assert told["stages"] >= 300
-    assert told["runs"] > 0
-    assert sum(told["faults"].values()) > 20
-    assert told["logs"] is None
-    bound = {limit["who"]: limit for limit in told["limits"]}
+    result = json.loads(done.stdout)
+    assert done.returncode == 0, [check for check in result["checks"] if check["breaches"]]
+    assert not any(check["breaches"] for check in result["checks"])
+    assert result["stages"] >= 300
+    assert result["runs"] > 0
+    assert sum(result["faults"].values()) > 20
+    assert result["logs"] is None
+    bound = {limit["who"]: limit for limit in result["limits"]}
     assert bound.keys() == {"grid", "seat m1.bench", "seat m2.bench", "owner alice", *POORER}
     assert bound["grid"]["used"] > 0
 
 
-def test_a_fault_that_there_is_not_is_said_at_once() -> None:
+def test_an_unknown_fault_is_refused_at_once() -> None:
     done = chaos("--faults", "flood")
     assert done.returncode == 2
     assert all(name in done.stderr for name in plan.FAULTS)

@@ -45,7 +45,7 @@ def url(grid: HomeFolder) -> str:
     return str(grid.state("grid")["gateway"]["url"])
 
 
-def test_openais_and_anthropics_clients_reach_it(grid: HomeFolder, fakes: FakePrograms) -> None:
+def test_openais_and_anthropics_clients_reach_a_program(grid: HomeFolder, fakes: FakePrograms) -> None:
     with openai.OpenAI(base_url=f"{url(grid)}/v1", api_key="none", max_retries=0) as client:
         chat = client.chat.completions.create(
             model="echo", messages=[{"role": "user", "content": "so it goes"}]
@@ -54,8 +54,8 @@ def test_openais_and_anthropics_clients_reach_it(grid: HomeFolder, fakes: FakePr
         stream = client.chat.completions.create(
             model="echo", messages=[{"role": "user", "content": "on and on"}], stream=True
         )
-        said = [piece.choices[0].delta.content for piece in stream if piece.choices]
-        assert "".join(filter(None, said)) == "on and on "
+        deltas = [piece.choices[0].delta.content for piece in stream if piece.choices]
+        assert "".join(filter(None, deltas)) == "on and on "
         with pytest.raises(openai.BadRequestError, match="stop"):
             client.chat.completions.create(
                 model="echo", messages=[{"role": "user", "content": "so"}], stop=["."]
@@ -73,7 +73,7 @@ def test_openais_and_anthropics_clients_reach_it(grid: HomeFolder, fakes: FakePr
     assert call["files"]["system.md"] == "Be brief."
 
 
-def test_a_client_that_goes_away_ends_the_program(grid: HomeFolder, fakes: FakePrograms) -> None:
+def test_a_disconnecting_client_ends_the_program(grid: HomeFolder, fakes: FakePrograms) -> None:
     with openai.OpenAI(base_url=f"{url(grid)}/v1", api_key="none", max_retries=0) as client:
         stream = client.chat.completions.create(
             model="slow", messages=[{"role": "user", "content": "so it goes"}], stream=True
@@ -84,7 +84,7 @@ def test_a_client_that_goes_away_ends_the_program(grid: HomeFolder, fakes: FakeP
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_its_limit_is_seen_and_waited_for(grid: HomeFolder) -> None:
+def test_a_programs_rate_limit_pauses_its_seat(grid: HomeFolder) -> None:
     graph = {"op": "Stage", "id": "llm_complete", "config": {"model": "limited"}}
     with httpx.Client(base_url=url(grid), trust_env=False) as http:
         made = http.post("/jobs", json={"graph": {"root": graph}, "input": "so it goes"})
@@ -95,7 +95,7 @@ def test_its_limit_is_seen_and_waited_for(grid: HomeFolder) -> None:
     assert seat["until"] > time.time() + 7000
 
 
-def test_what_could_be_lent_is_shown(grid: HomeFolder) -> None:
+def test_probe_shows_programs_that_could_be_lent(grid: HomeFolder) -> None:
     lines = [line.strip() for line in grid("probe").stdout.splitlines()]
     shown = " ".join(lines)
     assert "Claude Code 2.1.42" in shown

@@ -124,10 +124,10 @@ def client_of(up: Containers) -> Client:
     return Client(config=Settings(broker_url=f"redis://:{password}@127.0.0.1:{up.port}/0"))
 
 
-def test_the_server_keeps_what_it_took_and_asks_for_its_password(containers: Containers) -> None:
+def test_the_server_is_durable_and_requires_its_password(containers: Containers) -> None:
     with client_of(containers) as client:
-        told = client.redis.config_get("*")
-        assert (told["appendonly"], told["maxmemory-policy"]) == ("yes", "noeviction")
+        config = client.redis.config_get("*")
+        assert (config["appendonly"], config["maxmemory-policy"]) == ("yes", "noeviction")
     command = Path(f"/proc/{containers.children['redis'].pid}/cmdline")
     if command.exists():
         assert (
@@ -143,7 +143,7 @@ def test_a_graph_runs_through_the_routers(containers: Containers) -> None:
 
 
 @needs_model
-def test_the_briefing_runs_through_all_of_them(containers: Containers) -> None:
+def test_the_briefing_runs_through_all_services(containers: Containers) -> None:
     containers.start("worker")
     graph = json.loads((ROOT / "examples" / "briefing.json").read_text())
     notes = json.loads((ROOT / "examples" / "briefing-input.json").read_text())
@@ -157,7 +157,7 @@ def test_the_briefing_runs_through_all_of_them(containers: Containers) -> None:
     )
 
 
-def test_flower_asks_for_the_password_of_its_file(containers: Containers) -> None:
+def test_flower_requires_the_password_of_its_file(containers: Containers) -> None:
     def status(login: str) -> int:
         request = urllib.request.Request(f"http://127.0.0.1:{containers.flower}/api/workers")
         request.add_header("Authorization", "Basic " + b64encode(login.encode()).decode())
@@ -172,7 +172,7 @@ def test_flower_asks_for_the_password_of_its_file(containers: Containers) -> Non
     assert status("gridq:wrong") == 401
 
 
-def test_the_gateway_is_asked_for_and_serves_whoever_has_a_key(containers: Containers) -> None:
+def test_the_gateway_serves_only_requests_with_a_key(containers: Containers) -> None:
     """As docs/how-to/operator/deploy.md says: a key is made first, and then nobody submits without one."""
     router, gateway = containers.services["router-1"], containers.services["gateway"]
     assert gateway.spec["profiles"] == ["gateway"]
@@ -205,7 +205,7 @@ def test_no_service_logs_a_secret(containers: Containers) -> None:
         assert not [word for word in words if log.exists() and word in log.read_text(errors="replace")]
 
 
-def test_a_health_check_fails_when_the_thing_is_down(containers: Containers) -> None:
+def test_a_health_check_fails_when_its_program_is_down(containers: Containers) -> None:
     for name in ("router-2", "flower"):
         assert containers.services[name].is_healthy()
         containers.end(name, signal.SIGKILL)

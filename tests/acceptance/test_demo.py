@@ -47,7 +47,7 @@ def wait_for(line: str, demo: subprocess.Popen[str]) -> None:
 
 @needs_model
 @pytest.mark.slow
-def test_the_demo_answers_shows_where_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_demo_answers_and_leaves_nothing(tmp_path: Path) -> None:
     demo = start(tmp_path)
     out, err = demo.communicate(timeout=110)
     assert demo.returncode == 0, err
@@ -122,7 +122,7 @@ def test_a_job_that_fails_is_code_1_and_leaves_its_logs(tmp_path: Path) -> None:
         (["--input", "{"], 2, "The input is not JSON"),
     ],
 )
-def test_wrong_use_starts_nothing(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+def test_invalid_arguments_start_nothing(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
     demo = start(tmp_path, *arguments)
     out, err = demo.communicate(timeout=60)
     assert (demo.returncode, out) == (code, "")

@@ -57,7 +57,7 @@ def end(child: subprocess.Popen[bytes]) -> int:
     return wait_for(lambda: [child.poll()] if child.poll() is not None else [], 60)[0]
 
 
-def test_one_signal_lets_what_runs_finish_and_takes_nothing_more(grid: WholeGrid) -> None:
+def test_one_signal_lets_running_stages_finish(grid: WholeGrid) -> None:
     client, worker = grid.client, grid.home.children["bench"]
     job = client.submit(SHORT, 1)
     wait_for(lambda: running(client))
@@ -71,7 +71,7 @@ def test_one_signal_lets_what_runs_finish_and_takes_nothing_more(grid: WholeGrid
 
 
 @pytest.mark.parametrize("grid", ["0.5"], indirect=True, ids=["short"])
-def test_after_the_drain_the_rest_is_handed_back_with_its_attempt_unspent(grid: WholeGrid) -> None:
+def test_after_the_drain_running_stages_are_handed_back(grid: WholeGrid) -> None:
     client, worker = grid.client, grid.home.children["bench"]
     job = client.submit(LONG, 1)
     wait_for(lambda: running(client))
@@ -116,7 +116,7 @@ def heeds(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_sighup_starts_it_anew_as_the_same_process(grid: WholeGrid) -> None:
+def test_sighup_restarts_a_worker_in_the_same_process(grid: WholeGrid) -> None:
     client, worker = grid.client, grid.home.children["bench"]
     [before] = client.workers()
     wait_for(lambda: heeds(worker.pid, signal.SIGHUP))
@@ -134,7 +134,7 @@ def test_sigquit_ends_a_router(grid: WholeGrid) -> None:
     assert [seat.kind for seat in grid.client.seats()] == ["bench"]
 
 
-def test_who_is_idle_ends_though_the_server_is_away(tmp_path: Path) -> None:
+def test_idle_programs_end_while_the_server_is_away(tmp_path: Path) -> None:
     with (
         EmbeddedServer(tmp_path / "data") as server,
         whole(tmp_path, server.url, {"bench": 2}, drain=1) as own,

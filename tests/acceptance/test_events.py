@@ -33,7 +33,7 @@ def sequence(*stages: dict[str, Any]) -> dict[str, Any]:
     return graph({"op": "Sequential", "stages": list(stages)})
 
 
-def test_a_graph_by_the_task_and_by_the_client(whole_grid: WholeGrid, monitor: Monitor) -> None:
+def test_jobs_of_celery_and_of_the_client_are_shown(whole_grid: WholeGrid, monitor: Monitor) -> None:
     two = {**sequence(stage("bench_echo"), stage("text_template", template="{{text}}!")), "name": "two"}
     value: Json = {"text": CANARY}
     task = gridq.run_graph.delay(two, value)
@@ -64,7 +64,7 @@ def test_a_stage_that_fails(whole_grid: WholeGrid, monitor: Monitor) -> None:
     assert CANARY not in json.dumps(monitor.heard)
 
 
-def test_a_graph_that_is_refused(monitor: Monitor) -> None:
+def test_a_refused_graph_is_shown_as_a_failure(monitor: Monitor) -> None:
     task = gridq.run_graph.delay(graph(stage("bench_ecko")), None)
     with pytest.raises(gridq.errors.UnknownStage):
         task.get(timeout=20)
@@ -83,6 +83,6 @@ def test_a_stage_whose_worker_is_killed(whole_grid: WholeGrid, monitor: Monitor)
     monitor.task(job, "SUCCESS")
 
 
-def test_only_workers_that_are_there_are_named(whole_grid: WholeGrid, monitor: Monitor) -> None:
+def test_only_live_workers_are_named(whole_grid: WholeGrid, monitor: Monitor) -> None:
     answered = {name for reply in app.control.ping(timeout=2) for name in reply}
     assert {worker.hostname for worker in monitor.state.workers.values()} - {"probe"} <= answered

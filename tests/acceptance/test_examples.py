@@ -101,7 +101,7 @@ def test_agent(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "Hello Ada, and so long Ada!\n"), done.stderr
 
 
-def test_agent_with_a_graph_that_is_wrong_says_what(environment: dict[str, str], tmp_path: Path) -> None:
+def test_agent_reports_an_invalid_graph(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text('{"root": {"op": "Stage", "id": "text_templat"}}')
     (tmp_path / "input.json").write_text("{}")
     done = run(environment, "examples/agent.py", str(tmp_path / "graph.json"), str(tmp_path / "input.json"))
@@ -130,7 +130,7 @@ def test_own_profile_is_short() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) < MOST_LINES
 
 
-def test_own_profile_passes_the_suite_for_profiles(installed: Path) -> None:
+def test_own_profile_passes_the_conformance_suite(installed: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(installed)}
     test = str(EXAMPLES / "own_profile" / "test_gridq_dataset.py")
     done = run(env, "-m", "pytest", "-q", "-p", "no:cacheprovider", test)

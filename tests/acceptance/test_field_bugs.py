@@ -106,7 +106,7 @@ def test_a_stage_longer_than_every_timeout_of_a_message_runs_once(grid: WholeGri
     assert [row.attempt for row in grid.client.rows(job.id)] == [1]
 
 
-def test_what_a_killed_worker_ran_is_back_within_its_lease(grid: WholeGrid) -> None:
+def test_stages_of_a_killed_worker_are_ready_within_its_lease(grid: WholeGrid) -> None:
     """celery 3541: kill -9 of a worker lost the task. Nobody starts it anew: the lease alone tells."""
     client = grid.client
     job = run(stage("bench_sleep", ms=3000), 1)
@@ -118,9 +118,7 @@ def test_what_a_killed_worker_ran_is_back_within_its_lease(grid: WholeGrid) -> N
     assert [row.attempt for row in client.rows(job.id)] == [2]
 
 
-def test_a_stage_that_kills_its_worker_ends_in_a_clear_state_and_kills_no_more(
-    grid: WholeGrid, tmp_path: Path
-) -> None:
+def test_a_stage_that_kills_its_worker_fails_after_its_last_attempt(grid: WholeGrid, tmp_path: Path) -> None:
     """celery 1628: it was acknowledged and forgotten, or killed one worker after the other."""
     job = run(stage("deadly"), {"folder": str(tmp_path)})
     while grid.client.status(job.id) in (JobState.QUEUED, JobState.RUNNING):
@@ -135,9 +133,7 @@ def test_a_stage_that_kills_its_worker_ends_in_a_clear_state_and_kills_no_more(
     assert run(stage("slow"), {"folder": str(tmp_path / ".."), "seconds": 0}).get(timeout=20) == "done"
 
 
-def test_what_has_ended_is_not_run_again_by_a_shutdown_before_its_message_is_acknowledged(
-    grid: WholeGrid, tmp_path: Path
-) -> None:
+def test_a_shutdown_before_the_acknowledgement_runs_nothing_twice(grid: WholeGrid, tmp_path: Path) -> None:
     """celery 3802. The message of a stage is acknowledged when its slot looks for no more work."""
     job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 1.5})
     wait_for(lambda: witness(tmp_path))
@@ -164,7 +160,7 @@ def test_a_failure_in_a_chain_in_a_parallel_part_fails_the_job_in_time(
     assert grid.client.status(job.id) is JobState.FAILED
 
 
-def test_a_cancel_that_no_worker_heard_holds_when_one_comes(grid: WholeGrid, tmp_path: Path) -> None:
+def test_a_cancel_without_a_live_worker_holds(grid: WholeGrid, tmp_path: Path) -> None:
     """celery 7529, hatchet 1010: a revoke is kept by the workers that hear it, by nobody where none does."""
     grid.home.children["local"].send_signal(signal.SIGTERM)
     assert grid.home.children["local"].wait(30) == 0
@@ -178,9 +174,7 @@ def test_a_cancel_that_no_worker_heard_holds_when_one_comes(grid: WholeGrid, tmp
         job.get(timeout=10)
 
 
-def test_the_timeouts_in_effect_are_read_back_and_shown(
-    grid: WholeGrid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_shows_the_timeouts_in_effect(grid: WholeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     """celery 9339: a timeout that was set was not the one in effect, and nothing told so."""
     for name, value in {
         "BROKER_URL": grid.config.broker_url.get_secret_value(), "PREFIX": grid.config.prefix,
@@ -194,7 +188,7 @@ def test_the_timeouts_in_effect_are_read_back_and_shown(
         own_settings.cache_clear()
     assert done.exit_code == 0, done.output
     shown = json.loads(done.stdout)["timeouts"]
-    (bench,) = [told for seat, told in shown.items() if seat.endswith(".bench")]
+    (bench,) = [timeouts for seat, timeouts in shown.items() if seat.endswith(".bench")]
     options = app.conf.broker_transport_options
     assert bench["message"] == options["socket_timeout"]
     assert bench["command"] > 0

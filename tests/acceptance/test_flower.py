@@ -151,7 +151,7 @@ def test_every_worker_is_online_by_its_seats_name(shown: FlowerProcess, grid: Wh
         assert shown.client.get(f"/worker/{name}").status_code == 200
 
 
-def test_queue_lengths_are_the_stages_that_wait(shown: FlowerProcess, grid: WholeGrid) -> None:
+def test_queue_lengths_are_the_waiting_stages(shown: FlowerProcess, grid: WholeGrid) -> None:
     busy = [grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000}) for _ in range(3)]
     wait_for(lambda: grid.client.redis.zcard(grid.client.keys("leases")) == 3)
     wait = [grid.client.submit(graph(stage("bench_echo")), number) for number in range(5)]
@@ -194,7 +194,7 @@ def test_each_stage_and_the_job_are_one_task_each(shown: FlowerProcess, grid: Wh
     assert sorted(mine) == [job, *(f"{job}.{number}" for number in range(3))]
 
 
-def test_a_wide_job_is_told_whole(shown: FlowerProcess, grid: WholeGrid) -> None:
+def test_all_stages_of_a_wide_job_are_shown(shown: FlowerProcess, grid: WholeGrid) -> None:
     wide = graph({"op": "Parallel", "branches": {f"b{number}": stage("bench_echo") for number in range(40)}})
     job = grid.client.submit(wide, 1)
     grid.client.result(job, 30)
@@ -204,7 +204,7 @@ def test_a_wide_job_is_told_whole(shown: FlowerProcess, grid: WholeGrid) -> None
     wait_for(lambda: {read_task(shown, uuid)["state"] for uuid in mine} == {"SUCCESS"})
 
 
-def test_a_failure_is_told_of_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
+def test_a_failure_is_shown_for_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
     job = grid.client.submit(
         graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("bench_fail")]}), {"message": CANARY}
     )
@@ -216,7 +216,7 @@ def test_a_failure_is_told_of_the_stage_and_the_job(shown: FlowerProcess, grid: 
     assert "stage.failed" in stage_task["exception"]
 
 
-def test_a_cancel_is_told_of_the_stage_that_ran_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
+def test_a_cancel_is_shown_for_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
     job = grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000, "why": CANARY})
     wait_for(lambda: read_task(shown, f"{job}.0").get("state") == "STARTED")
     assert read_task(shown, job)["state"] == "STARTED"
@@ -226,7 +226,7 @@ def test_a_cancel_is_told_of_the_stage_that_ran_and_the_job(shown: FlowerProcess
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_no_ghost_and_its_stage_still_one_task(
+def test_a_killed_worker_disappears_and_its_stage_stays_one_task(
     shown: FlowerProcess, grid: WholeGrid
 ) -> None:
     (spare,) = workers_of(grid, "spare")
@@ -250,7 +250,7 @@ def test_a_killed_worker_is_no_ghost_and_its_stage_still_one_task(
     assert spare in shown.get("/api/workers")
 
 
-def test_no_prompt_and_no_password_stand_anywhere(
+def test_prompts_and_passwords_are_shown_nowhere(
     shown: FlowerProcess, grid: WholeGrid, server: EmbeddedServer
 ) -> None:
     job = grid.client.submit(graph(stage("bench_echo")), CANARY)

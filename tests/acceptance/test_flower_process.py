@@ -74,7 +74,7 @@ def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
 
 
-def test_it_will_not_run_without_a_password(environ: dict[str, str], tmp_path: Path) -> None:
+def test_flower_requires_a_password(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     secret = {"GRIDQ_FLOWER_PASSWORD_FILE": str(tmp_path / "empty")}
     for address in ("127.0.0.1", "0.0.0.0"):
@@ -84,21 +84,21 @@ def test_it_will_not_run_without_a_password(environ: dict[str, str], tmp_path: P
         assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_one_line(environ: dict[str, str], shown: FlowerProcess) -> None:
+def test_a_taken_port_is_one_line_of_error(environ: dict[str, str], shown: FlowerProcess) -> None:
     done = run(environ, "--port", str(shown.about["port"]))
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_server_that_is_away_is_one_line(environ: dict[str, str]) -> None:
+def test_an_unreachable_server_is_one_line_of_error(environ: dict[str, str]) -> None:
     done = run({**environ, "GRIDQ_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}, "--port", "0")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "secret" not in done.stderr
 
 
-def test_a_public_address_has_its_path_and_the_password_its_warning(environ: dict[str, str]) -> None:
+def test_a_public_address_has_its_path_and_a_warning(environ: dict[str, str]) -> None:
     with FlowerProcess(
         environ, "--public-url", "http://grid.example.com/flower", "--address", "0.0.0.0"
     ) as away:
@@ -111,7 +111,7 @@ def test_a_public_address_has_its_path_and_the_password_its_warning(environ: dic
         assert away.process.wait(20) == 0
 
 
-def test_it_ends_and_hears_again_when_its_server_does(tmp_path: Path) -> None:
+def test_flower_survives_an_outage_of_its_server(tmp_path: Path) -> None:
     """While the server is away Flower stays; it hears the next events, and ends without it too."""
     with EmbeddedServer(tmp_path / "server") as server:
         environ = {"GRIDQ_BROKER_URL": server.url, "GRIDQ_HOME": str(tmp_path), "GRIDQ_PREFIX": "gq:"}
@@ -135,7 +135,7 @@ def test_it_ends_and_hears_again_when_its_server_does(tmp_path: Path) -> None:
             assert flower.process.wait(20) == 0
 
 
-def test_it_ends_with_its_parent(environ: dict[str, str]) -> None:
+def test_flower_ends_with_its_parent(environ: dict[str, str]) -> None:
     """As a child of a program that is killed, it is gone."""
     program = (
         "import os, subprocess, sys\n"

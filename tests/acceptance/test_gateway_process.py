@@ -49,21 +49,21 @@ def started(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_listens_and_ends_when_told(
+def test_the_gateway_prints_its_url_and_ends_on_a_signal(
     grid_env: GridEnv, tmp_path: Path, number: signal.Signals
 ) -> None:
     with started(grid_env, tmp_path, "--port", "0", "--json") as (program, out):
-        told = json.loads(wait_for(out.read_text))
-        assert told["keys"] is False
-        assert told["url"] == f"http://127.0.0.1:{told['port']}"
-        with httpx.Client(base_url=told["url"], trust_env=False) as client:
+        about = json.loads(wait_for(out.read_text))
+        assert about["keys"] is False
+        assert about["url"] == f"http://127.0.0.1:{about['port']}"
+        with httpx.Client(base_url=about["url"], trust_env=False) as client:
             assert client.get("/v1/models").status_code == 200
             program.send_signal(number)  # while a connection is kept alive
             assert program.wait(20) == 0
     assert (tmp_path / "err").read_text() == ""
 
 
-def test_where_its_port_is_taken_it_says_which_it_has(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_a_taken_port_is_replaced_and_reported(grid_env: GridEnv, tmp_path: Path) -> None:
     ours = False
     while not ours:
         with contextlib.ExitStack() as held:
@@ -78,13 +78,13 @@ def test_where_its_port_is_taken_it_says_which_it_has(grid_env: GridEnv, tmp_pat
     assert "curl http://127.0.0.1:" in text
 
 
-def test_beyond_its_machine_it_asks_for_keys(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_beyond_its_machine_the_gateway_requires_keys(grid_env: GridEnv, tmp_path: Path) -> None:
     _, text = api_keys.create(grid_env.client, Keys(grid_env.prefix), "ann")
     with started(grid_env, tmp_path, "--host", "0.0.0.0", "--port", "0", "--json") as (_, out):
-        told = json.loads(wait_for(out.read_text))
-        assert told["keys"] is True
+        about = json.loads(wait_for(out.read_text))
+        assert about["keys"] is True
         wait_for(lambda: "unencrypted" in (tmp_path / "err").read_text())
-        url = f"http://127.0.0.1:{told['port']}/v1/models"
+        url = f"http://127.0.0.1:{about['port']}/v1/models"
         assert httpx.get(url, trust_env=False).status_code == 401
         key = {"authorization": f"Bearer {text}"}
         assert httpx.get(url, headers=key, trust_env=False).status_code == 200

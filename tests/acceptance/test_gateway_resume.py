@@ -78,14 +78,14 @@ class Reader:
         if event["data"] == "[DONE]":
             self.whole = True
             return
-        told: Any = json.loads(event["data"])
+        data: Any = json.loads(event["data"])
         if self.path == MESSAGES:
-            assert event["event"] == told["type"]
-            self.kinds.append(told["type"])
-            self.whole = told["type"] == "message_stop"
-            deltas = [told["delta"].get("text")] if told["type"] == "content_block_delta" else []
+            assert event["event"] == data["type"]
+            self.kinds.append(data["type"])
+            self.whole = data["type"] == "message_stop"
+            deltas = [data["delta"].get("text")] if data["type"] == "content_block_delta" else []
         else:
-            deltas = [choice["delta"].get("content") for choice in told["choices"]]
+            deltas = [choice["delta"].get("content") for choice in data["choices"]]
         self.words += [word.strip() for word in deltas if word]
 
 
@@ -111,7 +111,7 @@ def test_a_gateway_killed_in_mid_stream_is_resumed_on_another(grid: Grid, path: 
     assert grid.local.client.status(reader.job) is JobState.DONE
 
 
-def test_a_gateway_that_is_told_to_stop_lets_its_streams_end(grid: Grid) -> None:
+def test_a_stopping_gateway_lets_its_streams_end(grid: Grid) -> None:
     reader = Reader()
     with grid.gateway() as (program, url):
 
@@ -146,21 +146,21 @@ def test_a_stream_that_a_stopping_gateway_cuts_off_goes_on_at_another(grid: Grid
 
 
 @pytest.mark.parametrize(("away", "twice"), [(False, True), (True, False), (True, True)])
-def test_it_ends_in_time_though_the_server_is_away_and_at_once_at_a_second_signal(
+def test_a_gateway_ends_in_time_and_at_once_on_a_second_signal(
     grid: Grid, away: bool, twice: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    reader, told = Reader("slow"), []
+    reader, signalled = Reader("slow"), []
     with grid.gateway(drain=600 if twice else 0.5) as (program, url):
 
         def stop() -> bool:
-            if len(reader.words) == 5 and not told:
+            if len(reader.words) == 5 and not signalled:
                 if away:
                     os.kill(grid.server.pid or 0, signal.SIGSTOP)
                 program.terminate()
                 if twice:
                     wait_for(lambda: refuses(url))
                     program.terminate()
-                told.append(True)
+                signalled.append(True)
             return len(reader.words) < 200
 
         try:
@@ -184,7 +184,7 @@ def refuses(url: str) -> bool:
     return False
 
 
-def test_a_stream_outlives_the_servers_restart(grid: Grid) -> None:
+def test_a_stream_survives_a_restart_of_the_server(grid: Grid) -> None:
     reader = Reader()
 
     def restart() -> bool:

@@ -105,7 +105,7 @@ def test_long_values_pass_whole(whole_grid: WholeGrid) -> None:
     assert whole_grid.client.run(chain, text, timeout=30) == text
 
 
-def test_no_prompt_stands_in_a_message(whole_grid: WholeGrid) -> None:
+def test_messages_contain_no_prompt(whole_grid: WholeGrid) -> None:
     """With no router to take it, the message can be looked at: it holds the job's id only."""
     router = whole_grid.home.children["router0"]
     router.send_signal(signal.SIGSTOP)
@@ -127,11 +127,11 @@ def test_prompts_are_dropped_once_answered(whole_grid: WholeGrid) -> None:
     graph_with_secret = graph(stage("bench_echo", note="kept for the stage only"))
     job = whole_grid.client.submit(graph_with_secret, {"text": "a secret prompt"})
     whole_grid.client.result(job, timeout=20)
-    kept = list(whole_grid.client.redis.scan_iter(f"{whole_grid.config.prefix}*{job}*"))
-    assert {key.split(b":")[1] for key in kept} <= {b".summary", b".result", b".rows"}
+    left = list(whole_grid.client.redis.scan_iter(f"{whole_grid.config.prefix}*{job}*"))
+    assert {key.split(b":")[1] for key in left} <= {b".summary", b".result", b".rows"}
 
 
-def test_the_same_id_is_no_second_job(whole_grid: WholeGrid) -> None:
+def test_the_same_id_is_the_same_job(whole_grid: WholeGrid) -> None:
     first = gridq.run_graph.apply_async((ECHO, 1), task_id="same-id-1")
     again = gridq.run_graph.apply_async((ECHO, 1), task_id="same-id-1")
     assert first.get(timeout=20) == again.get(timeout=20) == 1
@@ -159,7 +159,7 @@ def test_cancel_stops_a_running_stage_and_is_quiet_when_repeated(whole_grid: Who
     assert client.run(ECHO, 1, timeout=20) == 1
 
 
-def test_celerys_own_revoke_cancels_wherever_the_job_stands(whole_grid: WholeGrid) -> None:
+def test_celerys_revoke_cancels_the_job(whole_grid: WholeGrid) -> None:
     job = gridq.run_graph.delay(graph(stage("bench_sleep", ms=60_000)))
     wait_for(lambda: whole_grid.client.status(job.id) is JobState.RUNNING)
     job.revoke()
@@ -241,7 +241,7 @@ def test_a_second_worker_of_a_seat_is_refused(whole_grid: WholeGrid) -> None:
     assert whole_grid.client.run(ECHO, 1, timeout=20) == 1
 
 
-def test_a_server_that_forgot_everything_is_told_again(whole_grid: WholeGrid) -> None:
+def test_seats_register_again_at_an_emptied_server(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
     names = ("seats", "concurrency", "serving:*", "idle:*", "seat:*", "wake_ups")
     known = [key for name in names for key in client.redis.scan_iter(client.keys(name))]
@@ -257,7 +257,7 @@ def test_workers_are_told_of(whole_grid: WholeGrid) -> None:
     assert "gridq:local.own_stages" in seats["local"].queues
 
 
-def test_afterwards_every_key_has_a_life(whole_grid: WholeGrid) -> None:
+def test_every_key_has_a_ttl_afterwards(whole_grid: WholeGrid) -> None:
     assert not find_keys_without_ttl(whole_grid.client.redis, whole_grid.config.prefix)
     client = whole_grid.client
     for name in ("leases", "lease_info", "inbox", "answers", "deadlines"):

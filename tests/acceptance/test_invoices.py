@@ -93,7 +93,7 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
 
 
-def test_a_good_run_is_good(case: Case) -> None:
+def test_a_correct_run_passes(case: Case) -> None:
     found = case.audit_run()
     assert [check for check in found.audit_result.checks if check.breaches] == []
     assert [(each.call.number, each.attempt, each.what) for each in found.differences] == [
@@ -158,18 +158,18 @@ def a_stranger(case: Case) -> None:
         a_stranger,
     ],
 )
-def test_what_is_wrong_is_found(case: Case, spoil: Callable[[Case], None]) -> None:
+def test_each_discrepancy_is_found(case: Case, spoil: Callable[[Case], None]) -> None:
     spoil(case)
     assert case.breaches()
 
 
-def test_of_a_stream_that_broke_off_a_part_may_be_known(case: Case) -> None:
+def test_partial_usage_is_a_breach(case: Case) -> None:
     case.entries[1] = replace(case.entries[1], micro_dollars=8, tokens_out=4)
     case.record.lost[1][1] = ("m2.b", 8)
     assert "which matches no call" in case.breaches()
 
 
-def test_of_a_streamed_job_it_is_right(case: Case) -> None:
+def test_partial_usage_of_a_streamed_job_is_allowed(case: Case) -> None:
     case.entries[1] = replace(case.entries[1], micro_dollars=8, tokens_out=4)
     case.record.lost[1][1] = ("m2.b", 8)
     case.state.job.options["stream"] = True
@@ -178,7 +178,7 @@ def test_of_a_streamed_job_it_is_right(case: Case) -> None:
     assert found.accounts["m2.b"].unknown == {"calls": 0, "micro": 142, "tokens_in": 10, "tokens_out": 2}
 
 
-def test_a_limit_that_was_overdrawn_is_found(case: Case) -> None:
+def test_an_overdrawn_limit_is_found(case: Case) -> None:
     limits = (
         Bound("seat m1.a", "dollars", 100, "month"),
         Bound("seat m2.b", "dollars", 199, "day"),
@@ -199,8 +199,8 @@ def test_an_invoice_rounds_up_and_knows_each_kind_of_token() -> None:
 
 
 def test_calls_of_one_stage_differ(tmp_path: Path) -> None:
-    asked = CallContent("j", "s", {"flaky": 1, "cut": 2}, "p")
+    content = CallContent("j", "s", {"flaky": 1, "cut": 2}, "p")
     with Vendors(tmp_path / "witness", {"m1.a": ("openai", Price("0.5", "2"))}) as vendors:
-        calls = [vendors.call("m1.a", asked)[0] for _ in range(10)]
+        calls = [vendors.call("m1.a", content)[0] for _ in range(10)]
     assert [call.outcome for call in calls[:3]] == ["refused", "cut", "paid"]
     assert len({call.tokens_out for call in calls[1:]}) == 9

@@ -173,7 +173,7 @@ def stage(name: str, **config: Any) -> dict[str, Any]:
     return {"root": {"op": "Stage", "id": name, "config": config}, "name": "canaries"}
 
 
-def test_what_happens_is_told_with_whom_it_is_about(grid: Talkative) -> None:
+def test_events_have_their_fields_and_sentences(grid: Talkative) -> None:
     graph = stage("llm_complete", model="echo", max_tokens=9, system=CANARY)
     job = run_graph.delay(graph, {"prompt": f"say {CANARY} twice"})
     assert CANARY in job.get(timeout=30)
@@ -190,7 +190,7 @@ def test_what_happens_is_told_with_whom_it_is_about(grid: Talkative) -> None:
     grid.wait_for("job done", **about)
 
 
-def test_failures_are_told_by_their_codes(grid: Talkative) -> None:
+def test_failures_are_logged_with_their_codes(grid: Talkative) -> None:
     job = run_graph.delay(stage("boom"), {"prompt": CANARY})
     with pytest.raises(errors.StageError, match=CANARY):
         job.get(timeout=30)
@@ -203,7 +203,7 @@ def test_failures_are_told_by_their_codes(grid: Talkative) -> None:
     assert grid.wait_for("job refused", job=wrong.id)["code"] == "stage.not_found"
 
 
-def test_a_seat_whose_key_is_refused_is_paused_without_a_word_of_the_key(grid: Talkative) -> None:
+def test_a_refused_key_is_logged_without_the_key(grid: Talkative) -> None:
     job = grid.client.submit(stage("llm_complete", model="locked"), {"prompt": CANARY})
     paused = grid.wait_for("seat cooldown", job=job)
     assert paused["code"] == "seat.degraded"
@@ -211,7 +211,7 @@ def test_a_seat_whose_key_is_refused_is_paused_without_a_word_of_the_key(grid: T
     grid.client.cancel(job)
 
 
-def test_what_is_asked_of_a_url_is_not_told(grid: Talkative) -> None:
+def test_urls_are_not_logged(grid: Talkative) -> None:
     url = f"{grid.api.url}/models?key={CANARY}"
     with pytest.raises(errors.GridError):  # it asks for a key that this stage does not have
         grid.client.run(
@@ -220,7 +220,7 @@ def test_what_is_asked_of_a_url_is_not_told(grid: Talkative) -> None:
         )  # fmt: skip
 
 
-def test_a_message_that_no_task_fits_is_not_shown(grid: Talkative) -> None:
+def test_unknown_messages_are_not_logged(grid: Talkative) -> None:
     app.send_task("no.such.task", args=[CANARY], kwargs={"prompt": CANARY}, queue="gridq:router")
     app.send_task("gridq.run_graph", args=[CANARY, {"prompt": CANARY}, CANARY], queue="gridq:router")
     wait_until(lambda: "unregistered task" in grid.text(), grid.text)
@@ -228,15 +228,15 @@ def test_a_message_that_no_task_fits_is_not_shown(grid: Talkative) -> None:
     wait_until(lambda: grid.text().count("raised unexpected: TypeError") == 2, grid.text)
 
 
-def test_a_dead_worker_is_told(grid: Talkative) -> None:
+def test_a_dead_worker_is_logged(grid: Talkative) -> None:
     job = grid.client.submit(stage("nap"), CANARY)
     grid.wait_for("stage claimed", job=job)
     grid.home.children["local"].kill()
     grid.wait_for("workers died")
-    told = grid.wait_for("stage lost", job=job)
-    assert (told["stage"], told["attempt"], told["after"]) == ("root", 1, "again")
-    assert told["worker"].startswith("local@")
-    assert f"(attempt 1) was lost with {told['worker']}" in told["sentence"]
+    lost = grid.wait_for("stage lost", job=job)
+    assert (lost["stage"], lost["attempt"], lost["after"]) == ("root", 1, "again")
+    assert lost["worker"].startswith("local@")
+    assert f"(attempt 1) was lost with {lost['worker']}" in lost["sentence"]
     grid.client.cancel(job)
     grid.home.children["local"].wait()
     grid.home.spawn("local")
@@ -248,21 +248,21 @@ def test_flower_writes_the_same_lines(grid: Talkative) -> None:
         assert flower.client.get("/tasks", params={"search": CANARY}).status_code == 200
         assert flower.anonymous.get("/tasks", auth=("gridq", CANARY)).status_code == 401
         wait_until(lambda: '"logger": "flower' in flower.read_log(), flower.read_log)
-        said = flower.read_log()
-        assert CANARY not in said
-        assert flower.password not in said
-    lines = [line for line in said.splitlines() if line.startswith("{")]
+        log = flower.read_log()
+        assert CANARY not in log
+        assert flower.password not in log
+    lines = [line for line in log.splitlines() if line.startswith("{")]
     assert all({"at", "level", "event"} <= json.loads(line).keys() for line in lines)
 
 
 def test_the_canary_is_nowhere(grid: Talkative) -> None:
     """Last: every log, every event and whatever Celery printed of all that was done above."""
-    told = grid.text()
+    text = grid.text()
     for event in ("job done", "job failed", "job refused", "seat cooldown", "workers died", "stage lost"):
         assert grid.lines(event), f"{event}: this test looks at too little"
-    assert '"level": "debug"' in told
-    assert CANARY not in told
-    assert grid.client.config.broker_url.get_secret_value().split("@")[0].split(":")[-1] not in told
+    assert '"level": "debug"' in text
+    assert CANARY not in text
+    assert grid.client.config.broker_url.get_secret_value().split("@")[0].split(":")[-1] not in text
     assert any(b"task-succeeded" in data for data in grid.published)
     found = [data for data in grid.published if CANARY.encode() in data]
     assert found == [], found[0].decode()
@@ -281,9 +281,9 @@ def test_up_narrates_into_its_logs(tmp_path: Path) -> None:
         home.end()
 
 
-@pytest.mark.parametrize(("arguments", "told"), [(("-l", "INFO"), True), ((), False)])
-def test_celerys_own_options_are_heeded(
-    grid_env: GridEnv, tmp_path: Path, arguments: tuple[str, ...], told: bool
+@pytest.mark.parametrize(("arguments", "logged"), [(("-l", "INFO"), True), ((), False)])
+def test_celerys_options_are_honoured(
+    grid_env: GridEnv, tmp_path: Path, arguments: tuple[str, ...], logged: bool
 ) -> None:
     """`-l` goes before GRIDQ_LOG_LEVEL, its default does not; `-f` names the file."""
     log = tmp_path / "router.log"
@@ -293,10 +293,10 @@ def test_celerys_own_options_are_heeded(
         [sys.executable, "-m", "celery", *command], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as child:
         wait_until(lambda: grid_env.client.zcard(f"{grid_env.prefix}.seats") == 1, lambda: "not live")
-        if told:  # it is told once it is so
+        if logged:
             wait_until(lambda: "[info] seat live worker=" in log.read_text(), log.read_text)
         child.terminate()
         assert child.wait(30) in (0, -signal.SIGTERM), "it may not heed the signal yet"
         assert child.stderr is not None
         assert child.stderr.read() == b""
-    assert ("[info] seat live worker=" in log.read_text()) == told
+    assert ("[info] seat live worker=" in log.read_text()) == logged

@@ -39,7 +39,7 @@ def test_complete() -> None:
     assert 0 < len(text.strip()) < 80
 
 
-def test_any_model_and_its_family_will_do() -> None:
+def test_a_family_and_any_select_the_model() -> None:
     for model in ("any", "smollm2"):
         assert gridq.complete.delay(prompt="One, two,", model=model, max_tokens=4).get(timeout=60).strip()
     assert gridq.complete.delay(prompt="One, two,", max_tokens=4).get(timeout=60).strip()

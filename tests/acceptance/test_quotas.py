@@ -101,7 +101,7 @@ def account(name: str, what: str = "money") -> dict[str, Any]:
     return next(found for found in accounts if (found["name"], found["what"]) == (name, what))
 
 
-def test_both_doors_refuse_with_the_same_reason(grid: Grid) -> None:
+def test_client_and_celery_refuse_with_the_same_reason(grid: Grid) -> None:
     """Nothing of a refused job is queued, and the reason says who, how much and until when."""
     refused = graph(1, 1, 1)  # estimated at 12 cents
     with pytest.raises(AgentMoneyExceeded) as direct:
@@ -125,7 +125,7 @@ def test_both_doors_refuse_with_the_same_reason(grid: Grid) -> None:
     assert account("ann")["reserved"] == 0
 
 
-def test_what_runs_is_spent_and_the_next_is_refused_until_the_month_turns(grid: Grid) -> None:
+def test_a_spent_budget_refuses_until_the_month_turns(grid: Grid) -> None:
     before = account("ann")["used"]
     assert grid.client.run(graph(30_000), {}, 20, agent="ann") == {"micro_dollars": 30_000}
     assert account("ann")["used"] == before + 30_000
@@ -142,7 +142,7 @@ def test_jobs_are_counted(grid: Grid) -> None:
         grid.client.submit(graph(0), {}, agent="jobs-only")
 
 
-def test_a_changed_file_counts_without_a_restart_and_parked_work_wakes(grid: Grid) -> None:
+def test_a_changed_file_applies_without_a_restart(grid: Grid) -> None:
     grid.write("[agents.cleo]\nmonthly_dollars = 0.09\n")
     wait_for(lambda: any(found["name"] == "cleo" for found in command("quota")["accounts"]))
     job = grid.client.submit(graph(100_000, 1), {}, agent="cleo")  # its first stage uses more than it said
@@ -153,7 +153,7 @@ def test_a_changed_file_counts_without_a_restart_and_parked_work_wakes(grid: Gri
     assert not account("cleo")["parked"]
 
 
-def test_a_wrong_file_is_refused_and_told_and_the_old_one_stays(grid: Grid) -> None:
+def test_an_invalid_file_is_reported_and_the_old_one_applies(grid: Grid) -> None:
     grid.write("[agents.dora]\nmonthly_jobs = 0\n")
     wait_for(lambda: any(found["name"] == "dora" for found in command("quota")["accounts"]))
     grid.write("[agents.dora]\nmonthly_jobs = 5\nmonthly_joy = 1\n")
@@ -168,7 +168,9 @@ def test_a_wrong_file_is_refused_and_told_and_the_old_one_stays(grid: Grid) -> N
     grid.client.run(graph(0), {}, 20, agent="dora")
 
 
-def test_the_agent_is_the_key_s_and_no_key_is_to_be_seen(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_sets_the_agent_and_its_secret_is_stored_nowhere(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = command("keys", "create", "--agent", "eve")
     key = made["key"]
     try:
@@ -224,7 +226,7 @@ def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
         command("keys", "revoke", made["id"], "--forget")
 
 
-def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid) -> None:
+def test_a_seat_over_its_limits_wakes_by_itself(grid: Grid) -> None:
     """Nobody sends a wake-up: the seat's own renewal finds that the minute, or the window, has turned."""
     redis, keys = grid.client.redis, grid.client.keys
     (seat,) = [ad.seat for ad in grid.client.workers()]
@@ -251,7 +253,7 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
     grid.client.result(waits, 20)
 
 
-def test_no_key_of_ours_lives_for_ever(grid: Grid) -> None:
+def test_every_key_has_a_ttl(grid: Grid) -> None:
     assert find_keys_without_ttl(grid.client.redis, grid.client.config.prefix) == []
 
 
@@ -274,16 +276,16 @@ def stored(client: Client) -> str:
     return "\n".join(f"{name!r} {reads[redis.type(name)](name)!r}" for name in names if redis.exists(name))
 
 
-def test_the_ledger_has_it_all(grid: Grid) -> None:
+def test_the_ledger_has_every_attempt(grid: Grid) -> None:
     """After whatever ran here: tokens as the worker told them, and every counter is what the entries make."""
-    told = {"micro_dollars": 70, "tokens_in": 12, "tokens_out": 34}
-    paid = {"root": {"op": "Stage", "id": "paid", "config": told}}
+    usage = {"micro_dollars": 70, "tokens_in": 12, "tokens_out": 34}
+    paid = {"root": {"op": "Stage", "id": "paid", "config": usage}}
     job = grid.client.submit(paid, {}, agent="gil")
     grid.client.result(job, 20)
     lines = CliRunner().invoke(cli.app, ["ledger", "export"]).stdout.splitlines()
     entries = [entry for entry in map(json.loads, lines) if entry["job"] == job]
     assert [entry["what"] for entry in entries] == ["job", "done"]
-    assert {name: entries[1][name] for name in told} == told
+    assert {name: entries[1][name] for name in usage} == usage
     assert (entries[1]["agent"], entries[1]["charged"]) == ("gil", "agent")
     found = command("ledger", "verify")
     assert (found["differences"], found["notes"]) == ([], [])

@@ -107,7 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program(environment: dict[str, str], gateway: str, folder: Path, name: str) -> None:
+def test_each_program_runs(environment: dict[str, str], gateway: str, folder: Path, name: str) -> None:
     """As it stands there, but for the gateway's port, which may be taken here."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS[name].replace(GATEWAY, gateway)],
@@ -123,7 +123,7 @@ def test_a_program(environment: dict[str, str], gateway: str, folder: Path, name
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command(environment: dict[str, str], command: str) -> None:
+def test_each_command_runs(environment: dict[str, str], command: str) -> None:
     done = subprocess.run(
         shlex.split(command),
         env=environment,
@@ -154,7 +154,7 @@ def gateway(environment: dict[str, str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", REQUESTS)
-def test_a_request(environment: dict[str, str], gateway: str, command: str) -> None:
+def test_each_request_is_answered(environment: dict[str, str], gateway: str, command: str) -> None:
     """As it stands there, but for the port, which may be taken here."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
@@ -175,14 +175,14 @@ def test_a_request(environment: dict[str, str], gateway: str, command: str) -> N
         assert answer["choices"][0]["message"]["content"].strip(), answer
 
 
-def test_the_seats_file(tmp_path: Path) -> None:
+def test_the_seats_file_is_valid(tmp_path: Path) -> None:
     (seats,) = blocks(README, "toml")
     (tmp_path / "seats.toml").write_text(seats)
     assert {"llm", "local"} == set(read_seats_file(tmp_path, {"llm", "gpu"}))
 
 
 @pytest.mark.parametrize("page", [TUTORIAL, STAGES], ids=lambda page: page.stem)
-def test_a_stage_of_ones_own(grid_env: GridEnv, tmp_path: Path, page: Path) -> None:
+def test_the_example_stage_can_be_called(grid_env: GridEnv, tmp_path: Path, page: Path) -> None:
     (source,) = filter(_is_a_stage, blocks(page, "python"))
     (tmp_path / "my_stages.py").write_text(source)
     program = "import my_stages; assert my_stages.shout('a') == 'A'"

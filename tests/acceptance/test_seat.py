@@ -52,7 +52,7 @@ def gridq(
     )
 
 
-def told(grid: WholeGrid, *arguments: str, server: Settings | None = None) -> Any:
+def gridq_json(grid: WholeGrid, *arguments: str, server: Settings | None = None) -> Any:
     done = gridq(grid, *arguments, "--json", server=server)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -62,10 +62,10 @@ def state(grid: WholeGrid) -> str:
     return ",".join(seat.state for seat in grid.client.workers())
 
 
-def test_the_owner_keeps_a_seat_and_lends_it_again(grid: WholeGrid) -> None:
+def test_the_owner_pauses_and_resumes_a_seat(grid: WholeGrid) -> None:
     job = grid.client.submit(LONG, {})
     wait_for(lambda: [seat for seat in grid.client.workers() if seat.busy])
-    [row] = told(grid, "seat", "pause", "bench", "--for", "2h", "--reason", "a talk")
+    [row] = gridq_json(grid, "seat", "pause", "bench", "--for", "2h", "--reason", "a talk")
     assert (row["seat"], row["state"], row["served"], row["applied"]) == ("bench", "paused", True, True)
     assert row["until"] - row["since"] == pytest.approx(7200, abs=1)
     seat = wait_for(lambda: grid.client.workers()[0], true=lambda seat: not seat.busy)
@@ -73,13 +73,13 @@ def test_the_owner_keeps_a_seat_and_lends_it_again(grid: WholeGrid) -> None:
     [stage] = grid.client.view(job).stages
     assert (stage.state, stage.failures, stage.losses) == ("ready", 0, 0)
     grid.client.cancel(job)
-    [row] = told(grid, "seat", "resume")
+    [row] = gridq_json(grid, "seat", "resume")
     assert (row["state"], row["applied"], row["until"]) == ("lent", True, None)
     wait_for(lambda: state(grid) == "ready")
     assert grid.client.run(ECHO, 3, timeout=20) == 3
 
 
-def test_what_is_lent_binds_at_the_share(grid: WholeGrid) -> None:
+def test_a_lent_share_limits_the_budget(grid: WholeGrid) -> None:
     spend = {"root": {"op": "Stage", "id": "bench_spend"}}
     grid.client.run(spend, {"micro_dollars": 2_500_000}, timeout=20)
     [seat] = grid.client.workers()
@@ -89,21 +89,21 @@ def test_what_is_lent_binds_at_the_share(grid: WholeGrid) -> None:
         0.6,
         5_000_000,
     )
-    [row] = told(grid, "seat", "status", server=grid.config)
+    [row] = gridq_json(grid, "seat", "status", server=grid.config)
     assert (row["budget_left"], row["budget"], row["whole_budget"]) == (500_000, 3_000_000, 5_000_000)
 
 
-def test_it_holds_over_a_restart(grid: WholeGrid) -> None:
-    told(grid, "seat", "pause")
+def test_a_pause_survives_a_restart(grid: WholeGrid) -> None:
+    gridq_json(grid, "seat", "pause")
     wait_for(lambda: state(grid) == "paused")
     worker = grid.home.children["bench"]
     worker.send_signal(signal.SIGTERM)
     wait_for(lambda: worker.poll() is not None)
-    [row] = told(grid, "seat", "status")
+    [row] = gridq_json(grid, "seat", "status")
     assert (row["state"], row["served"]) == ("paused", False)
     grid.home.spawn("bench")
     wait_for(lambda: state(grid) == "paused")
     job = grid.client.submit(ECHO, 4, wait_for_seat=True)
     assert not grid.client.wait(job, 1.5)
-    told(grid, "seat", "resume", "bench")
+    gridq_json(grid, "seat", "resume", "bench")
     assert grid.client.result(job, 20) == 4

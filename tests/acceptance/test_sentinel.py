@@ -49,7 +49,7 @@ def every_door(client: Client, config: Settings) -> None:
     assert asyncio.run(asynchronous()) == "async"
 
 
-def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -> None:
+def test_every_program_accepts_sentinels(grid: Client, watched: Watched) -> None:
     with connect(watched.url) as client:
         check_server(client)
 
@@ -58,9 +58,9 @@ def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -
             return await asyncio.gather(*(client.ping() for _ in range(10)))
 
     assert asyncio.run(bounded()) == [True] * 10
-    said = subprocess.run([*GRIDQ, "health"], capture_output=True, text=True, timeout=60, check=False)
-    assert said.returncode == 0, said.stderr
-    assert "live: " in said.stdout
+    health = subprocess.run([*GRIDQ, "health"], capture_output=True, text=True, timeout=60, check=False)
+    assert health.returncode == 0, health.stderr
+    assert "live: " in health.stdout
     lengths = {queue["name"]: queue for queue in asyncio.run(PendingWork().queues())}
     assert lengths["bench:any"]["consumers"] == 2
 

@@ -18,7 +18,7 @@ from workers.supervisor.grid_processes import GridProcesses
 pytestmark = pytest.mark.slow
 
 
-def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(tmp_path: Path) -> None:
+def test_programs_wait_for_a_server_that_starts_and_loads(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o700)
     with SlowServer(tmp_path / "data") as server:
         server.fill().kill()

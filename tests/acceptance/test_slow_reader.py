@@ -36,18 +36,16 @@ def peak(program: subprocess.Popen[str]) -> int:
 def pieces(stream: str) -> list[str]:
     """What the pieces of a stream of events say."""
     datas = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
-    return [told["piece"] for told in map(json.loads, datas) if "piece" in told]
+    return [data["piece"] for data in map(json.loads, datas) if "piece" in data]
 
 
-def emit(grid: Grid, lease: str, told: list[str]) -> None:
-    for at in range(0, len(told), 100):
-        assert grid.scripts.emit(lease, "root", [json.dumps(piece) for piece in told[at : at + 100]], at)
+def emit(grid: Grid, lease: str, values: list[str]) -> None:
+    for at in range(0, len(values), 100):
+        assert grid.scripts.emit(lease, "root", [json.dumps(piece) for piece in values[at : at + 100]], at)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a process's memory is read from /proc")
-def test_what_is_not_read_is_kept_by_the_server_and_not_by_the_gateway(
-    grid_env: GridEnv, tmp_path: Path
-) -> None:
+def test_unread_events_do_not_grow_the_gateway(grid_env: GridEnv, tmp_path: Path) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     grid.seat()
     with started(grid_env, tmp_path, "--port", "0", "--json") as (program, out):

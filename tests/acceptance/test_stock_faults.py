@@ -35,8 +35,7 @@ from celery.contrib.testing.worker import start_worker
 
 from gridq.app import app
 from gridq.client import Client
-from gridq.messaging.envelopes import PLACEHOLDER, make_task_template
-from gridq.messaging.wake_ups import GRAPH_TASK, STAGE_TASK
+from gridq.messaging.wake_ups import GRAPH_TASK, PLACEHOLDER, STAGE_TASK, make_task_template
 from gridq.protocol.queue_names import ROUTER
 from gridq.tasks import run_graph
 from tests.acceptance.grids import WholeGrid, whole
@@ -73,7 +72,7 @@ def client(grid: WholeGrid) -> Client:
     return grid.client
 
 
-def test_what_is_popped_and_lost_with_its_consumer_costs_no_job(client: Client, home: GridProcesses) -> None:
+def test_a_message_lost_with_its_consumer_costs_no_job(client: Client, home: GridProcesses) -> None:
     for child in home.children.values():
         child.send_signal(
             signal.SIGSTOP
@@ -106,7 +105,7 @@ def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
         assert [row.attempt for row in client.rows(job)] == [1, 1]
 
 
-def test_a_killed_worker_leaves_nothing_in_celerys_hands(client: Client, home: GridProcesses) -> None:
+def test_a_killed_worker_leaves_no_unacknowledged_message(client: Client, home: GridProcesses) -> None:
     job = client.submit(graph(SLEEP), 1)
     wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)
     home.children["bench"].send_signal(signal.SIGKILL)

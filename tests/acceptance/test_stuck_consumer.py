@@ -56,7 +56,7 @@ def grid(folder: Path, server: EmbeddedServer, **env: str) -> Iterator[Grid]:
         yield Grid(made.client, made.home, proxy)
 
 
-def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: EmbeddedServer) -> None:
+def test_work_continues_while_celery_hangs(tmp_path: Path, server: EmbeddedServer) -> None:
     with grid(tmp_path, server, GRIDQ_WATCHDOG="0") as stuck:
         assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
         stuck.proxy.blackhole(True)
@@ -74,9 +74,7 @@ def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: Embedd
         assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
 
 
-def test_who_stays_stuck_hands_back_and_ends_to_be_started_anew(
-    tmp_path: Path, server: EmbeddedServer
-) -> None:
+def test_a_stuck_program_hands_back_and_ends(tmp_path: Path, server: EmbeddedServer) -> None:
     with grid(tmp_path, server, GRIDQ_WATCHDOG="6") as stuck:
         stuck.proxy.blackhole(True)
         job = stuck.client.submit(SLEEP, 1)

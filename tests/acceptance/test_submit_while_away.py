@@ -86,7 +86,7 @@ def by_shell(client: Client, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("fault", [refused, swallowed])
-def test_every_door_tells_it_with_one_error(
+def test_every_way_to_submit_raises_the_same_error(
     client: Client, proxy: Proxy, tmp_path: Path, fault: Callable[[Proxy], Callable[[], None]]
 ) -> None:
     other = AsyncClient(config=client.config)
@@ -107,9 +107,9 @@ def test_every_door_tells_it_with_one_error(
     away = {**doors, "fresh": fresh, "shell": lambda: by_shell(client, tmp_path)}
     back = fault(proxy)
     with ThreadPoolExecutor(len(away)) as pool:  # side by side: each takes as long as its time-outs
-        asked = {name: pool.submit(door) for name, door in away.items()}
-    assert asked.pop("shell").result().startswith("error: broker.unreachable")  # type: ignore[attr-defined]
-    for name, each in asked.items():
+        calls = {name: pool.submit(door) for name, door in away.items()}
+    assert calls.pop("shell").result().startswith("error: broker.unreachable")  # type: ignore[attr-defined]
+    for name, each in calls.items():
         caught = each.exception()
         assert isinstance(caught, BrokerUnreachable), (name, caught)
         assert caught.fix, name
@@ -156,7 +156,7 @@ def test_a_thousand_callers_take_few_connections_and_no_memory(
     assert client.run(ECHO, "again", timeout=30) == "again"
 
 
-def test_a_client_of_no_server_says_so(tmp_path: Path) -> None:
+def test_a_client_without_a_server_raises(tmp_path: Path) -> None:
     config = Settings(broker_url="redis://127.0.0.1:1/0", prefix="none:", home=tmp_path, profiles=(BENCH,))
     with Client(config=config) as client, pytest.raises(BrokerUnreachable) as caught:
         client.submit(ECHO, 1)

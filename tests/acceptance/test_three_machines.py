@@ -28,7 +28,7 @@ ATTACKS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_the_ledger_is_what_the_vendors_saw() -> None:
+def test_the_ledger_equals_the_invoices() -> None:
     attacked: list[float] = []
 
     def report(text: str) -> None:
@@ -38,19 +38,19 @@ def test_the_ledger_is_what_the_vendors_saw() -> None:
 
     plan = make(STAGES, SEED, SECONDS, list(ATTACKS))
     done = closing(plan, bounds(STAGES), routers=1, report=report)
-    told = done.to_json()
-    assert told["broken"] == []
+    figures = done.to_json()
+    assert figures["broken"] == []
 
-    assert sum(told["faults"].values()) >= len(ATTACKS) - 1
-    assert told["stages"] >= STAGES
+    assert sum(figures["faults"].values()) >= len(ATTACKS) - 1
+    assert figures["stages"] >= STAGES
     # Keys and logins both, on each machine.
-    recorded = {seat for seat, each in told["seats"].items() if each["recorded"]}
+    recorded = {seat for seat, each in figures["seats"].items() if each["recorded"]}
     assert {seat.machine for seat in SEATS if seat.id in recorded} == {"m1", "m2", "m3"}
     assert {seat.cli for seat in SEATS if seat.id in recorded} == {False, True}
     # Some limit bound: work went elsewhere, though the cheaper seat was there.
     assert any(
         use["used"] == use["of"] if use["resource"] == "requests" else use["used"] > use["of"] * 0.9
-        for use in told["limits"]
+        for use in figures["limits"]
     )
     before = [each.what for each in done.invoices.differences if each.call.at < attacked[0] - 1000]
     assert set(before) <= {

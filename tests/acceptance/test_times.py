@@ -69,7 +69,7 @@ def stopped_in_the_midst(grid: WholeGrid, file: Path, **options: Any) -> Iterato
     raise AssertionError("no stage was seen to run")
 
 
-def test_by_every_door_a_stage_that_nobody_takes_expires(whole_grid: WholeGrid) -> None:
+def test_a_stage_that_no_seat_takes_expires(whole_grid: WholeGrid) -> None:
     nobody = graph("bench_echo", slug="nobody")
     options: dict[str, Any] = {"wait_for_seat": True, "queue_timeout": 0.3}
     with pytest.raises(errors.QueueTimeout) as by_celery:
@@ -84,9 +84,7 @@ def test_by_every_door_a_stage_that_nobody_takes_expires(whole_grid: WholeGrid) 
         assert caught.value.reason == "no live seat serves it and takes work"
 
 
-def test_a_stage_that_heeds_nothing_is_left_behind_and_its_slots_go_on(
-    whole_grid: WholeGrid, tmp_path: Path
-) -> None:
+def test_a_stage_that_ignores_its_timeout_frees_its_slot(whole_grid: WholeGrid, tmp_path: Path) -> None:
     client, release = whole_grid.client, tmp_path / "release"
     jobs = [client.submit(graph("stubborn"), str(release)) for _ in range(4)]  # as many as there are slots
     for job in jobs:
@@ -104,7 +102,7 @@ def test_a_stage_that_heeds_nothing_is_left_behind_and_its_slots_go_on(
     assert len({client.result(job, timeout=30) for job in found}) == 1
 
 
-def test_a_worker_that_stands_still_past_the_stages_time(whole_grid: WholeGrid, tmp_path: Path) -> None:
+def test_a_stage_times_out_while_its_worker_is_suspended(whole_grid: WholeGrid, tmp_path: Path) -> None:
     with stopped_in_the_midst(whole_grid, tmp_path / "never") as job:
         # its lease lapses, and the stage waits for a seat
         wait_for(lambda: whole_grid.client.redis.zcard(whole_grid.client.keys("leases")) == 0)
@@ -114,9 +112,7 @@ def test_a_worker_that_stands_still_past_the_stages_time(whole_grid: WholeGrid, 
     assert whole_grid.client.run(graph("pid"), timeout=30, wait_for_seat=True)
 
 
-def test_a_worker_that_stands_still_for_good_does_not_keep_the_job(
-    whole_grid: WholeGrid, tmp_path: Path
-) -> None:
+def test_a_suspended_worker_does_not_keep_the_job(whole_grid: WholeGrid, tmp_path: Path) -> None:
     midst = stopped_in_the_midst(whole_grid, tmp_path / "never", queue_timeout=0.5)
     with midst as job, pytest.raises(errors.QueueTimeout):
         whole_grid.client.result(job, timeout=30)
@@ -125,7 +121,7 @@ def test_a_worker_that_stands_still_for_good_does_not_keep_the_job(
     assert whole_grid.client.status(job) is JobState.EXPIRED
 
 
-def test_a_deadline_is_kept_while_a_worker_stands_still(whole_grid: WholeGrid, tmp_path: Path) -> None:
+def test_a_deadline_holds_while_a_worker_is_suspended(whole_grid: WholeGrid, tmp_path: Path) -> None:
     midst = stopped_in_the_midst(whole_grid, tmp_path / "never", deadline=0.8)
     with midst as job, pytest.raises(errors.DeadlineExceeded) as caught:
         whole_grid.client.result(job, timeout=30)
@@ -136,7 +132,7 @@ def test_a_deadline_is_kept_while_a_worker_stands_still(whole_grid: WholeGrid, t
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which thread started a child")
-def test_a_cancel_takes_a_stages_children_along(whole_grid: WholeGrid, tmp_path: Path) -> None:
+def test_a_cancel_ends_the_stages_children(whole_grid: WholeGrid, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     job = gridq.run_graph.delay(graph("family"), str(file))
     wait_for(lambda: file.exists() and file.read_text().endswith("\n"))
@@ -149,7 +145,7 @@ def test_a_cancel_takes_a_stages_children_along(whole_grid: WholeGrid, tmp_path:
     wait_for(lambda: held(whole_grid, "local") == 0)
 
 
-def test_a_revoke_is_kept_while_the_router_stands_still(whole_grid: WholeGrid) -> None:
+def test_a_revoke_holds_while_the_router_is_suspended(whole_grid: WholeGrid) -> None:
     with stopped(whole_grid, "router0"):
         job = gridq.run_graph.delay(graph("bench_echo"), 1)
         app.control.revoke(job.id)
@@ -160,7 +156,7 @@ def test_a_revoke_is_kept_while_the_router_stands_still(whole_grid: WholeGrid) -
     assert whole_grid.client.rows(job.id) == []
 
 
-def test_one_key_is_one_job_by_both_doors(whole_grid: WholeGrid) -> None:
+def test_one_key_is_one_job_by_client_and_celery(whole_grid: WholeGrid) -> None:
     first = gridq.run_graph.delay(graph("pid"), 1, idempotency_key="a key")
     assert whole_grid.client.submit(graph("pid"), 1, idempotency_key="a key") == first.id
     again = gridq.run_graph.delay(graph("pid"), 1, idempotency_key="a key")
@@ -171,7 +167,7 @@ def test_one_key_is_one_job_by_both_doors(whole_grid: WholeGrid) -> None:
         gridq.run_graph.delay(graph("pid"), 2, idempotency_key="a key")
 
 
-def test_a_key_is_free_again_where_a_router_refused_its_job(whole_grid: WholeGrid) -> None:
+def test_a_refused_job_frees_its_key(whole_grid: WholeGrid) -> None:
     nobody = graph("bench_echo", slug="nobody")
     with pytest.raises(errors.NoLiveSeat):
         gridq.run_graph.delay(nobody, 1, idempotency_key="k").get(timeout=30)

@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Iterator[HomeFolder]:
     found.end()
 
 
-def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(home: HomeFolder) -> None:
+def test_programs_of_the_home_find_the_grid_and_it_ends_cleanly(home: HomeFolder) -> None:
     up = home.start("up", "--no-flower", "--no-gateway")
     state = home.ready()
     port = port_of(state)
@@ -52,13 +52,13 @@ def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(h
     assert not listens(port)
     assert not (home.path / "grid.json").exists()
     assert "Traceback" not in home.read_log()
-    said = home.read_log()
-    assert f"redis://127.0.0.1:{port}/0" in said
-    assert str(home.path / "logs") in said
-    assert "gridq run" in said
+    log = home.read_log()
+    assert f"redis://127.0.0.1:{port}/0" in log
+    assert str(home.path / "logs") in log
+    assert "gridq run" in log
 
 
-def test_what_is_killed_comes_back_and_the_grid_goes_on(home: HomeFolder) -> None:
+def test_killed_parts_are_restarted(home: HomeFolder) -> None:
     home.start("up", "--no-flower", "--no-gateway")
     home.ready()
     for name in ("router0", "bench", "server"):
@@ -104,7 +104,7 @@ def test_a_stage_that_kills_its_worker_kills_two_and_no_more(home: HomeFolder) -
     wait_for(lambda: home.part("local")["restarts"] == 2)
 
 
-def test_flower_and_a_gateway_come_with_it(home: HomeFolder) -> None:
+def test_up_starts_flower_and_a_gateway(home: HomeFolder) -> None:
     up = home.start("up", "--seat", "bench")
     state = home.ready()
     assert [part["name"] for part in state["parts"]] == ["server", "router0", "bench", "gateway", "flower"]
@@ -126,7 +126,7 @@ def test_flower_and_a_gateway_come_with_it(home: HomeFolder) -> None:
     assert home.processes() == []  # their ports may be another grid's by now
 
 
-def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(home: HomeFolder) -> None:
+def test_a_killed_grid_leaves_no_process_and_can_be_restarted(home: HomeFolder) -> None:
     up = home.start("up", "--no-flower")
     port = port_of(home.ready())
     up.kill()
@@ -144,7 +144,7 @@ def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(
     assert home.echo("again") == "again"
 
 
-def test_down_ends_what_runs(home: HomeFolder) -> None:
+def test_down_stops_the_grid(home: HomeFolder) -> None:
     nothing = home("down")
     assert nothing.returncode == 0
     assert "gridq up does not run" in nothing.stdout
@@ -159,14 +159,14 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
     assert home.processes() == []
     assert not listens(port)
     assert home("status").returncode == 3
-    asked = home("jobs", "--grid", url)  # as who knew it by its record; without it a stranger's may answer
-    assert asked.returncode == 2
-    assert asked.stderr.startswith(
+    refused = home("jobs", "--grid", url)  # as who knew it by its record; without it a stranger's may answer
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(
         f"error: broker.unreachable: The grid of this machine is stopped (at {home.path})"
     )
 
 
-def test_a_job_that_was_accepted_goes_on_after_the_grid_was_down(home: HomeFolder) -> None:
+def test_an_accepted_job_continues_after_the_grid_was_down(home: HomeFolder) -> None:
     assert home("up", "--no-flower", "--no-gateway", "--detach", "--seat", "local").returncode == 0
     url = home.state("grid")["broker_url"]
     client = Client(config=Settings(broker_url=url, profiles=(BENCH,), home=home.path))
@@ -179,24 +179,24 @@ def test_a_job_that_was_accepted_goes_on_after_the_grid_was_down(home: HomeFolde
     client.close()
 
 
-def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
+def test_status_shows_parts_server_seats_and_jobs(home: HomeFolder) -> None:
     home.start("up", "--no-flower", "--no-gateway", "--routers", "2", "--seat", "bench")
     home.ready()
-    told = home.json("status")
-    [up] = told["running"]
+    status = home.json("status")
+    [up] = status["running"]
     assert [part["name"] for part in up["parts"]] == ["server", "router0", "router1", "bench"]
     assert {part["state"] for part in up["parts"]} == {"running"}
     assert all(Path(part["log"]).is_file() for part in up["parts"])
-    assert told["grid"]["server"]["appendonly"] is True
-    assert [seat["queues"] for seat in told["grid"]["seats"]] == [["bench:any"]]
-    assert told["grid"]["jobs"] == {"queued": 0, "running": 0}
+    assert status["grid"]["server"]["appendonly"] is True
+    assert [seat["queues"] for seat in status["grid"]["seats"]] == [["bench:any"]]
+    assert status["grid"]["jobs"] == {"queued": 0, "running": 0}
     text = home("status")
     assert text.returncode == 0
     for word in ("server", "router1", "bench:any", "0 queued, 0 running", "data on disk"):
         assert word in text.stdout
 
 
-def test_a_seat_that_is_not_there_is_one_line_and_nothing_stays(home: HomeFolder) -> None:
+def test_an_unknown_seat_is_one_line_and_starts_nothing(home: HomeFolder) -> None:
     up = home("up", "--no-flower", "--no-gateway", "--seat", "none")
     assert up.returncode == 2
     assert "This machine has no seat 'none'" in up.stderr

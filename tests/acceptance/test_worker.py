@@ -75,7 +75,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
     assert again.returncode == 2
     assert f"gridq worker already runs in {machine.path}, as process {worker.pid}" in again.stderr
 
-    kept, changed = machine.part("local", "worker")["pid"], machine.part("two", "worker")["pid"]
+    unchanged, changed = machine.part("local", "worker")["pid"], machine.part("two", "worker")["pid"]
     (machine.path / "seats.toml").write_text(
         '[[bench]]\nname = "three"\n[[bench]]\nname = "two"\nconcurrency = 3\n'
     )
@@ -83,14 +83,14 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
     wait_for(lambda: "Reloaded: " in machine.read_log())
     assert "started three; stopped one; restarted two" in machine.read_log()
     wait_for(lambda: seats(grid) >= {f"three@{there}", f"two@{there}"} and f"one@{there}" not in seats(grid))
-    assert machine.part("local", "worker")["pid"] == kept
+    assert machine.part("local", "worker")["pid"] == unchanged
     assert machine.restarted("two", changed, "worker")
     assert machine.part("two", "worker")["restarts"] == 0
 
     (machine.path / "seats.toml").write_text("[bench")
     worker.send_signal(signal.SIGHUP)
     wait_for(lambda: "Not reloaded, nothing has changed" in machine.read_log())
-    assert machine.part("local", "worker")["pid"] == kept
+    assert machine.part("local", "worker")["pid"] == unchanged
 
     one = machine.part("three", "worker")["pid"]
     os.kill(one, signal.SIGKILL)
@@ -106,15 +106,15 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
 def test_status_of_a_machine_that_only_serves(grid: HomeFolder, machine: HomeFolder) -> None:
     machine.start("join", url_of(grid), "--token", token_of(grid), "--seat", "two")
     machine.ready("worker")
-    told = machine("status")
-    assert told.returncode == 0
+    status = machine("status")
+    assert status.returncode == 0
     for word in ("gridq worker: process", "two", "Valkey", "local"):
-        assert word in told.stdout
+        assert word in status.stdout
     [state] = machine.json("status")["running"]
     assert [part["name"] for part in state["parts"]] == ["two"]
 
 
-def test_a_token_is_spent_once_and_says_why_it_is_refused(grid: HomeFolder, machine: HomeFolder) -> None:
+def test_a_token_works_once_and_its_refusal_has_a_reason(grid: HomeFolder, machine: HomeFolder) -> None:
     token, other = token_of(grid), token_of(grid, "--ttl", "2d", "--uses", "3")
     before = (machine.path / "config.toml").read_text()
 
@@ -140,7 +140,7 @@ def test_a_token_is_spent_once_and_says_why_it_is_refused(grid: HomeFolder, mach
     assert grid("token", "revoke", rows[1]["id"]).returncode == 2
 
 
-def test_a_copied_home_is_told_from_the_machine_itself(grid: HomeFolder, machine: HomeFolder) -> None:
+def test_a_copied_home_is_refused(grid: HomeFolder, machine: HomeFolder) -> None:
     (machine.path / "machine").write_text((grid.path / "machine").read_text())
     token = token_of(grid)
     done = machine("join", url_of(grid), "--token", token, "--no-start")

@@ -223,16 +223,16 @@ def closing(
         def audit_jobs(grid: ChaosGrid, submitted: dict[str, SubmittedJob]) -> AuditOutcome:
             calls = read(witness)
             with grid.direct() as client:
-                kept = records.read_records(client, grid.keys, submitted)
+                grid_records = records.read_records(client, grid.keys, submitted)
                 ledger = list(entries.read_entries(client, grid.keys))
             config = grid.config(grid.client_proxy, grid.folder / "agents")
-            invoices = Invoices(kept, submitted, ledger, calls, config, read_celery_result)
+            invoices = Invoices(grid_records, submitted, ledger, calls, config, read_celery_result)
             audit_result = invoices.audit_all(limits)
             audit_result.checks.append(
                 Check("the commands agree with the ledger", tuple(_commands(grid, invoices)))
             )
             found.append(invoices)
-            return AuditOutcome(audit_result, kept.losses)
+            return AuditOutcome(audit_result, grid_records.losses)
 
         with vendors(witness) as url:
             machines = layout(folder, url, limits)

@@ -101,8 +101,10 @@ def _codex(text: str, used: Used, micro: int | None) -> dict[str, Any]:
         "output_tokens": used.tokens_out,
         "reasoning_output_tokens": used.reasoning,
     }
-    said = {"id": "item_1", "type": "agent_message", "text": text}
-    return {"lines": [{"type": "item.completed", "item": said}, {"type": "turn.completed", "usage": usage}]}
+    message = {"id": "item_1", "type": "agent_message", "text": text}
+    return {
+        "lines": [{"type": "item.completed", "item": message}, {"type": "turn.completed", "usage": usage}]
+    }
 
 
 ANSWERS: dict[ProtocolModel, Callable[[str, Used, int | None], dict[str, Any]]] = {
@@ -129,8 +131,8 @@ def _openai_stream(text: str, used: Used) -> Iterator[str]:
     whole = _openai(text, used, None)
     head = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
 
-    def delta(finish: str | None = None, **said: str) -> str:
-        return _event({**head, "choices": [{"index": 0, "delta": said, "finish_reason": finish}]})
+    def delta(finish: str | None = None, **content: str) -> str:
+        return _event({**head, "choices": [{"index": 0, "delta": content, "finish_reason": finish}]})
 
     yield delta(role="assistant")
     for piece in _pieces(text):

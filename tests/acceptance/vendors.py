@@ -49,8 +49,8 @@ class Price:
     def compute_cost(self, used: Used) -> int:
         """Return the cost in micro-dollars, rounded up."""
         plain = used.tokens_in - used.cached - used.written
-        said = used.tokens_out - used.reasoning
-        cost = plain * Fraction(self.tokens_in) + said * Fraction(self.tokens_out)
+        plain_out = used.tokens_out - used.reasoning
+        cost = plain * Fraction(self.tokens_in) + plain_out * Fraction(self.tokens_out)
         cost += used.cached * Fraction(self.cached or self.tokens_in)
         cost += used.written * Fraction(self.written or self.tokens_in)
         cost += used.reasoning * Fraction(self.reasoning or self.tokens_out)
@@ -162,11 +162,11 @@ def _handler(state: Vendors) -> type[Handler]:
                 if streamed:
                     self.stream(STREAMS[api](text, used), call.outcome, rest)
                     return
-                said = json.dumps(ANSWERS[api](text, used, call.micro)).encode()
+                data = json.dumps(ANSWERS[api](text, used, call.micro)).encode()
                 if call.outcome == "cut":
-                    self.cut(said)
+                    self.cut(data)
                 else:
-                    self.answer(200, said)
+                    self.answer(200, data)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True  # the client has disconnected; the call is paid all the same
 
@@ -182,13 +182,13 @@ def _handler(state: Vendors) -> type[Handler]:
             else:
                 self.chunk(b"")
 
-        def cut(self, said: bytes) -> None:
+        def cut(self, data: bytes) -> None:
             """Send half of an answer."""
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(said[: len(said) // 2])
+            self.wfile.write(data[: len(data) // 2])
             self.close_connection = True
 
     return Vendor
@@ -203,7 +203,7 @@ def _outcome(orders: dict[str, Any], number: int) -> Outcome:
 def _parse_call(api: ProtocolModel, body: dict[str, Any]) -> CallContent:
     match api:
         case "openai":
-            system, prompt = (_text(said["content"]) for said in body["messages"])
+            system, prompt = (_text(message["content"]) for message in body["messages"])
         case "anthropic":
             system, prompt = _text(body["system"]), _text(body["messages"][-1]["content"])
         case "google":
@@ -215,8 +215,8 @@ def _parse_call(api: ProtocolModel, body: dict[str, Any]) -> CallContent:
     return CallContent(job, stage, orders, prompt)
 
 
-def _text(said: Any) -> str:
-    return said if isinstance(said, str) else "".join(part["text"] for part in said)
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def main(file: str, seats: str) -> None:

@@ -133,14 +133,14 @@ class Auditor:
     def _check_celery(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         if not (state.accepted and state.job.channel == "celery" and record.ends):
             return []
-        told, result = self.answer(state.job.id)
+        state_name, result = self.answer(state.job.id)
         if record.error is None:
-            right = told == "SUCCESS" and result == record.value
+            right = state_name == "SUCCESS" and result == record.value
         else:
-            right = told in ("FAILURE", "REVOKED") and (
+            right = state_name in ("FAILURE", "REVOKED") and (
                 not isinstance(result, GridError) or result.code == record.error.code
             )
-        return [] if right else [f"{state.job.id} is {record.state}, Celery says {told} {result!r:.80}"]
+        return [] if right else [f"{state.job.id} is {record.state}, Celery says {state_name} {result!r:.80}"]
 
     def _check_gateway(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         if not (state.accepted and state.job.channel == "gateway" and record.ends):
@@ -148,8 +148,8 @@ class Auditor:
         if state.answer is None:
             return [f"{state.job.id} is {record.state}, and no gateway has said so"]
         value, error = state.answer
-        said = (value, error and error.code)
-        right = said == (record.value, record.error and record.error.code)
+        given = (value, error and error.code)
+        right = given == (record.value, record.error and record.error.code)
         return [] if right else [f"{state.job.id} is {record.state}, a gateway says {error or value!r:.80}"]
 
     # -- stages

@@ -87,11 +87,11 @@ def format_quotas_file(limits: Iterable[Bound], teams: Mapping[str, str]) -> str
     of_team = {f'agents."{agent}"': f'team = "{team}"\n' for agent, team in teams.items()}
     for table in of_team:
         tables.setdefault(table, [])
-    told = "".join(
+    text = "".join(
         f"[{table}]\n{of_team.get(table, '')}{format_limits(mine)}\n\n" for table, mine in tables.items()
     )
     rich = '[agents."*"]\nmonthly_dollars = 1000000\n\n[agents.poor]\nmonthly_dollars = {dollars}\n\n'
-    return rich + told.replace("{", "{{").replace("}", "}}")
+    return rich + text.replace("{", "{{").replace("}", "}}")
 
 
 @dataclass(frozen=True)

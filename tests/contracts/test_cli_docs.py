@@ -34,10 +34,10 @@ def test_every_command_of_a_group_is_named() -> None:
 def test_every_exit_code_is_explained() -> None:
     codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes | {0}
-    told = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", exit_codes.EPILOG)}
-    assert told == codes | {0}
+    listed = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", exit_codes.EPILOG)}
+    assert listed == codes | {0}
 
 
-def test_what_is_shown_names_no_folder_of_the_machine_it_ran_on() -> None:
+def test_outputs_name_no_folder_of_the_machine() -> None:
     assert not re.findall(r"(?<![\w.])/(?:tmp|work|root|home)\b", PAGE)
     assert "gqjoin_" not in PAGE

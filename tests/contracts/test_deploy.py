@@ -31,7 +31,7 @@ def test_the_dockerfile_passes_hadolint() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_the_services_of_the_issue_are_there() -> None:
+def test_all_services_are_there() -> None:
     assert SERVICES.keys() == {"redis", "router", "flower", "gateway", "worker"}
     assert SERVICES["router"]["deploy"]["replicas"] == 2
 
@@ -54,7 +54,7 @@ def test_an_image_is_named_by_its_version(name: str) -> None:
     assert re.match(r"\d+\.\d+\.\d+", tag)
 
 
-def test_only_flower_and_the_gateway_are_published_and_only_here() -> None:
+def test_only_flower_and_the_gateway_are_published_and_only_on_loopback() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published.keys() == {"flower", "gateway"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
@@ -62,7 +62,7 @@ def test_only_flower_and_the_gateway_are_published_and_only_here() -> None:
     assert {name for name, service in SERVICES.items() if service["networks"] != ["grid"]} == published.keys()
 
 
-def test_the_gateway_is_asked_for_as_it_needs_a_key() -> None:
+def test_the_gateway_is_optional() -> None:
     assert [name for name, service in SERVICES.items() if "profiles" in service] == ["gateway"]
     assert "--host" in SERVICES["gateway"]["command"]
 
@@ -77,7 +77,7 @@ def test_secrets_come_from_files_alone() -> None:
             assert not re.search(r"(PASSWORD|KEY|TOKEN|SECRET)$", variable)
 
 
-def test_every_setting_in_it_is_one() -> None:
+def test_every_variable_is_a_setting() -> None:
     fields = Settings.model_fields
     for service in SERVICES.values():
         for variable in service.get("environment", {}):
@@ -90,7 +90,7 @@ def test_a_worker_may_finish_before_it_is_killed() -> None:
     assert grace >= Settings.model_fields["drain"].default + 5
 
 
-def test_the_last_images_hold_no_compiler_and_run_as_nobody() -> None:
+def test_the_last_images_have_no_compiler_and_no_privileges() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
     names = {stage.split()[2]: stage for stage in stages}
     assert names.keys() == {"wheels", "worker-wheels", "grid", "worker"}
@@ -103,14 +103,14 @@ def test_the_last_images_hold_no_compiler_and_run_as_nobody() -> None:
     assert "HEALTHCHECK" in names["grid"]
 
 
-def test_an_image_starts_what_its_service_does() -> None:
+def test_an_image_and_its_service_have_the_same_command() -> None:
     for name, service in (("grid", "router"), ("worker", "worker")):
         stage = re.split(rf"^FROM .* AS {name}$", DOCKERFILE, flags=re.MULTILINE)[1].split("\nFROM ")[0]
-        told = re.findall(r'"([^"]*)"', re.findall(r"^CMD (.*)$", stage, re.MULTILINE)[-1])
-        assert told == SERVICES[service]["command"]
+        command = re.findall(r'"([^"]*)"', re.findall(r"^CMD (.*)$", stage, re.MULTILINE)[-1])
+        assert command == SERVICES[service]["command"]
 
 
-def test_the_builder_gets_nothing_but_what_it_builds_of() -> None:
+def test_the_build_context_has_only_what_is_copied() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"

@@ -235,7 +235,7 @@ def test_the_tutorial_goes_from_up_to_down() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_is_whole_and_gives_nothing_away(page: Path) -> None:
+def test_a_page_contains_no_secret_and_no_local_path(page: Path) -> None:
     """The outputs are recordings: no folder of the machine, no key, token or password stands in them."""
     text = page.read_text("utf-8")
     assert "<!-- output:" not in text

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_test_that_the_guarantees_name_is_there() -> None:
+def test_every_named_test_exists() -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text()
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", text)
     assert len(named) > 30
@@ -17,7 +17,7 @@ def test_every_test_that_the_guarantees_name_is_there() -> None:
         assert any(f"def {test}(" in code for code in found), f"{file}::{test}"
 
 
-def test_every_program_that_they_name_is_there() -> None:
+def test_every_named_program_exists() -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text()
     named = [f"benchmarks/{group}.py" for group in re.findall(r"`python -m benchmarks (\w+)`", text)]
     named += re.findall(r"\btests/[\w/]+\.py\b", text)

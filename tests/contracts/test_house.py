@@ -47,7 +47,7 @@ def _errors() -> list[type[GridError]]:
     return [cls for cls in found if isinstance(cls, type)]
 
 
-def test_no_file_is_named_for_nothing() -> None:
+def test_no_file_has_a_vague_name() -> None:
     vague = {"util", "utils", "common", "helper", "helpers", "misc"}
     assert [
         str(p) for p in _files() if vague & set(re.split(r"[/._-]", str(p.relative_to(ROOT)).lower()))

@@ -6,7 +6,7 @@ from gridq.views.audit import find_keys_without_ttl
 from tests.conftest import GridEnv
 
 
-def test_what_lives_for_ever_is_found(grid_env: GridEnv) -> None:
+def test_keys_without_a_ttl_are_found(grid_env: GridEnv) -> None:
     client, prefix = grid_env.client, grid_env.prefix
     client.set(f"{prefix}.forgotten", 1)
     client.set(f"{prefix}llm:a", "no queue, only named like one")

@@ -100,9 +100,9 @@ def test_a_folder_says_what_it_is(package: str) -> None:
 
 @pytest.mark.parametrize("package", FOLDERS)
 def test_a_folder_says_who_imports_it(package: str) -> None:
-    said = " ".join(_docstring(package).rpartition("Imported by: ")[2].rstrip(".").split())
+    stated = " ".join(_docstring(package).rpartition("Imported by: ")[2].rstrip(".").split())
     actual = {_describe(importer, package) for _, importer in _importers()[package]}
-    assert set(said.split(", ")) == (actual or {"nobody"})
+    assert set(stated.split(", ")) == (actual or {"nobody"})
 
 
 @pytest.mark.parametrize("package", FOLDERS)

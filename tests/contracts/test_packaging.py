@@ -20,7 +20,7 @@ def _tracked() -> set[Path]:
     return {ROOT / name for name in done.stdout.split("\0") if name}
 
 
-def test_every_file_that_is_no_module_is_packaged() -> None:
+def test_every_data_file_is_packaged() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     packages = {init.parent for package in PACKAGES for init in (ROOT / package).rglob("__init__.py")}

@@ -77,7 +77,9 @@ def _handler(state: AnthropicServer) -> type[Handler]:
                 self.answer(200, self._message(body))
 
         def _blocks(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-            content = next(said["content"] for said in reversed(body["messages"]) if said["role"] == "user")
+            content = next(
+                message["content"] for message in reversed(body["messages"]) if message["role"] == "user"
+            )
             if isinstance(content, list):
                 content = "".join(block.get("text", "") for block in content)
             blocks: list[dict[str, Any]] = []

@@ -48,8 +48,8 @@ STATUSES = {
 
 
 def error(status: int, message: str, *details: dict[str, Any]) -> dict[str, Any]:
-    told = {"code": status, "message": message, "status": STATUSES.get(status, "UNKNOWN")}
-    return {"error": told | ({"details": list(details)} if details else {})}
+    body = {"code": status, "message": message, "status": STATUSES.get(status, "UNKNOWN")}
+    return {"error": body | ({"details": list(details)} if details else {})}
 
 
 def google_type(name: str) -> str:
@@ -133,14 +133,21 @@ def _handler(state: GeminiServer) -> type[Handler]:
 
         def _embed(self, method: str, body: dict[str, Any]) -> None:
             if method == "predict":
-                told = [{"values": [float(len(each["content"])), 1.0]} for each in body["instances"]]
-                counted = [{**each, "statistics": {"token_count": 3, "truncated": False}} for each in told]
+                embeddings = [{"values": [float(len(each["content"])), 1.0]} for each in body["instances"]]
+                counted = [
+                    {**each, "statistics": {"token_count": 3, "truncated": False}} for each in embeddings
+                ]
                 self.answer(200, {"predictions": [{"embeddings": each} for each in counted]})
                 return
-            asked = body["requests"] if method == "batchEmbedContents" else [body]
-            told = [{"values": [float(len(each["content"]["parts"][0]["text"])), 1.0]} for each in asked]
+            requests = body["requests"] if method == "batchEmbedContents" else [body]
+            embeddings = [
+                {"values": [float(len(each["content"]["parts"][0]["text"])), 1.0]} for each in requests
+            ]
             self.answer(
-                200, {"embeddings": told} if method == "batchEmbedContents" else {"embedding": told[0]}
+                200,
+                {"embeddings": embeddings}
+                if method == "batchEmbedContents"
+                else {"embedding": embeddings[0]},
             )
 
         def _stream(self, model: str, body: dict[str, Any]) -> None:
@@ -168,8 +175,8 @@ def _handler(state: GeminiServer) -> type[Handler]:
 
 
 def _words(body: dict[str, Any]) -> list[str]:
-    told = (body.get("generateContentRequest") or body)["contents"]
-    texts = [part["text"] for part in told[-1]["parts"] if part.get("text")]
+    contents = (body.get("generateContentRequest") or body)["contents"]
+    texts = [part["text"] for part in contents[-1]["parts"] if part.get("text")]
     return [word + " " for word in " ".join(texts).split()]
 
 

@@ -195,9 +195,9 @@ def _handler(state: OpenAIServer) -> type[Handler]:
                     state.go_on.wait(60)
                 time.sleep({"paced": 0.01, "pausing": 0.7}.get(model, 0))
                 for index in range(body.get("n", 1)):
-                    said = chunk(word)
-                    said["choices"][0] |= {"index": index, "logprobs": logprobs(word)}
-                    yield said
+                    piece = chunk(word)
+                    piece["choices"][0] |= {"index": index, "logprobs": logprobs(word)}
+                    yield piece
                 if model == "error-late":
                     yield {"error": {"message": "engine fell over", "code": 500}}
             for index in range(body.get("n", 1)):

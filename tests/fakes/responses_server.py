@@ -35,16 +35,16 @@ CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceed
 
 def error(status: int, message: str, code: str | None = None) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 429 else "server_error" if status > 429 else "requests"
-    said = {"message": message, "type": kind, "param": None, "code": code or CODES.get(status)}
-    return {"error": said}
+    body = {"message": message, "type": kind, "param": None, "code": code or CODES.get(status)}
+    return {"error": body}
 
 
 def last_words(body: dict[str, Any]) -> str:
     """What the last user said in a request's `input`."""
-    asked = body["input"]
-    if isinstance(asked, str):
-        return asked
-    content = next(item["content"] for item in reversed(asked) if item.get("role") == "user")
+    given = body["input"]
+    if isinstance(given, str):
+        return given
+    content = next(item["content"] for item in reversed(given) if item.get("role") == "user")
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
@@ -100,8 +100,8 @@ def _handler(state: ResponsesServer) -> type[Handler]:
                 words = "You exceeded your current quota, please check your plan and billing details."
                 self.answer(429, error(429, words, "insufficient_quota"))
             elif model == "spent":
-                told = {"type": "usage_limit_reached", "message": "The usage limit has been reached"}
-                self.answer(429, {"error": {**told, "plan_type": "plus", "resets_at": state.resets_at}})
+                details = {"type": "usage_limit_reached", "message": "The usage limit has been reached"}
+                self.answer(429, {"error": {**details, "plan_type": "plus", "resets_at": state.resets_at}})
             elif model == "unknown":
                 self.answer(404, error(404, f"The model `{model}` does not exist or you do not have access."))
             elif model.startswith("status-"):
@@ -142,10 +142,10 @@ def _handler(state: ResponsesServer) -> type[Handler]:
             yield {"type": "response.created", "response": response(body, [], "in_progress")}
             items: list[dict[str, Any]] = []
             if model == "failed":
-                told = {"code": "server_error", "message": "the engine fell over"}
+                details = {"code": "server_error", "message": "the engine fell over"}
                 yield {
                     "type": "response.failed",
-                    "response": {**response(body, [], "failed"), "error": told},
+                    "response": {**response(body, [], "failed"), "error": details},
                 }
                 return
             if model == "reasoning":
@@ -166,7 +166,7 @@ def _handler(state: ResponsesServer) -> type[Handler]:
 
         def _said(self, body: dict[str, Any], items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             """The events of a message, which ends up among `items`."""
-            model, index, said = body["model"], len(items), []
+            model, index, words = body["model"], len(items), []
             where = {"item_id": "msg_1", "output_index": index, "content_index": 0}
             begun = self._message("", "in_progress")
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
@@ -175,11 +175,11 @@ def _handler(state: ResponsesServer) -> type[Handler]:
                 return
             yield {"type": "response.content_part.added", **where, "part": part}
             for word in self._words(body):
-                said.append(word)
+                words.append(word)
                 yield {"type": "response.output_text.delta", **where, "delta": word, "logprobs": []}
                 if model == "cut":
                     return
-            text = "".join(said)
+            text = "".join(words)
             yield {"type": "response.output_text.done", **where, "text": text, "logprobs": []}
             yield {"type": "response.content_part.done", **where, "part": {**part, "text": text}}
             items.append(self._message(text))

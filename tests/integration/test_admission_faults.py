@@ -56,7 +56,7 @@ def _end(scripts: Scripts, job: str) -> End | None:
     return None if data is None else End.parse(data)
 
 
-def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_fault_fails_the_job(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     def compile(graph: bytes) -> Any:
         raise KeyError("a fault")
 
@@ -69,7 +69,9 @@ def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.
     assert not router.scripts.client.exists(router.scripts.keys("inbox"))
 
 
-def test_a_server_that_is_away_ends_nothing(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_of_the_server_leaves_the_job_in_the_inbox(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def compile(graph: bytes) -> Any:
         raise faults.ConnectionError("it is away")
 
@@ -81,7 +83,7 @@ def test_a_server_that_is_away_ends_nothing(router: Router, monkeypatch: pytest.
     assert router.scripts.client.zscore(router.scripts.keys("inbox"), "j1") is not None
 
 
-def test_a_refusal_leaves_alone_what_another_router_has_admitted(
+def test_a_refusal_does_not_end_a_job_that_another_router_admitted(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Admission(router.scripts, router.scripts.config, {"bench": Paid()})
@@ -100,7 +102,7 @@ def test_a_refusal_leaves_alone_what_another_router_has_admitted(
 
 
 @pytest.mark.parametrize("cents", ["abc", "nan", 1e30, -5, [1], True, 1e308])
-def test_a_cost_that_is_no_amount_is_a_wrong_graph(router: Router, cents: Any) -> None:
+def test_an_invalid_cost_fails_the_job(router: Router, cents: Any) -> None:
     graph = {"root": {"op": "Stage", "id": "paid", "config": {"cents": cents}}}
     Inbox(router.scripts, router.scripts.config).enqueue("j1", graph)
     router.admit("j1")
@@ -110,14 +112,14 @@ def test_a_cost_that_is_no_amount_is_a_wrong_graph(router: Router, cents: Any) -
 
 
 @pytest.mark.parametrize("cents", [0, 3, 2.5])
-def test_a_cost_that_is_one_is_taken(router: Router, cents: float) -> None:
+def test_a_valid_cost_is_accepted(router: Router, cents: float) -> None:
     graph = {"root": {"op": "Stage", "id": "paid", "config": {"cents": cents}}}
     Inbox(router.scripts, router.scripts.config).enqueue("j1", graph)
     router.admit("j1")
     assert router.scripts.client.exists(router.scripts.keys("job", "j1"))
 
 
-def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None:
+def test_a_seat_of_another_version_blocks_no_job(router: Router) -> None:
     """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
     scripts = router.scripts
     scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
@@ -134,7 +136,7 @@ def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None
     assert scripts.client.exists(scripts.keys("job", "j1"))
 
 
-def test_a_server_that_forgot_everything_is_told_of_the_wake_ups_by_a_router_too(router: Router) -> None:
+def test_a_router_writes_the_wake_ups_of_an_emptied_server(router: Router) -> None:
     router.session.register()
     keys = router.scripts.keys
     router.scripts.client.delete(keys("wake_ups"), keys("seats"))

@@ -89,11 +89,11 @@ def test_openai_async_at_an_anthropic_seat(anthropic_seat: ProfileServer):
                 model="echo", messages=HELLO, stream=True, stream_options={"include_usage": True}
             )
             chunks = [chunk async for chunk in stream]
-        said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-        return said, chunks[-1].usage
+        pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+        return pieces, chunks[-1].usage
 
-    said, usage = asyncio.run(words())
-    assert "".join(said) == "so it goes on "
+    pieces, usage = asyncio.run(words())
+    assert "".join(pieces) == "so it goes on "
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 3)
 
 
@@ -115,23 +115,23 @@ def test_anthropic_at_an_anthropic_seat(anthropic_seat: ProfileServer):
 
 def test_openai_at_an_engine(engine: ProfileServer):
     with openai_at(engine) as client:
-        told: Any = {"model": SMOL, "messages": RAIN, "temperature": 0}
-        whole = client.chat.completions.create(**told, max_completion_tokens=6, logprobs=True)
+        request: Any = {"model": SMOL, "messages": RAIN, "temperature": 0}
+        whole = client.chat.completions.create(**request, max_completion_tokens=6, logprobs=True)
         assert whole.model == SMOL
         assert whole.usage is not None
         assert whole.usage.completion_tokens == 6
         assert whole.choices[0].finish_reason == "length"
         assert whole.choices[0].logprobs is not None
         assert len(whole.choices[0].logprobs.content or ()) == 6
-        with client.chat.completions.create(**told, max_tokens=6, stream=True) as stream:
-            said = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-        assert said == whole.choices[0].message.content
+        with client.chat.completions.create(**request, max_tokens=6, stream=True) as stream:
+            streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert streamed == whole.choices[0].message.content
         text = client.completions.create(
             model=SMOL, prompt="The capital of France is", max_tokens=3, temperature=0
         )
         assert "Paris" in text.choices[0].text
         with pytest.raises(openai.BadRequestError, match="'n'"):
-            client.chat.completions.create(**told, n=2)
+            client.chat.completions.create(**request, n=2)
         with pytest.raises(openai.BadRequestError, match="context"):
             client.chat.completions.create(model=SMOL, messages=[{"role": "user", "content": "x " * 9000}])
 
@@ -152,13 +152,13 @@ def test_embeddings_at_an_engine(engine: ProfileServer):
 def test_anthropic_at_an_engine(engine: ProfileServer):
     async def streamed() -> anthropic.types.Message:
         asking = anthropic.AsyncAnthropic(base_url=engine.url, api_key="none")
-        async with asking as client, client.messages.stream(**told) as stream:
+        async with asking as client, client.messages.stream(**request) as stream:
             return await stream.get_final_message()
 
-    told: Any = {"model": SMOL, "max_tokens": 6, "messages": RAIN, "system": "Be brief."}
-    told["extra_body"] = {"temperature": 0}  # which this client no longer has an argument for
+    request: Any = {"model": SMOL, "max_tokens": 6, "messages": RAIN, "system": "Be brief."}
+    request["extra_body"] = {"temperature": 0}  # which this client no longer has an argument for
     with anthropic_at(engine) as client:
-        whole = client.messages.create(**told)
+        whole = client.messages.create(**request)
     assert whole.stop_reason == "max_tokens"
     assert whole.usage.output_tokens == 6
     assert [block.text for block in asyncio.run(streamed()).content if block.type == "text"] == [

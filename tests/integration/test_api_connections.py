@@ -117,7 +117,7 @@ def post(api: OpenAIClient, context: StageContext | None = None) -> Any:
 Make = Callable[..., OpenAIClient]
 
 
-def test_what_goes_over_the_line(api_to: Make):
+def test_a_request_has_its_headers_and_body(api_to: Make):
     with RawServer(lambda raw, number: whole()) as server:
         api = api_to(server.url, key="secret", headers={"X-Team": "a"})
         assert post(api) == post(api) == "hi"
@@ -141,7 +141,7 @@ def test_a_body_without_a_stated_length_ends_with_its_connection(api_to: Make):
         assert server.opened == 2
 
 
-def test_a_body_that_ends_early_is_no_answer(api_to: Make):
+def test_a_truncated_body_is_the_seats_fault(api_to: Make):
     def short(raw: bytes, number: int) -> Iterator[bytes]:
         yield from whole(ANSWER[:-9], f"Content-Length: {len(ANSWER)}")
         raise OSError
@@ -150,7 +150,7 @@ def test_a_body_that_ends_early_is_no_answer(api_to: Make):
         post(api_to(server.url))
 
 
-def test_gzip_that_nobody_asked_for_is_read(api_to: Make):
+def test_unrequested_gzip_is_read(api_to: Make):
     with RawServer(lambda raw, number: whole(gzip.compress(ANSWER), "Content-Encoding: gzip")) as server:
         assert post(api_to(server.url)) == "hi"
         server.answer = lambda raw, number: whole(b"no gzip", "Content-Encoding: gzip")
@@ -158,7 +158,7 @@ def test_gzip_that_nobody_asked_for_is_read(api_to: Make):
             post(api_to(server.url))
 
 
-def test_what_is_no_http_is_the_seats_fault(api_to: Make):
+def test_a_reply_that_is_not_http_is_the_seats_fault(api_to: Make):
     greeting = [b"220 smtp.example.com ESMTP\r\n\r\n"]
     with RawServer(lambda raw, number: iter(greeting)) as server:
         api = api_to(server.url)
@@ -166,7 +166,7 @@ def test_what_is_no_http_is_the_seats_fault(api_to: Make):
             post(api)
 
 
-def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(api_to: Make):
+def test_a_connection_closed_by_the_endpoint_is_not_reused(api_to: Make):
     closed = threading.Event()
 
     def parts() -> Iterator[bytes]:
@@ -187,7 +187,7 @@ def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(api_to: Ma
         assert server.opened == 5
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used_again(api_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_a_connection_idle_for_long_is_not_reused(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connections, "IDLE_SECONDS", -1)
     with RawServer(lambda raw, number: whole()) as server:
         api = api_to(server.url)
@@ -195,7 +195,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(api_to: Make, mon
         assert server.opened == 2
 
 
-def test_connections_that_a_burst_left_are_closed_by_and_by(api_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_idle_connections_after_a_burst_are_closed(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     together = threading.Barrier(4)
 
     def all_at_once(raw: bytes, number: int) -> Iterator[bytes]:
@@ -227,11 +227,11 @@ def drip(body: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("where", ["head", "body"])
-def test_the_deadline_holds_however_slowly_the_bytes_drip(api_to: Make, where: str):
+def test_the_deadline_holds_for_slow_responses(api_to: Make, where: str):
     (raw,) = whole()
     head, blank, body = raw.partition(b"\r\n\r\n")
 
-    def answer(told: bytes, number: int) -> Iterator[bytes]:
+    def answer(request: bytes, number: int) -> Iterator[bytes]:
         if where == "body":
             yield head + blank
         yield from drip(raw if where == "head" else body)
@@ -244,7 +244,7 @@ def test_the_deadline_holds_however_slowly_the_bytes_drip(api_to: Make, where: s
 def test_a_cancel_ends_a_wait_at_any_point(api_to: Make, where: str):
     context = StageContext()
 
-    def answer(told: bytes, number: int) -> Iterator[bytes]:
+    def answer(request: bytes, number: int) -> Iterator[bytes]:
         (raw,) = whole()
         head, blank, _ = raw.partition(b"\r\n\r\n")
         yield head[:9] if where == "head" else head + blank
@@ -255,18 +255,18 @@ def test_a_cancel_ends_a_wait_at_any_point(api_to: Make, where: str):
         post(api_to(server.url), context)
 
 
-def test_a_name_that_is_looked_up_for_ever_can_be_cancelled(api_to: Make, monkeypatch: pytest.MonkeyPatch):
-    asked, over = threading.Event(), threading.Event()
+def test_a_hanging_name_lookup_can_be_cancelled(api_to: Make, monkeypatch: pytest.MonkeyPatch):
+    called, over = threading.Event(), threading.Event()
 
     def look_up(*args: Any, **kwargs: Any) -> Any:
-        asked.set()
+        called.set()
         over.wait(20)
         raise OSError("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     api = api_to("http://llm.example.com/v1")
     context = StageContext()
-    threading.Thread(target=lambda: asked.wait(5) and context.cancel()).start()
+    threading.Thread(target=lambda: called.wait(5) and context.cancel()).start()
     try:
         with pytest.raises(JobCancelled):
             post(api, context)
@@ -279,7 +279,7 @@ def test_a_name_that_is_looked_up_for_ever_can_be_cancelled(api_to: Make, monkey
         over.set()
 
 
-def test_a_stage_that_is_cancelled_already_asks_nobody(api_to: Make):
+def test_a_cancelled_stage_sends_no_request(api_to: Make):
     context = StageContext()
     context.cancel()
     with RawServer(lambda raw, number: whole()) as server:
@@ -298,13 +298,13 @@ def test_a_late_cancel_does_not_touch_the_next_call(api_to: Make):
         assert server.opened == 1
 
 
-def test_what_cannot_be_sent_is_the_requests_fault(api_to: Make):
+def test_an_unencodable_body_is_the_requests_fault(api_to: Make):
     api = api_to("http://127.0.0.1:9/v1")
     with pytest.raises(StageError, match="cannot be encoded"):
         api.post("chat/completions", {"temperature": float("nan")}, StageContext())
 
 
-def test_an_http_endpoint_behind_a_proxy(api_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_an_http_endpoint_behind_a_proxy_is_reached_through_it(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     with RawServer(lambda raw, number: whole()) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://me:p%40ss@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "inside.example.com")
@@ -331,7 +331,7 @@ def test_an_https_endpoint_behind_a_proxy_is_reached_by_a_tunnel(
         assert proxy.requests[0].startswith(b"CONNECT llm.example.com:443 HTTP/1")
 
 
-def test_a_proxy_of_another_kind_is_refused_in_words(api_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_an_unsupported_proxy_is_refused(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     with pytest.raises(SeatUnavailable, match="socks5"):
         post(api_to("http://llm.example.com/v1"))
@@ -353,13 +353,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSL
     return cert, context
 
 
-def test_tls_is_kept_cancelled_and_bounded_like_a_plain_connection(
+def test_tls_connections_are_reused_and_can_be_cancelled(
     api_to: Make, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     context = StageContext()
 
-    def stalled(told: bytes, number: int) -> Iterator[bytes]:
+    def stalled(request: bytes, number: int) -> Iterator[bytes]:
         (raw,) = whole()
         yield raw[:-9]
         context.cancel()
@@ -377,7 +377,7 @@ def test_tls_is_kept_cancelled_and_bounded_like_a_plain_connection(
             post(api, StageContext(deadline=time.monotonic() + 0.3))
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(api_to: Make, certificate: tuple[Path, ssl.SSLContext]):
+def test_an_untrusted_certificate_is_refused(api_to: Make, certificate: tuple[Path, ssl.SSLContext]):
     with RawServer(lambda raw, number: whole(), certificate[1]) as server:
         api = api_to(server.url)
         with pytest.raises(SeatUnavailable, match="CERTIFICATE_VERIFY_FAILED"):

@@ -97,7 +97,7 @@ def ask(profile: LlmProfile, streaming: bool) -> tuple[GridError, list[Any]]:
 )
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("api", APIS)
-def test_a_refusal(
+def test_a_refusal_becomes_its_error(
     failing: Failing,
     profiles: dict[str, LlmProfile],
     api: str,
@@ -118,7 +118,7 @@ def test_a_refusal(
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("broken", [b"", b"data: {not json\n\n", b"data: 5\n\n"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_stream_that_is_cut_or_is_no_stream(
+def test_a_broken_stream_is_the_seats_fault(
     failing: Failing, profiles: dict[str, LlmProfile], api: str, broken: bytes, begun: bool
 ):
     def play(handler: Handler) -> None:
@@ -139,7 +139,9 @@ def test_a_stream_that_is_cut_or_is_no_stream(
 @pytest.mark.parametrize(
     "answer", [b"<html>", b"[]", b"{}", b'{"choices": 5, "content": 5, "candidates": 5}']
 )
-def test_an_answer_that_is_none(failing: Failing, profiles: dict[str, LlmProfile], api: str, answer: bytes):
+def test_a_malformed_answer_is_the_seats_fault(
+    failing: Failing, profiles: dict[str, LlmProfile], api: str, answer: bytes
+):
     failing.play = lambda handler: handler.answer(200, answer)
     error, _ = ask(profiles[api], False)
     assert type(error) is SeatUnavailable
@@ -148,7 +150,7 @@ def test_an_answer_that_is_none(failing: Failing, profiles: dict[str, LlmProfile
 DEEP = b'{"choices": [{"message": {"content": "a"}}], "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
-def test_an_answer_that_is_nested_too_deeply(failing: Failing, profiles: dict[str, LlmProfile]):
+def test_an_answer_nested_too_deeply_is_the_seats_fault(failing: Failing, profiles: dict[str, LlmProfile]):
     failing.play = lambda handler: handler.answer(200, DEEP)
     error, _ = ask(profiles["openai"], False)
     assert type(error) is SeatUnavailable
@@ -156,7 +158,7 @@ def test_an_answer_that_is_nested_too_deeply(failing: Failing, profiles: dict[st
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("body", "kind"),
     [
         ({"message": "no", "code": "insufficient_quota"}, SeatDegraded),
         ({"message": "no", "code": 429}, SeatRateLimited),
@@ -167,17 +169,17 @@ def test_an_answer_that_is_nested_too_deeply(failing: Failing, profiles: dict[st
 )
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("api", APIS)
-def test_a_status_of_200_with_an_error(
-    failing: Failing, profiles: dict[str, LlmProfile], api: str, streaming: bool, told: Any,
+def test_an_error_with_status_200_becomes_its_error(
+    failing: Failing, profiles: dict[str, LlmProfile], api: str, streaming: bool, body: Any,
     kind: type[GridError],
 ):  # fmt: skip
-    failing.play = lambda handler: handler.answer(200, {"error": told})
+    failing.play = lambda handler: handler.answer(200, {"error": body})
     error, _ = ask(profiles[api], streaming)
     assert (type(error), error.details["reason"]) == (kind, "no")
 
 
 @pytest.mark.parametrize("status", [204, 206, 600])
-def test_a_status_that_refuses_nothing_sends_the_stage_elsewhere(
+def test_an_unexpected_status_is_the_seats_fault(
     failing: Failing, profiles: dict[str, LlmProfile], status: int
 ):
     failing.play = lambda handler: handler.answer(status, b"")
@@ -186,7 +188,7 @@ def test_a_status_that_refuses_nothing_sends_the_stage_elsewhere(
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_what_is_no_json_by_a_number_is_read_without_it(
+def test_numbers_that_are_not_json_are_read_as_null(
     failing: Failing, profiles: dict[str, LlmProfile], streaming: bool
 ):
     whole = (
@@ -194,11 +196,11 @@ def test_what_is_no_json_by_a_number_is_read_without_it(
         b'{"content": [NaN, -Infinity, 1e999, 1.5]}, "message": {"role": "assistant", "content": "a"}}]}'
     )
     failing.play = lambda handler: handler.answer(200, whole)
-    asked = {"api": "openai", "path": "chat/completions", "body": {"model": "m", "messages": WORDS}}
+    request = {"api": "openai", "path": "chat/completions", "body": {"model": "m", "messages": WORDS}}
     effects = [Effect(effect="Llm", model="m")]
     call = StageCall(id="s", name="s", path="$", implementation="llm:api_request", effects=effects)
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append if streaming else None)
-    answer: Any = profiles["openai"].run(call, asked, context)
+    answer: Any = profiles["openai"].run(call, request, context)
     assert answer["choices"][0]["logprobs"] == {"content": [None, None, None, 1.5]}
     assert not streaming or pieces[0]["choices"][0]["logprobs"] == {"content": [None, None, None, 1.5]}

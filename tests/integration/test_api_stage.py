@@ -103,20 +103,20 @@ def messages(profile: LlmProfile, model: str, context: StageContext | None = Non
     return run(profile, "anthropic", "messages", body, context)
 
 
-def test_a_body_goes_on_as_it_is(openai_seat: LlmProfile, openai_server: OpenAIServer):
-    told = {"seed": 7, "vendor_thing": {"deep": [1, None]}, "temperature": None, "n": 2, "stream": True}
+def test_a_body_is_forwarded_unchanged(openai_seat: LlmProfile, openai_server: OpenAIServer):
+    fields = {"seed": 7, "vendor_thing": {"deep": [1, None]}, "temperature": None, "n": 2, "stream": True}
     context = StageContext()
-    answer = chat(openai_seat, "echo", context, stream_options={"include_usage": True}, **told)
+    answer = chat(openai_seat, "echo", context, stream_options={"include_usage": True}, **fields)
     sent = openai_server.requests[-1]["body"]
-    del told["stream"]
-    assert sent == {"model": "echo", "messages": WORDS, **told}
+    del fields["stream"]
+    assert sent == {"model": "echo", "messages": WORDS, **fields}
     assert valid(COMPLETION, answer).usage.total_tokens == 8
     assert [choice["message"]["content"] for choice in answer["choices"]] == ["so it goes on "] * 2
     assert answer["model"] == "the-real-name"
     assert context.usage == Usage(tokens_in=4, tokens_out=4, micro_dollars=44)
 
 
-def test_chunks_go_on_as_they_came(openai_seat: LlmProfile, openai_server: OpenAIServer):
+def test_chunks_are_forwarded_unchanged(openai_seat: LlmProfile, openai_server: OpenAIServer):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
     answer = chat(openai_seat, "echo", context, n=2)
@@ -136,7 +136,7 @@ def test_chunks_go_on_as_they_came(openai_seat: LlmProfile, openai_server: OpenA
 
 
 @pytest.mark.parametrize("model", ["echo", "unmetered"])
-def test_the_usage_comes_last_where_it_is_asked_for(openai_seat: LlmProfile, model: str):
+def test_requested_usage_comes_in_the_last_chunk(openai_seat: LlmProfile, model: str):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
     answer = chat(openai_seat, model, context, stream_options={"include_usage": True, "vendor": 1})
@@ -162,7 +162,7 @@ def test_completions(openai_seat: LlmProfile):
     assert pieces
 
 
-def test_an_endpoint_that_answers_whole_when_asked_to_stream(openai_seat: LlmProfile):
+def test_a_whole_answer_to_a_streaming_request_becomes_a_stream(openai_seat: LlmProfile):
     pieces: list[Any] = []
     answer = chat(openai_seat, "whole", StageContext(emit=pieces.append))
     for piece in pieces:
@@ -173,7 +173,7 @@ def test_an_endpoint_that_answers_whole_when_asked_to_stream(openai_seat: LlmPro
 
 @pytest.mark.parametrize("model", ["echo", "packs"])
 @pytest.mark.parametrize("wanted", [None, "float", "base64"])
-def test_embeddings_in_the_format_that_was_asked(openai_seat: LlmProfile, model: str, wanted: str | None):
+def test_embeddings_have_the_requested_format(openai_seat: LlmProfile, model: str, wanted: str | None):
     body = {"model": model, "input": ["a", "bcd"], **({"encoding_format": wanted} if wanted else {})}
     context = StageContext()
     answer = run(openai_seat, "openai", "embeddings", body, context)
@@ -185,7 +185,7 @@ def test_embeddings_in_the_format_that_was_asked(openai_seat: LlmProfile, model:
     assert context.usage == Usage(tokens_in=2, micro_dollars=2)
 
 
-def test_dimensions_go_on(openai_seat: LlmProfile, openai_server: OpenAIServer):
+def test_dimensions_are_forwarded(openai_seat: LlmProfile, openai_server: OpenAIServer):
     run(openai_seat, "openai", "embeddings", {"model": "echo", "input": "x", "dimensions": 2})
     assert openai_server.requests[-1]["body"]["dimensions"] == 2
 
@@ -201,10 +201,10 @@ def test_either_client_is_answered_by_either_seat(seat: LlmProfile, streaming: b
     def context() -> StageContext:
         return StageContext(emit=pieces.append if streaming else None)
 
-    said = valid(MESSAGE, messages(seat, "echo", context()))
-    assert said.content[0].text.split() == ["so", "it", "goes", "on"]
-    assert said.usage.input_tokens > 0
-    assert said.usage.output_tokens > 0
+    message = valid(MESSAGE, messages(seat, "echo", context()))
+    assert message.content[0].text.split() == ["so", "it", "goes", "on"]
+    assert message.usage.input_tokens > 0
+    assert message.usage.output_tokens > 0
     for piece in pieces:
         valid(EVENT, piece)
     pieces.clear()
@@ -242,15 +242,15 @@ def test_an_anthropic_seat_lists_its_models(
     assert [model["name"] for model in offer.capability["models"]] == ["echo"]
 
 
-def test_thinking_is_told_in_either_api(openai_seat: LlmProfile, anthropic_seat: LlmProfile):
+def test_thinking_is_translated_between_the_apis(openai_seat: LlmProfile, anthropic_seat: LlmProfile):
     pieces: list[Any] = []
-    asked = {"type": "enabled", "budget_tokens": 1024}
+    thinking = {"type": "enabled", "budget_tokens": 1024}
     context = StageContext(emit=pieces.append)
-    said = valid(MESSAGE, messages(openai_seat, "reasoning", context, max_tokens=2000, thinking=asked))
-    assert [block.type for block in said.content] == ["thinking", "text"]
-    assert said.content[0].thinking == "let me see"
-    told = chat(anthropic_seat, "thinking", StageContext(emit=pieces.append))
-    assert told["choices"][0]["message"]["reasoning_content"] == "let me see"
+    message = valid(MESSAGE, messages(openai_seat, "reasoning", context, max_tokens=2000, thinking=thinking))
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    assert message.content[0].thinking == "let me see"
+    completion = chat(anthropic_seat, "thinking", StageContext(emit=pieces.append))
+    assert completion["choices"][0]["message"]["reasoning_content"] == "let me see"
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -267,7 +267,9 @@ def test_thinking_is_told_in_either_api(openai_seat: LlmProfile, anthropic_seat:
     ],
 )
 @pytest.mark.parametrize("ask", [chat, messages])
-def test_refusals(seat: LlmProfile, ask: Any, model: str, error: type[GridError], streaming: bool):
+def test_a_refusal_becomes_its_error(
+    seat: LlmProfile, ask: Any, model: str, error: type[GridError], streaming: bool
+):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     with pytest.raises(error) as caught:
         ask(seat, model, context)
@@ -276,7 +278,7 @@ def test_refusals(seat: LlmProfile, ask: Any, model: str, error: type[GridError]
     assert caught.value.reason == f"refused with {model.split('-')[1]}"
 
 
-def test_the_endpoints_own_code_is_kept_and_the_field_that_it_names(openai_seat: LlmProfile):
+def test_the_endpoints_code_and_field_are_in_the_error(openai_seat: LlmProfile):
     with pytest.raises(StageError) as caught:
         chat(openai_seat, "status-400-too_long-messages")
     assert caught.value.details["endpoint_code"] == "too_long"
@@ -284,14 +286,14 @@ def test_the_endpoints_own_code_is_kept_and_the_field_that_it_names(openai_seat:
     assert caught.value.path == STAGE.path, "of a field in the graph the endpoint knows nothing"
 
 
-def test_an_account_without_credit_rests_the_seat(anthropic_seat: LlmProfile):
+def test_an_account_without_credit_degrades_the_seat(anthropic_seat: LlmProfile):
     with pytest.raises(SeatDegraded, match="credit"):
         messages(anthropic_seat, "poor")
 
 
 @pytest.mark.parametrize("model", ["cut-first", "error-event"])
 @pytest.mark.parametrize("ask", [chat, messages])
-def test_a_stream_that_fails_before_it_says_anything_is_the_seats_fault(
+def test_a_stream_that_fails_before_its_first_piece_is_the_seats_fault(
     seat: LlmProfile, ask: Any, model: str
 ):
     pieces: list[Any] = []
@@ -310,7 +312,7 @@ def test_a_stream_that_breaks_off_is_the_seats_fault(seat: LlmProfile, ask: Any,
 
 
 @pytest.mark.parametrize("ask", [chat, messages])
-def test_an_answer_that_is_not_of_the_api(openai_seat: LlmProfile, ask: Any):
+def test_an_answer_that_is_not_json_is_the_seats_fault(openai_seat: LlmProfile, ask: Any):
     with pytest.raises(SeatUnavailable, match="not JSON"):
         ask(openai_seat, "malformed")
 

@@ -84,8 +84,8 @@ class Desk:
         (seat,) = read_live_seats(self.grid.scripts.client, self.grid.scripts.keys)
         return seat
 
-    def meter(self, bearer: str, name: str) -> Meter:
-        return next(each for each in self.seat.meters if (each.account, each.name) == (bearer, name))
+    def meter(self, account: str, name: str) -> Meter:
+        return next(each for each in self.seat.meters if (each.account, each.name) == (account, name))
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bearer", "file", "told"),
+    ("account", "file", "reason"),
     [
         ("o:alice", '[owners.alice]\nbudgets = [{requests = 2, per = "5h"}]', "owner alice has 0 requests"),
         ("f:talk", '[families.talk]\nbudgets = [{requests = 2, per = "5h"}]', "family talk has 0 requests"),
@@ -149,30 +149,30 @@ def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
         ("g", '[grid]\nbudgets = [{requests = 2, per = "5h"}]', "the whole grid has 0 requests"),
     ],
 )
-def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, file: str, told: str) -> None:
+def test_a_waiting_job_names_the_shared_budget(desk: Desk, account: str, file: str, reason: str) -> None:
     put_in_force(desk.grid.scripts, parse(file, "q.toml"), "a test")
     desk.may(owner="alice")
     late, hurried = desk.ask(1, TWICE, queue_timeout=3)[0], desk.ask(1, TWICE, deadline=5)[0]
     wait_for(lambda: desk.seat.busy == 2)
     desk.api.go_on.set()
-    wait_for(lambda: desk.meter(bearer, "requests/5h").used == 2)
-    wait_for(lambda: f"{told} left of 2 requests in 5h, until " in desk.grid.client.waits_for(late))
+    wait_for(lambda: desk.meter(account, "requests/5h").used == 2)
+    wait_for(lambda: f"{reason} left of 2 requests in 5h, until " in desk.grid.client.waits_for(late))
     sleep_over(desk.grid.client.admission.forecast)
     with pytest.raises(DeadlineUnreachable) as refused:  # no second is waited for what cannot be
         desk.ask(1, queue_timeout=2_000)
-    assert f"{told} left of 2 requests in 5h, until " in str(refused.value.reason)
+    assert f"{reason} left of 2 requests in 5h, until " in str(refused.value.reason)
     assert refused.value.details["bottleneck"] == refused.value.reason
     assert str(refused.value.fix).startswith("raise a budget of its seats, or raise the queue_timeout to 1")
     with pytest.raises(QueueTimeout) as caught:
         desk.grid.client.result(late, 20)
-    assert f"do not suffice: {told} left of 2 requests in 5h, until " in str(caught.value.reason)
+    assert f"do not suffice: {reason} left of 2 requests in 5h, until " in str(caught.value.reason)
     assert datetime.fromisoformat(caught.value.details["retry_at"]) > datetime.now(UTC)
     with pytest.raises(DeadlineExceeded) as ended:
         desk.grid.client.result(hurried, 20)
-    assert f"do not suffice: {told} left of 2 requests in 5h, until " in str(ended.value.reason)
+    assert f"do not suffice: {reason} left of 2 requests in 5h, until " in str(ended.value.reason)
 
 
-def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:
+def test_tokens_a_minute_are_reserved_before_they_are_used(desk: Desk) -> None:
     desk.may(Limit(resource="tokens", window="1m", amount=250))
     desk.ask(8)
     wait_for(lambda: desk.seat.busy == 2)  # a hundred of answer each, and the prompt

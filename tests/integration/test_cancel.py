@@ -38,7 +38,7 @@ ECHO = {"root": stage("bench_echo")}
 SLEEP = {"root": stage("bench_sleep", ms=60_000)}
 
 
-class Told(BenchRunner):
+class ActingRunner(BenchRunner):
     """Does `act` in place of a stage, where it is set."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Told(BenchRunner):
 class OneSlot:
     """A grid of one bench seat with one slot; its runner does what it is told."""
 
-    def __init__(self, grid: LocalGrid, runner: Told) -> None:
+    def __init__(self, grid: LocalGrid, runner: ActingRunner) -> None:
         self.grid = grid
         self.runner = runner
         self.client = grid.client
@@ -81,7 +81,7 @@ def grid_of(server: EmbeddedServer, prefix: str, **settings: Any) -> tuple[redis
 @pytest.fixture
 def slot(server: EmbeddedServer) -> Iterator[OneSlot]:
     client, config = grid_of(server, "cancel:", sweep_ms=50, lease_ms=2000, renew_ms=200)
-    runner = Told()
+    runner = ActingRunner()
     seats: dict[str, Sequence[str]] = {"m.a": ["bench:any"]}
     with LocalGrid(client, config, seats, concurrency=1, runner=runner) as grid:
         grid.client._admission = Admission(grid.scripts, config, {"bench": BenchProfile()})
@@ -114,7 +114,7 @@ def test_a_running_stage_is_stopped_between_two_renewals(slot: OneSlot) -> None:
     cancelled(slot, job)
 
 
-def test_an_idle_seat_asks_nothing_between_renewals(slot: OneSlot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_seat_polls_nothing_between_renewals(slot: OneSlot, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts, looks = slot.session.scripts, []
     fenced = scripts.find_fenced
 
@@ -131,7 +131,7 @@ def test_an_idle_seat_asks_nothing_between_renewals(slot: OneSlot, monkeypatch: 
     slot.client.cancel(job)
 
 
-def test_while_it_waits_for_a_slot(slot: OneSlot) -> None:
+def test_a_job_that_waits_for_a_slot_is_cancelled(slot: OneSlot) -> None:
     first, second = slot.running(), slot.client.submit(ECHO, 1)
     assert slot.client.cancel(second)
     cancelled(slot, second)
@@ -139,7 +139,7 @@ def test_while_it_waits_for_a_slot(slot: OneSlot) -> None:
     assert slot.client.run(ECHO, 2, timeout=20) == 2
 
 
-def test_between_two_stages_and_in_the_delay_of_a_retry(slot: OneSlot) -> None:
+def test_a_job_in_the_delay_of_a_retry_is_cancelled(slot: OneSlot) -> None:
     graph = {"root": seq(stage("bench_echo"), retry(stage("bench_fail"), 3, delay_ms=60_000))}
     job = slot.client.submit(graph, {})
     wait_for(
@@ -150,7 +150,7 @@ def test_between_two_stages_and_in_the_delay_of_a_retry(slot: OneSlot) -> None:
     assert not slot.redis.exists(slot.keys("job", job))
 
 
-def test_what_has_ended_stays_as_it_is(slot: OneSlot) -> None:
+def test_a_job_that_has_ended_is_not_cancelled(slot: OneSlot) -> None:
     job = slot.client.submit(ECHO, 1)
     assert slot.client.result(job, timeout=20) == 1
     assert slot.client.cancel(job) is False
@@ -159,7 +159,7 @@ def test_what_has_ended_stays_as_it_is(slot: OneSlot) -> None:
         slot.client.cancel("nobody")
 
 
-def test_nothing_is_emitted_after_it(slot: OneSlot) -> None:
+def test_nothing_is_emitted_after_a_cancel(slot: OneSlot) -> None:
     go_on, ended = threading.Event(), threading.Event()
 
     def act(value: Json, context: StageContext) -> Json:
@@ -234,7 +234,7 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(slot:
     wait_for(lambda: left() == 10_000 - 900)
 
 
-def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_told_apart(slot: OneSlot) -> None:
+def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_different_errors(slot: OneSlot) -> None:
     busy = slot.running()
     with pytest.raises(errors.QueueTimeout) as queue:
         slot.client.run(ECHO, 1, timeout=20, queue_timeout=0.2)
@@ -287,7 +287,7 @@ class SeatAtEndpoint:
         return self.profile.run(stage, value, context)
 
 
-def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(server: EmbeddedServer) -> None:
+def test_a_cancelled_model_call_is_waste_of_the_seat(server: EmbeddedServer) -> None:
     client, config = grid_of(server, "cancelwire:", sweep_ms=50, lease_ms=2000, renew_ms=200)
     with OpenAIServer() as api:
         runner = SeatAtEndpoint(api.url)

@@ -110,13 +110,13 @@ def error(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1].removeprefix("error: ")
 
 
-def test_a_text_is_printed_as_it_is(shell: Shell) -> None:
+def test_text_is_printed_unquoted(shell: Shell) -> None:
     graph = shell.graph(stage("text_template", template="{{greeting}}, {{name}}"))
     done = shell("run", graph, "--input", '{"greeting": "Grüß dich", "name": "Ada"}')
     assert (done.returncode, done.stdout, done.stderr) == (0, "Grüß dich, Ada\n", "")
 
 
-def test_anything_else_is_printed_as_json(shell: Shell) -> None:
+def test_other_values_are_printed_as_json(shell: Shell) -> None:
     file = shell.folder / "in.json"
     file.write_text('{"a": [1, null]}')
     done = shell("run", shell.graph(stage("bench_echo")), "-i", f"@{file}")
@@ -130,12 +130,12 @@ def test_graph_or_input_come_from_stdin(shell: Shell) -> None:
     assert json.loads(done.stdout) == [2]
 
 
-def test_json_tells_the_job_and_its_stages(shell: Shell, client: Client) -> None:
+def test_json_has_the_job_and_its_stages(shell: Shell, client: Client) -> None:
     graph = shell.graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("format_json")]})
-    told = json.loads(shell("run", graph, "--input", "[1]", "--json").stdout)
-    assert (told["state"], told["result"]) == ("done", "[1]")
-    assert [row["stage"] for row in told["rows"]] == ["bench_echo", "format_json"]
-    assert client.status(told["job"]) is JobState.DONE
+    record = json.loads(shell("run", graph, "--input", "[1]", "--json").stdout)
+    assert (record["state"], record["result"]) == ("done", "[1]")
+    assert [row["stage"] for row in record["rows"]] == ["bench_echo", "format_json"]
+    assert client.status(record["job"]) is JobState.DONE
 
 
 def test_watch_shows_each_stage_on_stderr(shell: Shell) -> None:
@@ -159,9 +159,9 @@ def test_a_watched_job_that_fails_is_named(shell: Shell, client: Client) -> None
 
 def test_a_failed_job_as_json(shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_fail")), "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["state"], told["error"]["code"]) == (1, "failed", "stage.failed")
-    assert [row["state"] for row in told["rows"]] == ["failed"]
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["state"], record["error"]["code"]) == (1, "failed", "stage.failed")
+    assert [row["state"] for row in record["rows"]] == ["failed"]
 
 
 def test_input_that_is_no_json_is_code_2(shell: Shell) -> None:
@@ -170,7 +170,7 @@ def test_input_that_is_no_json_is_code_2(shell: Shell) -> None:
     assert error(done).startswith("config.invalid: The input is not JSON (at --input)")
 
 
-def test_a_graph_that_is_not_there_is_code_2(shell: Shell) -> None:
+def test_a_missing_graph_file_is_code_2(shell: Shell) -> None:
     done = shell("run", "no-such-graph.json")
     assert done.returncode == 2
     assert "No such file" in error(done)
@@ -189,7 +189,7 @@ def test_an_unknown_stage_names_the_nearest(shell: Shell) -> None:
     assert "Fix: use 'bench_echo'" in error(done)
 
 
-def test_without_a_live_seat_it_is_code_4_and_says_what_is_served(shell: Shell) -> None:
+def test_an_unserved_stage_is_code_4_and_names_what_is_served(shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_echo", slug="rare")))
     assert done.returncode == 4
     assert error(done).startswith("seat.none_live: No live seat serves bench:rare")
@@ -197,7 +197,7 @@ def test_without_a_live_seat_it_is_code_4_and_says_what_is_served(shell: Shell) 
     assert error(done).endswith("or submit with --wait-for-seat")
 
 
-def test_too_long_is_code_124_and_the_job_goes_on(shell: Shell, client: Client) -> None:
+def test_a_time_out_is_code_124_and_the_job_continues(shell: Shell, client: Client) -> None:
     graph = shell.graph(stage("bench_echo", slug="rare"))
     done = shell("run", graph, "--wait-for-seat", "--timeout", "0.2")
     assert done.returncode == 124
@@ -206,7 +206,7 @@ def test_too_long_is_code_124_and_the_job_goes_on(shell: Shell, client: Client) 
     assert client.cancel(job)
 
 
-def test_stages_of_a_folder(shell: Shell) -> None:
+def test_stages_come_from_a_folder(shell: Shell) -> None:
     folder = shell.folder / "stages"
     folder.mkdir()
     spec = {
@@ -222,7 +222,7 @@ def test_stages_of_a_folder(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (0, "hey!\n")
 
 
-def test_a_server_that_is_away_is_one_line_and_code_2(shell: Shell) -> None:
+def test_an_unreachable_server_is_one_line_and_code_2(shell: Shell) -> None:
     away = {"GRIDQ_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}
     graph = shell.graph(stage("bench_echo"))
     for arguments in (["run", graph], ["workers"]):
@@ -300,11 +300,11 @@ def test_workers_lists_the_live_seats(shell: Shell) -> None:
     seats = [row.split()[:3] for row in rows]
     assert [(kind, concurrency) for _, kind, concurrency in seats] == [("bench", "0/2"), ("local", "0/4")]
     assert max(map(len, done.stdout.splitlines())) <= 80
-    told = json.loads(shell("workers", "--json").stdout)
-    assert [seat["queues"] for seat in told] == [["bench:any"], ["gridq:local"]]
+    listed = json.loads(shell("workers", "--json").stdout)
+    assert [seat["queues"] for seat in listed] == [["bench:any"], ["gridq:local"]]
 
 
-def test_workers_says_so_where_there_are_none(shell: Shell) -> None:
+def test_workers_without_live_seats(shell: Shell) -> None:
     done = shell("workers", GRIDQ_PREFIX="nobody:")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("No seat is live at redis://127.0.0.1:")
@@ -316,6 +316,6 @@ def test_probe_shows_seats_and_what_was_not_found(shell: Shell) -> None:
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[2:4]] == ["local", "bench"]
     assert "llm: No" in done.stdout
-    told = json.loads(shell("probe", "--json").stdout)
-    assert [seat["name"] for seat in told["seats"]] == ["local", "bench"]
-    assert "config" not in told["seats"][1]
+    report = json.loads(shell("probe", "--json").stdout)
+    assert [seat["name"] for seat in report["seats"]] == ["local", "bench"]
+    assert "config" not in report["seats"][1]

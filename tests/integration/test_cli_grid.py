@@ -22,7 +22,7 @@ def client(shell: Shell) -> Iterator[Client]:
         yield found
 
 
-def told(shell: Shell, *arguments: str) -> Any:
+def run_json(shell: Shell, *arguments: str) -> Any:
     return json.loads(shell(*arguments, "--json").stdout)
 
 
@@ -30,10 +30,10 @@ def pipe(*stages: dict[str, Any]) -> dict[str, Any]:
     return {"op": "Sequential", "stages": list(stages)}
 
 
-def test_a_job_is_called_as_its_file_and_listed(shell: Shell) -> None:
+def test_a_job_is_named_after_its_file_and_listed(shell: Shell) -> None:
     graph = shell.graph(stage("bench_echo"))
-    done = told(shell, "run", graph, "--input", "[1]")
-    (name,) = [job["name"] for job in told(shell, "jobs", "--state", "done") if job["job"] == done["job"]]
+    done = run_json(shell, "run", graph, "--input", "[1]")
+    (name,) = [job["name"] for job in run_json(shell, "jobs", "--state", "done") if job["job"] == done["job"]]
     assert f"/{name}.json" in graph
     lines = shell("jobs").stdout.splitlines()
     assert lines[0].split() == ["job", "name", "state", "steps", "ago", "took"]
@@ -43,7 +43,7 @@ def test_a_job_is_called_as_its_file_and_listed(shell: Shell) -> None:
 
 def test_a_job_is_shown_with_its_stages_on_one_axis(shell: Shell) -> None:
     graph = shell.graph(pipe(stage("bench_sleep", ms=300), stage("bench_sleep", ms=300), stage("bench_fail")))
-    failed = told(shell, "run", graph)
+    failed = run_json(shell, "run", graph)
     done = shell("job", failed["job"])
     assert done.returncode == 0
     bars = [line for line in done.stdout.splitlines() if "█" in line and line.startswith("bench_")]
@@ -52,19 +52,19 @@ def test_a_job_is_shown_with_its_stages_on_one_axis(shell: Shell) -> None:
     for part in ("state     failed, 2 of 3 steps", "error     stage.failed", "at        root.stages[2]"):
         assert part in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
-    view = told(shell, "job", failed["job"])
+    view = run_json(shell, "job", failed["job"])
     assert [one["state"] for one in view["stages"]] == ["done", "done", "failed"]
     assert view["error"]["code"] == "stage.failed"
     assert view["submitted"] <= view["stages"][0]["started"] <= view["ended"]
 
 
-def test_a_job_that_waits_says_what_for_and_can_be_cancelled(shell: Shell, client: Client) -> None:
+def test_a_waiting_job_shows_its_reason_and_can_be_cancelled(shell: Shell, client: Client) -> None:
     graph = {"root": stage("bench_echo", slug="rare")}
     jobs = [client.submit(graph, 1, wait_for_seat=True) for _ in range(2)]
     shown = shell("job", jobs[0]).stdout
     assert "waits for a seat of bench:rare to run bench_echo: no live seat serves it" in shown
     assert "░" in shown
-    (queue,) = [each for each in told(shell, "queues") if each["queue"] == "bench:rare"]
+    (queue,) = [each for each in run_json(shell, "queues") if each["queue"] == "bench:rare"]
     assert (queue["pending"]["interactive"], queue["seats"]) == (2, [])
     seen = shell("queues")
     assert "bench:rare has waiting stages but no live seat" in seen.stderr
@@ -72,10 +72,10 @@ def test_a_job_that_waits_says_what_for_and_can_be_cancelled(shell: Shell, clien
     done = shell("cancel", *jobs)
     assert (done.returncode, done.stdout) == (0, "".join(f"{job}  cancelled\n" for job in jobs))
     assert client.status(jobs[0]) is JobState.CANCELLED
-    assert told(shell, "cancel", jobs[0]) == [{"job": jobs[0], "outcome": "ended before: cancelled"}]
+    assert run_json(shell, "cancel", jobs[0]) == [{"job": jobs[0], "outcome": "ended before: cancelled"}]
 
 
-def test_a_job_that_is_not_known_is_code_5(shell: Shell) -> None:
+def test_an_unknown_job_is_code_5(shell: Shell) -> None:
     for command in ("job", "cancel"):
         done = shell(command, "nope")
         assert done.returncode == 5
@@ -108,7 +108,7 @@ def test_a_time_out_says_what_the_job_waits_for(shell: Shell) -> None:
     assert shell("cancel", details["job"]).returncode == 0
 
 
-def test_watching_off_a_terminal_says_what_is_waited_for(shell: Shell) -> None:
+def test_watch_prints_what_the_job_waits_for(shell: Shell) -> None:
     graph = shell.graph(stage("bench_echo", slug="rare"))
     done = shell("run", graph, "--wait-for-seat", "--watch", "--timeout", "5")
     waits, last = done.stderr.splitlines()
@@ -117,11 +117,11 @@ def test_watching_off_a_terminal_says_what_is_waited_for(shell: Shell) -> None:
     assert shell("cancel", last.split()[4]).returncode == 0
 
 
-def test_explain_tells_each_step_and_who_could_run_it(shell: Shell) -> None:
+def test_explain_shows_each_step_and_its_seats(shell: Shell) -> None:
     graph = shell.graph(
         pipe(stage("bench_echo"), stage("format_json"), stage("parse_json"), stage("bench_echo", slug="rare"))
     )
-    report = told(shell, "explain", graph)
+    report = run_json(shell, "explain", graph)
     first, pure, last = report["steps"]
     assert [len(step["stages"]) for step in report["steps"]] == [1, 2, 1]
     assert [step["after"] for step in report["steps"]] == [[], [0], [1]]
@@ -135,18 +135,18 @@ def test_explain_tells_each_step_and_who_could_run_it(shell: Shell) -> None:
     assert max(len(line) for line in done.stdout.splitlines() if "─" in line) <= 80
 
 
-def test_seats_and_models(shell: Shell) -> None:
-    seats = {seat["seat"].partition(".")[2].partition("-")[0]: seat for seat in told(shell, "seats")}
+def test_seats_and_models_are_listed(shell: Shell) -> None:
+    seats = {seat["seat"].partition(".")[2].partition("-")[0]: seat for seat in run_json(shell, "seats")}
     assert set(seats) == {"bench", "local", "router"}
     assert seats["bench"]["concurrency"] == 2
     assert seats["bench"]["budget"] is None
     assert max(map(len, shell("seats").stdout.splitlines())) <= 80
-    (offer,) = told(shell, "models")
+    (offer,) = run_json(shell, "models")
     assert (offer["queue"], offer["concurrency"]) == ("bench:any", 2)
     assert "bench:any" in shell("models").stdout
 
 
-def test_a_drained_seat_takes_nothing_until_it_is_put_back(shell: Shell, client: Client) -> None:
+def test_a_drained_seat_takes_no_work_until_undone(shell: Shell, client: Client) -> None:
     running = client.submit({"root": stage("bench_sleep", ms=1500)}, {})
     wait_for(lambda: [seat for seat in client.workers() if seat.busy])
     done = shell("drain", "bench")
@@ -198,17 +198,17 @@ def test_a_shell_completes_jobs_and_seats(shell: Shell, client: Client) -> None:
     assert job in completed("gridq job ")
 
 
-def test_a_stage_that_kills_what_runs_it_waits_for_an_operator(shell: Shell, client: Client) -> None:
+def test_a_quarantined_stage_waits_for_an_operator(shell: Shell, client: Client) -> None:
     job = client.submit({"root": {"op": "Retry", "stage": stage("bench_die"), "max_attempts": 5}}, 1)
     wait_for(client.quarantined)
     shown = shell("job", job[:8]).stdout
     assert "waits for an operator: stage bench_die killed the process that ran it twice" in shown
-    (aside,) = told(shell, "quarantine")
+    (aside,) = run_json(shell, "quarantine")
     assert (aside["job"], aside["path"], aside["deaths"]) == (job, "root.stage", 2)
     released = shell("quarantine", "release", aside["job"], aside["path"])
     assert released.stdout == f"{aside['job']}  root.stage  released\n"
     wait_for(lambda: [each.attempts for each in client.quarantined()] == [4])
-    assert told(shell, "quarantine", "drop", aside["job"], str(aside["step"]))["outcome"] == "dropped"
-    failed = told(shell, "job", aside["job"])
+    assert run_json(shell, "quarantine", "drop", aside["job"], str(aside["step"]))["outcome"] == "dropped"
+    failed = run_json(shell, "job", aside["job"])
     assert failed["error"]["code"] == "stage.quarantined"
     assert [(one["attempts"], one["deaths"]) for one in failed["stages"]] == [(4, 2)]

@@ -31,7 +31,7 @@ class LoggedOut:
         return value
 
 
-def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> None:
+def test_a_degraded_seat_is_not_live_until_it_recovers(grid_env: GridEnv) -> None:
     config = Settings(
         broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), retry_backoff=0.1, renew_ms=100
     )

@@ -39,14 +39,14 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
     seats = {"m.one": ["bench:one"], "m.two": ["bench:two"], "m.router": [queue_names.PURE]}
     with LocalGrid(connect(grid_env.url), config, seats) as made:
         for name in ("one", "two"):
-            said = {"slugs": [name]}
+            capability = {"slugs": [name]}
             beat = Heartbeat(
                 made.scripts.client,
                 config,
                 made.sessions[f"m.{name}"],
                 machine="m",
                 kind="bench",
-                capability=said,
+                capability=capability,
             )
             beat.beat()
         yield made
@@ -56,7 +56,7 @@ def ran(grid: LocalGrid, job: str) -> list[tuple[str, str, str]]:
     return [(row.worker, row.queue, row.state) for row in grid.client.rows(job)]
 
 
-def test_the_better_one_runs_it_while_it_takes_work(grid: LocalGrid) -> None:
+def test_the_preferred_seat_runs_the_stage_while_it_takes_work(grid: LocalGrid) -> None:
     client = grid.client
     job = client.submit(graph(), 1)
     assert client.result(job, 20)["items"] == 1
@@ -67,13 +67,13 @@ def test_the_better_one_runs_it_while_it_takes_work(grid: LocalGrid) -> None:
     assert ran(grid, job) == [("m.two", "bench:two", "done")]
 
 
-def test_what_fails_at_one_goes_to_the_next(grid: LocalGrid) -> None:
+def test_a_failed_stage_goes_to_the_fallback(grid: LocalGrid) -> None:
     job = grid.client.submit(graph("bench_seat_fail", times=1, key=grid.config.prefix), {})
     grid.client.result(job, 20)
     assert ran(grid, job) == [("m.one", "bench:one", "failed"), ("m.two", "bench:two", "done")]
 
 
-def test_a_job_says_where_it_stands_and_what_else_would_do(grid: LocalGrid) -> None:
+def test_a_waiting_job_names_its_queue_and_its_fallbacks(grid: LocalGrid) -> None:
     for name in ("m.one", "m.two"):
         grid.sessions[name].drain()
     job = grid.client.submit(graph(), 1, wait_for_seat=True)
@@ -87,7 +87,7 @@ def test_a_job_says_where_it_stands_and_what_else_would_do(grid: LocalGrid) -> N
     assert ran(grid, job) == [("m.two", "bench:two", "done")]
 
 
-def test_pin_and_avoid_are_of_whichever_queue(grid: LocalGrid) -> None:
+def test_pin_and_avoid_apply_to_every_queue(grid: LocalGrid) -> None:
     client = grid.client
     for options, worker in (
         ({"pin": "m.two"}, "m.two"),
@@ -111,7 +111,7 @@ def test_a_refusal_names_every_queue(grid: LocalGrid) -> None:
     assert grid.client.run(graph(slug=("rare", "two")), 3, timeout=20)["items"] == 3
 
 
-def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) -> None:
+def test_the_forecast_is_that_of_the_served_queue(grid: LocalGrid) -> None:
     two = grid.sessions["m.two"]
     slow = ServiceTime(n=50, mean=60.0, p50=60.0, p90=60.0)
     beat = Heartbeat(
@@ -128,7 +128,7 @@ def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) 
         grid.client.cancel(job)
 
 
-def test_explain_says_at_which_queue_and_who(grid: LocalGrid) -> None:
+def test_explain_names_the_queue_and_its_seats(grid: LocalGrid) -> None:
     with BrokerClient(grid.config.broker_url.get_secret_value(), config=grid.config) as client:
         [step] = explain_graph(client, json.dumps(graph(slug=("rare", "two"))), grid.config)["steps"]
         assert (step["queue"], step["queues"], step["seats"]) == (
@@ -141,7 +141,7 @@ def test_explain_says_at_which_queue_and_who(grid: LocalGrid) -> None:
     assert step["no_seat_reason"].count("bench serve") == 1  # what is true of both is told once
 
 
-def test_what_is_no_list_of_capabilities_is_refused(grid: LocalGrid) -> None:
+def test_an_invalid_list_of_fallbacks_is_refused(grid: LocalGrid) -> None:
     for slugs in ([], ["one", 3]):
         with pytest.raises(InvalidField):
             grid.client.submit(graph(slug=slugs), 1)

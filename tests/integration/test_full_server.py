@@ -93,9 +93,7 @@ def _until_refused_no_more(submit: Callable[[], str]) -> str:
     raise AssertionError("it was never taken")
 
 
-def test_without_any_memory_left_what_runs_ends_and_what_is_new_is_refused(
-    config: Settings, own: redis.Redis
-) -> None:
+def test_without_memory_running_jobs_end_and_new_ones_are_refused(config: Settings, own: redis.Redis) -> None:
     """Every write that would need memory is refused from here on, but those of jobs that run."""
     config = config.model_copy(update=PATIENT)
     with Client(config=config) as client:

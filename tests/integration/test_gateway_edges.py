@@ -169,9 +169,9 @@ def test_malformed_requests_are_refused_without_server_errors(
     assert b"Traceback" not in came
     if status >= 400:
         head, _, body = came.partition(b"\r\n\r\n")
-        told = json.loads(body)
-        assert told["error"]["message"]
-        assert told["error"]["code"]
+        reply = json.loads(body)
+        assert reply["error"]["message"]
+        assert reply["error"]["code"]
         assert b"x-request-id" in head
     assert gateway.http.get("/v1/models").status_code == 200, "and the gateway goes on"
     assert not caplog.records, "nobody can fill the log"

@@ -134,7 +134,7 @@ def test_googles_client_reads_the_test_servers_refusals(genai: Any, model: str, 
     assert (caught.value.code, caught.value.status) == (code, status)
 
 
-def test_googles_client_asks_as_the_translation_does(genai: Any, server: GeminiServer):
+def test_googles_client_sends_what_the_translation_makes(genai: Any, server: GeminiServer):
     """The same request by Google's client and from an OpenAI one: the same names in the same places."""
     from google.genai import types
 
@@ -174,7 +174,7 @@ def test_googles_client_asks_as_the_translation_does(genai: Any, server: GeminiS
     ]
     genai.models.generate_content(model="echo", contents=contents, config=config)
     by_google = server.requests[-1]
-    asked = {
+    request = {
         "model": "gemini-2.5-flash",
         "max_tokens": 5,
         "temperature": 0.5,
@@ -207,7 +207,7 @@ def test_googles_client_asks_as_the_translation_does(genai: Any, server: GeminiS
             {"role": "tool", "tool_call_id": "c1", "content": "sun"},
         ],
     }
-    assert translate_to_google("chat/completions", asked) == _plain(by_google["body"])
+    assert translate_to_google("chat/completions", request) == _plain(by_google["body"])
     assert by_google["path"] == "/v1beta/models/echo:generateContent"
     assert {name.lower(): text for name, text in by_google["headers"].items()}["x-goog-api-key"] == KEY
 
@@ -233,7 +233,7 @@ def _camel(value: Any) -> Any:
 # -- the other vendors' clients before a seat at it ---------------------------------------------------------
 
 
-def test_openais_client(door: ProfileServer, server: GeminiServer):
+def test_openais_client_at_a_google_seat(door: ProfileServer, server: GeminiServer):
     with openai_at(door) as client:
         whole = client.chat.completions.create(model="thinking", messages=HELLO, tools=FUNCTIONS)
         message = whole.choices[0].message
@@ -273,11 +273,11 @@ def test_openais_client(door: ProfileServer, server: GeminiServer):
             client.chat.completions.create(model="status-404", messages=HELLO)
 
 
-def test_anthropics_client(door: ProfileServer, server: GeminiServer):
+def test_anthropics_client_at_a_google_seat(door: ProfileServer, server: GeminiServer):
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     with anthropic.Anthropic(base_url=door.url, api_key="none", max_retries=0) as client:
-        told: Any = {"model": "thinking", "max_tokens": 2000, "messages": HELLO, "tools": TOOLS}
-        whole = client.messages.create(**told, thinking=thinking)
+        request: Any = {"model": "thinking", "max_tokens": 2000, "messages": HELLO, "tools": TOOLS}
+        whole = client.messages.create(**request, thinking=thinking)
         assert [block.type for block in whole.content] == ["thinking", "tool_use"]
         assert (whole.stop_reason, whole.usage.output_tokens) == ("tool_use", 44)
         assert whole.usage.output_tokens_details is not None
@@ -301,9 +301,7 @@ def run(
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_stage_is_charged_for_what_was_read_from_the_cache_at_its_price(
-    profile: LlmProfile, streaming: bool
-):
+def test_cached_tokens_are_charged_at_their_price(profile: LlmProfile, streaming: bool):
     answer, used = run(profile, "caching", [] if streaming else None)
     assert answer == "so it goes on "
     assert (used.tokens_in, used.tokens_cached, used.tokens_out) == (1000, 900, 4)
@@ -331,9 +329,7 @@ def test_a_stage_is_charged_for_what_was_read_from_the_cache_at_its_price(
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_each_failure_is_its_error_whole_or_streamed(
-    profile: LlmProfile, model: str, kind: type[GridError], streaming: bool
-):
+def test_a_failure_becomes_its_error(profile: LlmProfile, model: str, kind: type[GridError], streaming: bool):
     pieces: list[Any] | None = [] if streaming else None
     with pytest.raises(GridError) as caught:
         run(profile, model, pieces)
@@ -343,14 +339,18 @@ def test_each_failure_is_its_error_whole_or_streamed(
     assert caught.value.details.get("retry_after") == (34.5 if model == "quota" else None)
 
 
-@pytest.mark.parametrize(("model", "said"), [("cut", ["so "]), ("cut-first", []), ("error-late", ["so "])])
-def test_a_stream_that_breaks_off_is_the_seats_fault(profile: LlmProfile, model: str, said: list[str]):
+@pytest.mark.parametrize(
+    ("model", "received"), [("cut", ["so "]), ("cut-first", []), ("error-late", ["so "])]
+)
+def test_a_stream_that_breaks_off_is_the_seats_fault(profile: LlmProfile, model: str, received: list[str]):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
     with pytest.raises(SeatUnavailable):
         run(profile, model, context=context)
-    assert pieces == said
-    assert context.usage.tokens_in == (4 if said else 0), "what it said that it had used so far is charged"
+    assert pieces == received
+    assert context.usage.tokens_in == (4 if received else 0), (
+        "what it said that it had used so far is charged"
+    )
 
 
 def test_vertex_takes_a_bearer_and_no_ids(monkeypatch: pytest.MonkeyPatch):
@@ -361,17 +361,17 @@ def test_vertex_takes_a_bearer_and_no_ids(monkeypatch: pytest.MonkeyPatch):
             result: Any = {"role": "tool", "tool_call_id": "c1", "content": "sun"}
             history: Any = [*HELLO, {"role": "assistant", "tool_calls": [call]}, result]
             client.chat.completions.create(model="echo", messages=history)
-            asked = server.requests[-1]
-            assert asked["path"].endswith("/publishers/google/models/echo:generateContent")
-            assert asked["headers"]["Authorization"] == f"Bearer {KEY}"
-            assert "'id'" not in str(asked["body"])
+            request = server.requests[-1]
+            assert request["path"].endswith("/publishers/google/models/echo:generateContent")
+            assert request["headers"]["Authorization"] == f"Bearer {KEY}"
+            assert "'id'" not in str(request["body"])
             vectors = client.embeddings.create(model="embed", input=["a", "bcd"])
             assert [each.embedding for each in vectors.data] == [[1.0, 1.0], [3.0, 1.0]]
             assert vectors.usage.prompt_tokens == 6
         profile.close()
 
 
-def test_a_probe_asks_for_the_models_that_answer(server: GeminiServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_probe_lists_the_models_that_answer(server: GeminiServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GEMINI_API_KEY", KEY)
     (offer,) = LlmProfile().probe([{"provider": "google", "url": server.url, "allow_loopback": True}]).found
     assert [model["name"] for model in offer.capability["models"]] == ["echo", "embed"]

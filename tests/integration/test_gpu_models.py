@@ -114,8 +114,8 @@ def gone(pid: int, seconds: float = 3) -> bool:
 
 def test_chat_answers_and_states_its_usage(shared: GpuProfile):
     context = StageContext()
-    told = {"messages": [{"role": "user", "content": "What is rain?"}], "max_tokens": 12}
-    output = run(shared, "chat", told, context)
+    request = {"messages": [{"role": "user", "content": "What is rain?"}], "max_tokens": 12}
+    output = run(shared, "chat", request, context)
     assert output["role"] == "assistant"
     assert "rain" in output["content"].lower()
     assert output["finish_reason"] == "length"
@@ -134,13 +134,13 @@ def test_pieces_stream_one_by_one_and_make_the_answer(shared: GpuProfile):
 
 
 def test_the_same_seed_gives_the_same_answer(shared: GpuProfile):
-    told = {"prompt": "Rain", "max_tokens": 8, "temperature": 1, "seed": 1, "raw": True}
-    assert run(shared, "complete", told) == run(shared, "complete", told)
+    request = {"prompt": "Rain", "max_tokens": 8, "temperature": 1, "seed": 1, "raw": True}
+    assert run(shared, "complete", request) == run(shared, "complete", request)
 
 
 def test_a_stop_text_ends_the_answer(shared: GpuProfile):
-    told = {"prompt": "1, 2, 3, 4,", "raw": True, "max_tokens": 40, "stop": [" 6"]}
-    assert " 6" not in run(shared, "complete", told)
+    request = {"prompt": "1, 2, 3, 4,", "raw": True, "max_tokens": 40, "stop": [" 6"]}
+    assert " 6" not in run(shared, "complete", request)
 
 
 def test_embeddings(shared: GpuProfile):
@@ -187,7 +187,7 @@ def test_a_deadline_ends_a_generation(shared: GpuProfile):
         run(shared, "chat", LONG, StageContext(deadline=time.monotonic() + 0.3))
 
 
-def test_advertised_slots_run_truly_at_once(shared: GpuProfile, engine: str):
+def test_advertised_slots_run_at_once(shared: GpuProfile, engine: str):
     if engine != "xllamacpp":
         pytest.skip("one slot is advertised")
     began: dict[int, float] = {}
@@ -222,7 +222,7 @@ def test_cancelling_one_leaves_the_others(shared: GpuProfile, engine: str):
     assert other[0]
 
 
-def test_a_prompt_that_cannot_be_interrupted_costs_the_child_its_life(own: GpuProfile):
+def test_the_child_is_killed_if_its_prompt_cannot_be_interrupted(own: GpuProfile):
     """An engine looks for a cancel between tokens only; alone in its process it is killed instead of waited
     for.
     """
@@ -238,7 +238,7 @@ def test_a_prompt_that_cannot_be_interrupted_costs_the_child_its_life(own: GpuPr
     assert process_of(own).pid != first
 
 
-def test_a_killed_child_is_told_and_the_next_run_works(own: GpuProfile):
+def test_a_killed_child_is_reported_and_the_next_run_works(own: GpuProfile):
     run(own, "complete", {"prompt": "x", "max_tokens": 1})
     pid = process_of(own).pid
     assert pid is not None
@@ -278,7 +278,7 @@ def test_a_death_under_several_stages_blames_none_of_them(own: GpuProfile, engin
     assert blamed == [False, False]
 
 
-def test_memory_is_given_back_after_close(engine: str):
+def test_close_frees_the_memory(engine: str):
     profile = opened()
     run(profile, "complete", {"prompt": "x", "max_tokens": 1})
     process = process_of(profile)
@@ -291,7 +291,7 @@ def test_memory_is_given_back_after_close(engine: str):
     assert not Path(process._scratch).exists()
 
 
-def test_closing_under_a_stage_blames_nobody(own: GpuProfile):
+def test_closing_during_a_stage_is_the_seats_fault(own: GpuProfile):
     context = StageContext(emit=lambda piece: threading.Thread(target=own.close).start())
     with pytest.raises(SeatUnavailable):
         run(own, "chat", LONG, context)
@@ -305,8 +305,8 @@ def test_two_models_that_do_not_fit_together_take_turns(engine: str):
     try:
         for name in ("one", "two", "one"):
             call = StageCall(id="s", name="s", path="$", implementation="llm:complete")
-            told = {"prompt": "x", "max_tokens": 1, "model": name}
-            profile.run(call, told, StageContext())
+            request = {"prompt": "x", "max_tokens": 1, "model": name}
+            profile.run(call, request, StageContext())
             assert profile._runner is not None
             assert (profile._runner.loaded_models.list_names(), profile.warm_queues()) == ([name], warm[name])
         assert profile.metrics()["loads"] == 3

@@ -20,7 +20,7 @@ def health(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
+def test_seats_of_this_machine_are_live(grid_env: GridEnv) -> None:
     machine = get_machine_id(grid_env.settings.home)
     seats = {f"{machine}.local": [queue_names.LOCAL], "elsewhere.router": [queue_names.PURE]}
     with LocalGrid(grid_env.client, grid_env.settings, seats):
@@ -37,7 +37,7 @@ def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
     assert health()[0] == 4
 
 
-def test_a_lease_that_has_run_out_is_not_live_though_nobody_has_swept_it(grid_env: GridEnv) -> None:
+def test_an_expired_lease_is_not_live_before_a_sweep(grid_env: GridEnv) -> None:
     machine = get_machine_id(grid_env.settings.home)
     seconds, _ = grid_env.client.time()
     key = f"{grid_env.prefix}.seats"
@@ -47,7 +47,7 @@ def test_a_lease_that_has_run_out_is_not_live_though_nobody_has_swept_it(grid_en
     assert health()[0] == 0
 
 
-def test_a_server_that_is_away_is_no_health(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_unhealthy(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     from gridq.config.settings import settings
 
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")

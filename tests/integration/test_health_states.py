@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 
-class Told:
-    """A session's seat, and what its heartbeat says."""
+class FailureReporter:
+    """A seat whose failures a test reports, and its heartbeat."""
 
     def __init__(self, env: GridEnv) -> None:
         scripts = Scripts(env.client, env.settings)
@@ -47,8 +47,8 @@ class Told:
         )
         self.session.register()
 
-    def rest(self, error: SeatError) -> tuple[str, float] | None:
-        """The state after a failure, and for how many seconds from then on, to ten."""
+    def report(self, error: SeatError) -> tuple[str, float] | None:
+        """Report a failure; return the state after it and its cooldown in seconds, rounded to ten."""
         before = time.time()
         self.session.report_seat_failure(error)
         ad = self.beat.build_advertisement()
@@ -56,8 +56,8 @@ class Told:
 
 
 @pytest.fixture
-def told(grid_env: GridEnv) -> Told:
-    return Told(grid_env)
+def reporter(grid_env: GridEnv) -> FailureReporter:
+    return FailureReporter(grid_env)
 
 
 def refused(state: str = "", **details: Json) -> SeatDegraded:
@@ -65,7 +65,7 @@ def refused(state: str = "", **details: Json) -> SeatDegraded:
 
 
 @pytest.mark.parametrize(
-    ("said", "state"),
+    ("cause", "state"),
     [
         ("logged out", "logged_out"),
         ("login expired", "login_expired"),
@@ -78,42 +78,46 @@ def refused(state: str = "", **details: Json) -> SeatDegraded:
         ("of its own kind", "degraded"),
     ],
 )
-def test_each_cause_is_a_state_of_its_own(told: Told, said: str, state: str) -> None:
+def test_each_cause_is_a_state_of_its_own(reporter: FailureReporter, cause: str, state: str) -> None:
     before = time.time()
-    assert told.rest(refused(said)) == (state, 60)
-    ad = told.beat.build_advertisement()
+    assert reporter.report(refused(cause)) == (state, 60)
+    ad = reporter.beat.build_advertisement()
     assert (ad.reason, before <= ad.since <= time.time()) == ("It was refused", True)
 
 
-def test_it_rests_twice_as_long_each_time_up_to_an_hour(told: Told) -> None:
-    rests = []
+def test_the_cooldown_doubles_up_to_an_hour(reporter: FailureReporter) -> None:
+    cooldowns = []
     for _ in range(8):
-        told.session.breaker._cooldown_ends = 0.0  # its time is over
-        told.session._advance_breaker()
-        rests.append((told.rest(refused("logged out")) or ("", 0.0))[1])
-    assert rests == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+        reporter.session.breaker._cooldown_ends = 0.0  # its time is over
+        reporter.session._advance_breaker()
+        cooldowns.append((reporter.report(refused("logged out")) or ("", 0.0))[1])
+    assert cooldowns == [60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
-def test_stages_that_fail_side_by_side_are_one_fall(told: Told) -> None:
-    assert [told.rest(refused("no credit")) for _ in range(4)] == [("no_credit", 60)] * 4
+def test_concurrent_failures_count_as_one(reporter: FailureReporter) -> None:
+    assert [reporter.report(refused("no credit")) for _ in range(4)] == [("no_credit", 60)] * 4
 
 
-def test_a_time_that_is_told_counts(told: Told) -> None:
-    assert told.rest(refused("rate limited", retry_after=600)) == ("rate_limited", 600)
+def test_a_stated_retry_after_is_the_cooldown(reporter: FailureReporter) -> None:
+    assert reporter.report(refused("rate limited", retry_after=600)) == ("rate_limited", 600)
 
 
-def test_a_rate_limit_of_a_moment_is_no_rest_and_a_long_one_is(told: Told) -> None:
-    assert told.rest(SeatRateLimited("slow down")) is None
-    assert told.rest(SeatRateLimited("slow down", {"retry_after": 5})) is None
-    assert told.rest(SeatRateLimited("slow down", {"retry_after": 90})) == ("rate_limited", 90)
+def test_only_a_long_rate_limit_opens_the_breaker(reporter: FailureReporter) -> None:
+    assert reporter.report(SeatRateLimited("slow down")) is None
+    assert reporter.report(SeatRateLimited("slow down", {"retry_after": 5})) is None
+    assert reporter.report(SeatRateLimited("slow down", {"retry_after": 90})) == ("rate_limited", 90)
 
 
-def test_a_service_that_is_overloaded_is_left_alone_after_some_answers_in_a_row(told: Told) -> None:
+def test_consecutive_overloads_open_the_breaker(reporter: FailureReporter) -> None:
     busy = SeatUnavailable("HTTP 529", {"state": "overloaded"})
-    assert [told.rest(busy), told.rest(busy)] == [None, None]
-    told.session.breaker.record_success()
-    assert [told.rest(busy), told.rest(busy), told.rest(busy)] == [None, None, ("overloaded", 60)]
-    assert told.rest(SeatUnavailable("HTTP 500")) == ("overloaded", 60)  # as before
+    assert [reporter.report(busy), reporter.report(busy)] == [None, None]
+    reporter.session.breaker.record_success()
+    assert [reporter.report(busy), reporter.report(busy), reporter.report(busy)] == [
+        None,
+        None,
+        ("overloaded", 60),
+    ]
+    assert reporter.report(SeatUnavailable("HTTP 500")) == ("overloaded", 60)  # as before
 
 
 class Login:
@@ -171,7 +175,7 @@ def ill(grid_env: GridEnv) -> Iterator[Ill]:
             login.go_on.set()
 
 
-def test_it_is_tried_with_one_stage_at_a_time_until_one_succeeds(ill: Ill) -> None:
+def test_a_half_open_seat_runs_one_stage_at_a_time(ill: Ill) -> None:
     jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(6)]
     wait_for(ill.seat, true=lambda seat: seat.state == "logged_out")
     with pytest.raises(NoLiveSeat, match="is logged_out: It was refused"):
@@ -188,7 +192,7 @@ def test_it_is_tried_with_one_stage_at_a_time_until_one_succeeds(ill: Ill) -> No
     wait_for(ill.seat, true=lambda seat: (seat.state, seat.concurrency, seat.reason) == ("ready", 3, ""))
 
 
-def test_a_burst_of_failures_asks_it_no_more_than_its_rests_allow(ill: Ill) -> None:
+def test_a_failing_seat_is_called_once_a_cooldown(ill: Ill) -> None:
     """Three slots fail side by side once; then each trial is one call, though many stages wait."""
     jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(12)]
     falls = ill.login

@@ -91,10 +91,10 @@ def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     settings.cache_clear()
 
 
-def test_what_runs_side_by_side_never_overdraws_the_budget(desk: Desk) -> None:
+def test_concurrent_stages_never_overdraw_the_budget(desk: Desk) -> None:
     jobs = desk.ask(LONG, 4)
     wait_for(lambda: desk.seat.busy == 2)  # sixty cents each: nobody knows more of them than their time-out
-    (waits,) = [told for job in jobs if "budget" in (told := desk.grid.client.waits_for(job))][:1]
+    (waits,) = [reason for job in jobs if "budget" in (reason := desk.grid.client.waits_for(job))][:1]
     assert "m.cpu has $0.10 left of $1.30 a day" in waits
     assert (desk.money.used, desk.money.reserved) == (0, 1_200_000)
     desk.cancel(jobs)

@@ -26,7 +26,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
 SPENDS = {"root": seq(stage("bench_spend", micro_dollars=30_000), stage("bench_spend", micro_dollars=30_000))}
 
 
-def test_a_job_ends_with_the_stage_that_goes_over(grid: LocalGrid) -> None:
+def test_a_job_fails_at_the_stage_that_exceeds_its_budget(grid: LocalGrid) -> None:
     assert grid.client.run(SPENDS, {}, 30, budget_cents=6)["micro_dollars"] == 30_000
     graph = {"root": seq(SPENDS["root"], stage("bench_echo"))}
     with pytest.raises(JobBudgetExceeded, match=r"used \$0\.01 more") as caught:
@@ -34,7 +34,7 @@ def test_a_job_ends_with_the_stage_that_goes_over(grid: LocalGrid) -> None:
     assert caught.value.path == "root.stages[0].stages[1]"
 
 
-def test_a_job_that_is_estimated_at_more_is_refused_and_leaves_nothing(grid: LocalGrid) -> None:
+def test_a_job_estimated_over_its_budget_is_refused_and_leaves_nothing(grid: LocalGrid) -> None:
     admission = grid.client.admission
     graph = b'{"root": {"op": "Stage", "id": "bench_echo"}}'
     admission._compiled[graph] = replace(admission.compile(graph), micro_dollars=10_001)

@@ -39,7 +39,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
         yield made
 
 
-def test_who_may_not_is_refused_with_the_reason_and_who_may_is_served(grid: LocalGrid) -> None:
+def test_only_allowed_agents_are_served(grid: LocalGrid) -> None:
     client = grid.client
     with pytest.raises(
         NoLiveSeat, match="No live seat of bench:any is lent to the agent 'default'"
@@ -55,9 +55,7 @@ def test_who_may_not_is_refused_with_the_reason_and_who_may_is_served(grid: Loca
     assert (seat.owner, seat.lends_to) == ("alice", ["ci", "team:research"])
 
 
-def test_who_waits_is_told_for_what_and_is_served_where_another_seat_joins(
-    grid: LocalGrid, grid_env: GridEnv
-) -> None:
+def test_a_waiting_job_names_the_reason_and_runs_on_another_seat(grid: LocalGrid, grid_env: GridEnv) -> None:
     client: Client = grid.client
     job = client.submit(ECHO, 4, wait_for_seat=True)
     assert client.waits_for(job).endswith("to run bench_echo: m.bench is lent only to ci, team:research")
@@ -70,7 +68,7 @@ def test_who_waits_is_told_for_what_and_is_served_where_another_seat_joins(
         assert client.run(ECHO, 6, avoid=("m.bench",), timeout=20) == 6
 
 
-def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
+def test_members_of_an_allowed_team_are_served(grid: LocalGrid) -> None:
     grid.scripts.apply_limits("d", "{}", {"a:ann": "research - -"})
     assert grid.client.run(ECHO, 1, agent="ann", timeout=20) == 1
     assert grid.client.run(ECHO, 2, agent="ann", pin="m.bench", timeout=20) == 2
@@ -89,7 +87,7 @@ def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
     grid.scripts.apply_limits("", "", {})
 
 
-def test_a_seat_says_whom_it_is_lent_to_as_long_as_it_is_live(grid: LocalGrid) -> None:
+def test_a_live_seat_states_whom_it_is_lent_to(grid: LocalGrid) -> None:
     live = registry.read_live_seats(grid.scripts.client, grid.scripts.keys)
     assert [seat.is_lent_to("ci") for seat in live] == [True]
     assert not live[0].is_lent_to("bob")

@@ -32,7 +32,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowServer]:
 
 
 @pytest.fixture
-def told(slow: SlowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def log_lines(slow: SlowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The settings point at a server that reads its data until somebody says that it waits; what was said."""
     monkeypatch.setenv("GRIDQ_BROKER_URL", slow.url)
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "home"))
@@ -91,10 +91,12 @@ def _gridq_up(report: Callable[[str], None]) -> None:
 
 
 @pytest.mark.parametrize("start", [_router, _worker, _gateway, _gridq_worker, _gridq_up])
-def test_it_waits_and_goes_on(
-    start: Callable[[Callable[[str], None]], None], slow: SlowServer, told: list[str]
+def test_a_program_waits_for_a_loading_server(
+    start: Callable[[Callable[[str], None]], None], slow: SlowServer, log_lines: list[str]
 ) -> None:
     [heard] = [each for each in logging.getLogger("gridq").handlers if isinstance(each, Heard)]
     start(heard.report)
-    assert [SAYS in line for line in told].count(True) == 1, told
-    assert not [line for line in told if "appendonly" in line], "the server tells that only when it has read"
+    assert [SAYS in line for line in log_lines].count(True) == 1, log_lines
+    assert not [line for line in log_lines if "appendonly" in line], (
+        "the server tells that only when it has read"
+    )

@@ -71,7 +71,7 @@ def values_left(client: Client) -> list[bytes]:
     return list(client.redis.scan_iter(client.keys("value", "*")))
 
 
-def test_a_full_queue_refuses_and_keeps_nothing(client: Client) -> None:
+def test_a_full_queue_refuses_and_stores_nothing(client: Client) -> None:
     bound(client, 3)
     backlog(client, 3)
     with pytest.raises(QueueFull) as caught:
@@ -94,7 +94,7 @@ def test_another_queue_that_would_run_it_now_is_named(client: Client) -> None:
     assert caught.value.fix == f"use {WIDE}, which would run it now"
 
 
-def test_the_oldest_batch_job_gives_way(client: Client) -> None:
+def test_the_oldest_batch_job_is_dropped(client: Client) -> None:
     bound(client, 2, "drop-oldest-batch")
     first, second = backlog(client, 2, priority="batch")
     job = client.submit(ECHO, 1)
@@ -126,13 +126,13 @@ def test_a_deadline_out_of_reach_is_refused_at_once(client: Client) -> None:
         assert client.submit(ECHO, 1, **options)
 
 
-def test_what_was_never_measured_is_no_reason_to_refuse(client: Client) -> None:
+def test_unmeasured_service_times_refuse_nothing(client: Client) -> None:
     join(client.scripts, "m.a", ANY, WIDE, took=None)
     backlog(client)
     assert client.submit(ECHO, 1, deadline=0.5)
 
 
-def test_a_job_that_is_there_already_is_no_second_one_however_late_it_is(client: Client) -> None:
+def test_a_repeated_submission_is_not_refused_as_late(client: Client) -> None:
     backlog(client)
     first = client.submit(ECHO, 1, job="mine", deadline=60)
     client.redis.zadd(client.keys("waiting", ANY, "0/0|", "default"), {"mine:0": 1})
@@ -141,20 +141,20 @@ def test_a_job_that_is_there_already_is_no_second_one_however_late_it_is(client:
     assert client.submit(ECHO, 1, job="mine", deadline=60) == first
 
 
-def test_a_free_queue_is_asked_for_in_two_questions_and_without_a_deadline_in_none(client: Client) -> None:
+def test_the_check_of_a_free_queue_takes_few_commands(client: Client) -> None:
     client.scripts.claim("m.a", "i", "0", "n0")  # it looked for work, and found none
     compiled = client.admission.compile(json.dumps(ECHO).encode())
     check = client.admission.forecast.check
     watched: Any = SimpleNamespace(client=client.redis)
 
-    def asked(**options: Any) -> int:
+    def count_commands(**options: Any) -> int:
         return commands(watched, lambda: check("j", compiled.first_stages, JobOptions(**options), {}))
 
-    assert asked() == 0
-    assert 6 <= asked(deadline=1.0) <= 7, "and a PING where the connection was idle for long"
+    assert count_commands() == 0
+    assert 6 <= count_commands(deadline=1.0) <= 7, "and a PING where the connection was idle for long"
 
 
-def test_a_budget_that_is_used_up_refuses_at_once_though_the_seat_is_idle(client: Client) -> None:
+def test_an_exhausted_budget_refuses_though_the_seat_is_idle(client: Client) -> None:
     """Also where nobody ever measured how long stages take: that the window turns later is known."""
     once = Limit(resource="requests", window="5h", amount=1)
     join(client.scripts, "m.a", ANY, WIDE, took=None, limits=(once,))
@@ -179,7 +179,7 @@ def test_a_budget_that_is_used_up_refuses_at_once_though_the_seat_is_idle(client
     assert client.submit(chain, 1, deadline=60), "its second choice has room"
 
 
-def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: GridEnv) -> None:
+def test_a_refusal_by_the_router_becomes_the_jobs_error(client: Client, grid_env: GridEnv) -> None:
     backlog(client)
     router = Router(app, 1)
     router.admission = client.admission
@@ -198,7 +198,7 @@ def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: G
     assert full.details.keys() > TOLD
 
 
-def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Client, grid_env: GridEnv) -> None:
+def test_a_job_past_its_deadline_before_admission_expires(client: Client, grid_env: GridEnv) -> None:
     backlog(client)
     router = Router(app, 1)
     router.admission = client.admission
@@ -219,7 +219,7 @@ def error(client: Client, job: str) -> GridError:
     return found
 
 
-def test_where_nobody_serves_it_that_is_the_bottleneck(client: Client) -> None:
+def test_an_unserved_queue_is_the_bottleneck(client: Client) -> None:
     with pytest.raises(NoLiveSeat) as caught:
         client.submit({"root": {"op": "Stage", "id": "bench_echo", "config": {"slug": "two"}}}, 1)
     details = caught.value.details
@@ -236,7 +236,7 @@ def test_where_nobody_serves_it_that_is_the_bottleneck(client: Client) -> None:
         ({"avoid": ("m.a", "m.b")}, f"the option avoid excludes every live seat of {ANY}"),
     ],
 )
-def test_where_no_seat_may_take_it_no_place_is_told_and_no_other_queue(
+def test_excluded_seats_give_no_position_and_no_other_queue(
     client: Client, options: dict[str, Any], bottleneck: str
 ) -> None:
     join(client.scripts, "m.b", ANY, WIDE)
@@ -249,7 +249,7 @@ def test_where_no_seat_may_take_it_no_place_is_told_and_no_other_queue(
     assert "would run it now" not in details["fix"]
 
 
-def test_a_later_stage_that_nobody_serves_is_not_told_the_place_of_the_first(client: Client) -> None:
+def test_an_unserved_later_stage_has_no_position(client: Client) -> None:
     stages = [ECHO["root"], {"op": "Stage", "id": "bench_echo", "config": {"slug": "two"}}]
     with pytest.raises(NoLiveSeat) as caught:
         client.submit({"root": {"op": "Sequential", "stages": stages}}, 1)
@@ -257,7 +257,7 @@ def test_a_later_stage_that_nobody_serves_is_not_told_the_place_of_the_first(cli
     assert (details["capability"], details["position"], details["starts_in"]) == ("bench:two", None, None)
 
 
-def test_who_pins_a_seat_is_told_no_queue_of_others(client: Client) -> None:
+def test_a_pinned_job_is_not_offered_another_queue(client: Client) -> None:
     bound(client, 3)
     backlog(client, 3)
     join(client.scripts, "m.b", WIDE)

@@ -75,7 +75,7 @@ def effect(memory_mb: int = 20_000, compute_cap: str = "7.0") -> dict[str, Any]:
     return {"effect": "Gpu", "backend": "cuda", "memory_mb": memory_mb, "compute_cap": compute_cap}
 
 
-def test_only_the_seats_that_meet_it_are_asked(scripts: Scripts, grid_env: GridEnv) -> None:
+def test_only_matching_seats_may_claim(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="8.0"))
     made.admit(request("j"))
     assert scripts.claim("m.old", "i", "i.0", "n") == "none"
@@ -84,16 +84,14 @@ def test_only_the_seats_that_meet_it_are_asked(scripts: Scripts, grid_env: GridE
     assert claim.job == "j"
 
 
-def test_where_none_meets_it_the_job_is_refused_with_what_each_lacks(
-    scripts: Scripts, grid_env: GridEnv
-) -> None:
+def test_a_refusal_says_what_each_seat_lacks(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="12.0"))
     with pytest.raises(NoLiveSeat, match=r"compute capability 12\.0, cuda:0 has 10\.0"):
         made.admit(request("j"))
     assert not grid_env.client.exists(scripts.keys("job", "j"))
 
 
-def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: GridEnv) -> None:
+def test_a_job_may_wait_for_a_matching_seat(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="12.0"))
     assert made.admit(request("j", wait_for_seat=True))
     scripts.sweep()
@@ -102,7 +100,7 @@ def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: Grid
     assert isinstance(scripts.claim("m.next", "i", "i.0", "n"), Claim)
 
 
-def test_a_demand_that_all_meet_leaves_nobody_out(scripts: Scripts, grid_env: GridEnv) -> None:
+def test_a_demand_that_all_meet_excludes_no_seat(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect())
     made.admit(request("j"))
     assert isinstance(scripts.claim("m.old", "i", "i.0", "n"), Claim)
@@ -119,9 +117,7 @@ def test_the_seats_are_not_read_again_for_each_job(scripts: Scripts, grid_env: G
     assert scripts.claim("m.old", "i", "i.0", "n") == "none"
 
 
-def test_a_seat_that_has_just_joined_is_looked_for_before_a_job_is_refused(
-    scripts: Scripts, grid_env: GridEnv
-) -> None:
+def test_seats_are_read_again_before_a_refusal(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="8.0"))
     client, keys = grid_env.client, scripts.keys
     text = client.get(keys("advertisement", "m.new"))

@@ -60,7 +60,7 @@ class Books:
         self.closed: list[str] = []
         self.jobs: list[str] = []
         self.inc = dict.fromkeys(SEATS, 0)
-        self.said: list[str] = []
+        self.changes: list[str] = []
 
     # -- what is done
 
@@ -108,7 +108,7 @@ class Books:
     def change(self) -> None:
         draw = self.random.random
         if draw() < 0.15:
-            self.said.append("lifted")
+            self.changes.append("lifted")
             limit(self.grid, "")
             return
         parts = []
@@ -125,7 +125,7 @@ class Books:
                 more = 'team = "t"\n' if team and agent == "ann" else ""
                 parts.append(self.table(f"agents.{agent}", 3, people=True) + more)
         text = "\n".join(parts)
-        self.said.append(text)
+        self.changes.append(text)
         limit(self.grid, text)
 
     def admit(self) -> None:
@@ -148,8 +148,8 @@ class Books:
         self.jobs.append(job)
         for number in range(len(made.steps)):
             if draw((True, False)):
-                told = f"{draw((0, 10, 300))} {draw((0, 20, 500, 10_000))}{draw(('', ' 900', ' 40000'))}"
-                self.grid.client.hset(self.grid.keys("job", job), f"tokens:{number}", told)
+                tokens = f"{draw((0, 10, 300))} {draw((0, 20, 500, 10_000))}{draw(('', ' 900', ' 40000'))}"
+                self.grid.client.hset(self.grid.keys("job", job), f"tokens:{number}", tokens)
 
     def claim(self) -> None:
         seat = self.random.choice(list(SEATS))
@@ -313,7 +313,7 @@ class Books:
             call()
             for lease in set(self.leases) - known if before else ():
                 self.granted(self.leases[lease], before[self.grid.holders[lease][0]])
-            self.holds(f"step {number}: {call.__name__}; limits {self.said[-1:]}")
+            self.holds(f"step {number}: {call.__name__}; limits {self.changes[-1:]}")
 
 
 @pytest.mark.timeout(300)

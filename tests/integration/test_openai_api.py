@@ -64,7 +64,7 @@ def test_chat_streamed_gives_each_piece_and_the_usage_of_the_last_chunk(api: Ope
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
 
-def test_complete_asks_through_the_chat_endpoint(api: OpenAIClient, server: OpenAIServer):
+def test_complete_uses_the_chat_endpoint(api: OpenAIClient, server: OpenAIServer):
     output = run_request(
         ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext(), api
     )
@@ -73,7 +73,7 @@ def test_complete_asks_through_the_chat_endpoint(api: OpenAIClient, server: Open
     assert server.requests[0]["body"]["messages"][0] == {"role": "system", "content": "be brief"}
 
 
-def test_complete_raw_asks_the_completions_endpoint(api: OpenAIClient, server: OpenAIServer):
+def test_complete_raw_uses_the_completions_endpoint(api: OpenAIClient, server: OpenAIServer):
     output = run_request(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext(), api)
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/completions"
@@ -89,13 +89,13 @@ def test_embeddings_come_in_the_order_of_the_input(api: OpenAIClient):
 
 
 def test_unknown_fields_pass_through_whole(api: OpenAIClient, server: OpenAIServer):
-    asked = ask("llm:complete", {"prompt": "x", "seed": 7, "vendor_thing": {"deep": [1, None]}})
-    run_request(asked, "echo", StageContext(), api)
+    request = ask("llm:complete", {"prompt": "x", "seed": 7, "vendor_thing": {"deep": [1, None]}})
+    run_request(request, "echo", StageContext(), api)
     assert server.requests[0]["body"]["vendor_thing"] == {"deep": [1, None]}
     assert server.requests[0]["body"]["seed"] == 7
 
 
-def test_tool_calls_are_put_together(api: OpenAIClient):
+def test_tool_calls_are_assembled(api: OpenAIClient):
     output = run_request(CHAT, "tools", StageContext(emit=lambda piece: None), api)
     assert output["finish_reason"] == "tool_calls"
     assert output["tool_calls"] == [
@@ -107,15 +107,15 @@ def test_tool_calls_are_put_together(api: OpenAIClient):
     ]
 
 
-def test_bytes_in_odd_lumps_make_whole_characters(api: OpenAIClient):
+def test_characters_split_over_chunks_are_joined(api: OpenAIClient):
     pieces: list[Any] = []
-    asked = ask("llm:complete", "Zürich ☂ 東京")
-    output = run_request(asked, "ragged", StageContext(emit=pieces.append), api)
+    request = ask("llm:complete", "Zürich ☂ 東京")
+    output = run_request(request, "ragged", StageContext(emit=pieces.append), api)
     assert output == "Zürich ☂ 東京 "
     assert pieces == ["Zürich ", "☂ ", "東京 "]
 
 
-def test_an_endpoint_that_answers_whole_when_asked_to_stream(api: OpenAIClient):
+def test_a_whole_answer_to_a_streaming_request_is_one_piece(api: OpenAIClient):
     pieces: list[Any] = []
     output = run_request(CHAT, "whole", StageContext(emit=pieces.append), api)
     assert output["content"] == "so it goes on "
@@ -142,7 +142,7 @@ def test_an_endpoint_that_answers_whole_when_asked_to_stream(api: OpenAIClient):
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_refusals(api: OpenAIClient, model: str, error: type[GridError], streaming: bool):
+def test_a_refusal_becomes_its_error(api: OpenAIClient, model: str, error: type[GridError], streaming: bool):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     with pytest.raises(error) as caught:
         run_request(CHAT, model, context, api)
@@ -161,7 +161,7 @@ def test_retry_after_in_seconds_and_as_a_date(api: OpenAIClient, server: OpenAIS
     assert 90 < caught.value.details["retry_after"] <= 100
 
 
-def test_a_key_echoed_by_the_endpoint_is_blotted_out():
+def test_a_key_echoed_by_the_endpoint_is_redacted():
     with OpenAIServer(key="another") as server:
         api = OpenAIClient(server.url, KEY)
         with pytest.raises(SeatDegraded) as caught:
@@ -207,14 +207,14 @@ def test_the_stages_deadline_ends_the_call(api: OpenAIClient, server: OpenAIServ
     assert server.disconnected.wait(1)
 
 
-def test_a_silent_endpoint_is_given_up(server: OpenAIServer):
+def test_a_silent_endpoint_times_out(server: OpenAIServer):
     api = OpenAIClient(server.url, silence=0.2)
     with pytest.raises(SeatUnavailable, match="in time"):
         run_request(CHAT, "silent", StageContext(), api)
     api.close()
 
 
-def test_nobody_listens():
+def test_an_unreachable_endpoint_is_the_seats_fault():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -224,13 +224,13 @@ def test_nobody_listens():
     api.close()
 
 
-def test_connections_are_kept(api: OpenAIClient, server: OpenAIServer):
+def test_connections_are_reused(api: OpenAIClient, server: OpenAIServer):
     for streaming in (False, True, True, False):
         run_request(CHAT, "echo", StageContext(emit=(lambda piece: None) if streaming else None), api)
     assert len(server.connections) == 1
 
 
-def test_close_ends_what_is_under_way_and_the_api_opens_again(api: OpenAIClient, server: OpenAIServer):
+def test_close_ends_running_calls_and_the_next_one_reconnects(api: OpenAIClient, server: OpenAIServer):
     threading.Thread(target=lambda: server.started.wait(5) and api.close()).start()
     with pytest.raises(SeatUnavailable, match="closed"):
         run_request(CHAT, "silent", StageContext(), api)

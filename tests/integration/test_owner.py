@@ -90,7 +90,7 @@ def owned(grid_env: GridEnv, tmp_path: Path) -> Iterator[Owned]:
             found.watch.stop()
 
 
-def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(owned: Owned) -> None:
+def test_a_pause_hands_back_running_stages(owned: Owned) -> None:
     session = owned.session
     session.terms = SeatTerms(limits=(Limit(resource="money", window="month", amount=10_000),))
     session.register()
@@ -112,7 +112,7 @@ def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(ow
     owned.client.cancel(job)
 
 
-def test_an_answer_whose_first_piece_is_out_is_cut(owned: Owned) -> None:
+def test_a_pause_cuts_an_answer_whose_first_piece_was_sent(owned: Owned) -> None:
     """Whether the stage stops by itself first, or is handed back first."""
     talk = {"root": {"op": "Stage", "id": "bench_tokens", "config": {"n": 1_000, "ms": 20}}}
     for _ in range(5):
@@ -126,7 +126,7 @@ def test_an_answer_whose_first_piece_is_out_is_cut(owned: Owned) -> None:
         wait_for(lambda: owned.seat().state == "ready")
 
 
-def test_others_go_on_with_it(owned: Owned, grid_env: GridEnv) -> None:
+def test_another_seat_runs_the_stage(owned: Owned, grid_env: GridEnv) -> None:
     job = owned.client.submit(
         ECHO | {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 700}}}, {}
     )
@@ -138,7 +138,7 @@ def test_others_go_on_with_it(owned: Owned, grid_env: GridEnv) -> None:
         assert (row.worker, row.attempt, row.failures) == ("m.other", 2, 0)
 
 
-def test_code_that_does_not_stop_keeps_no_slot(owned: Owned) -> None:
+def test_code_that_does_not_stop_holds_no_slot(owned: Owned) -> None:
     owned.runner.deaf = threading.Event()
     jobs = [owned.start(), owned.client.submit(SLEEP, {})]
     wait_for(lambda: owned.runner.runs == 2)
@@ -153,7 +153,7 @@ def test_code_that_does_not_stop_keeps_no_slot(owned: Owned) -> None:
     deaf.set()
 
 
-def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
+def test_a_paused_seat_starts_paused(owned: Owned) -> None:
     switch.pause(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "paused")
     owned.watch.stop()
@@ -171,7 +171,7 @@ def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
     assert owned.client.run(ECHO, 3, timeout=20) == 3
 
 
-def test_an_illness_that_is_over_does_not_take_the_seat_from_its_owner(owned: Owned) -> None:
+def test_recovery_does_not_end_a_pause(owned: Owned) -> None:
     switch.pause(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "paused")
     owned.session.report_seat_failure(SeatDegraded("the key was refused", {"retry_after": 0.05}))
@@ -185,7 +185,7 @@ def test_an_illness_that_is_over_does_not_take_the_seat_from_its_owner(owned: Ow
         owned.client.submit(ECHO, 1)
 
 
-def test_the_server_may_be_away(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_takes_effect_while_the_server_is_away(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs here though the grid cannot be told; it is told once it is there again."""
     job = owned.start()
     away = connect("redis://127.0.0.1:1/0", timeout=0.1, retry=False)

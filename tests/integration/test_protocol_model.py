@@ -210,12 +210,12 @@ class Protocol(Entering):
     @act(1, lambda self: self.leases, pick=picks, pieces=st.integers(1, 2), twice=st.booleans())
     def emit(self, pick: random.Random, pieces: int, twice: bool) -> None:
         lease = pick.choice(self.some_lease())
-        told = [f'"{lease} {next(self.numbers)}"' for _ in range(pieces)]
+        values = [f'"{lease} {next(self.numbers)}"' for _ in range(pieces)]
         before = self.emitted.get(lease, 0)
-        if self.grid.scripts.emit(lease, "root", told, before):
+        if self.grid.scripts.emit(lease, "root", values, before):
             self.emitted[lease] = before + pieces
             if twice:
-                assert self.grid.scripts.emit(lease, "root", told, before)
+                assert self.grid.scripts.emit(lease, "root", values, before)
 
     @act(
         6, lambda self: self.open(), pick=picks,

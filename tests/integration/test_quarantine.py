@@ -67,13 +67,13 @@ def quarantined(grid: LocalGrid) -> Quarantined:
     return found
 
 
-def told(*arguments: str) -> Any:
+def run_json(*arguments: str) -> Any:
     done = CliRunner().invoke(cli.app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
-def test_it_kills_two_and_no_more_and_its_job_goes_on(grid: LocalGrid, runner: Deadly) -> None:
+def test_a_deadly_stage_is_quarantined_after_two_deaths(grid: LocalGrid, runner: Deadly) -> None:
     job = grid.client.submit({"root": POISON}, 1, name="briefing")
     found = quarantined(grid)
     assert (found.job, found.name, found.path, found.stage) == (
@@ -100,7 +100,7 @@ def test_it_kills_two_and_no_more_and_its_job_goes_on(grid: LocalGrid, runner: D
     assert grid.client.quarantined() == []
 
 
-def test_an_operator_releases_it_once_its_cause_is_mended(grid: LocalGrid, runner: Deadly) -> None:
+def test_a_released_stage_runs_again(grid: LocalGrid, runner: Deadly) -> None:
     job = grid.client.submit({"root": POISON}, 1)
     quarantined(grid)
     runner.deaths = 2
@@ -114,7 +114,7 @@ def test_an_operator_releases_it_once_its_cause_is_mended(grid: LocalGrid, runne
         grid.client.release(job, "root.branches.bad")
 
 
-def test_an_operator_drops_it(grid: LocalGrid, runner: Deadly) -> None:
+def test_a_dropped_stage_fails_its_job(grid: LocalGrid, runner: Deadly) -> None:
     job = grid.client.submit({"root": retry(POISON, 5)}, 1)
     found = quarantined(grid)
     assert grid.client.drop(job, found.step, "ann@desk")
@@ -134,7 +134,7 @@ def test_an_operator_drops_it(grid: LocalGrid, runner: Deadly) -> None:
         grid.client.drop(job, found.step + 1)
 
 
-def test_what_stands_in_no_quarantine_is_said_so(grid: LocalGrid) -> None:
+def test_only_quarantined_stages_can_be_released(grid: LocalGrid) -> None:
     with pytest.raises(JobNotFound):
         grid.client.release("nope", 0)
     waits = grid.client.submit({"root": stage("bench_echo", slug="rare")}, 1, wait_for_seat=True)
@@ -151,7 +151,7 @@ def test_what_stands_in_no_quarantine_is_said_so(grid: LocalGrid) -> None:
         grid.client.cancel(job)
 
 
-def test_a_stage_of_a_plan_that_is_too_large_to_be_read(
+def test_a_stage_of_a_plan_too_large_to_read_can_be_released(
     grid: LocalGrid, runner: Deadly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MAX_STEPS", 1)
@@ -164,7 +164,7 @@ def test_a_stage_of_a_plan_that_is_too_large_to_be_read(
     assert grid.client.result(job, 20) == {"bad": "alive", "good": 1}
 
 
-def test_it_is_given_up_when_its_time_is_over(grid_env: GridEnv, runner: Deadly) -> None:
+def test_a_quarantined_stage_fails_when_its_time_is_over(grid_env: GridEnv, runner: Deadly) -> None:
     update = {"profiles": (BENCH,), "sweep_ms": 50, "quarantine": 0.2}
     config = grid_env.settings.model_copy(update=update)
     seats = LocalGrid(grid_env.client, config, SEATS, runner=runner)
@@ -173,7 +173,7 @@ def test_it_is_given_up_when_its_time_is_over(grid_env: GridEnv, runner: Deadly)
     assert len(runner.died) == 2
 
 
-def test_a_chain_behind_it_goes_on_once_it_is_released(grid: LocalGrid, runner: Deadly) -> None:
+def test_later_stages_run_after_a_release(grid: LocalGrid, runner: Deadly) -> None:
     runner.deaths = 2
     job = grid.client.submit({"root": seq(stage("bench_die"), stage("bench_echo"))}, 1)
     quarantined(grid)
@@ -182,13 +182,13 @@ def test_a_chain_behind_it_goes_on_once_it_is_released(grid: LocalGrid, runner: 
 
 
 def test_the_command_shows_releases_and_drops(grid: LocalGrid, runner: Deadly) -> None:
-    assert told("quarantine") == []
+    assert run_json("quarantine") == []
     jobs = [grid.client.submit({"root": POISON}, n) for n in range(2)]
     wait_for(grid.client.quarantined, true=lambda found: len(found) == 2)
     shown = CliRunner().invoke(cli.app, ["quarantine"], env={"COLUMNS": "300"})
     assert all(job in shown.stdout for job in jobs)
     assert "root.branches.bad" in shown.stdout
-    assert {each["job"] for each in told("quarantine")} == set(jobs)
+    assert {each["job"] for each in run_json("quarantine")} == set(jobs)
     assert "quarantined" in CliRunner().invoke(cli.app, ["job", jobs[0]], env={"COLUMNS": "300"}).stdout
     runner.deaths = 0
     one = {"job": jobs[0], "stage": "root.branches.bad"}
@@ -197,8 +197,8 @@ def test_the_command_shows_releases_and_drops(grid: LocalGrid, runner: Deadly) -
     assert json.loads(before.stdout) == {**one, "outcome": "released", "before": False}
     assert grid.client.result(jobs[0], 20)
     other = {"job": jobs[1], "stage": "root.branches.bad", "outcome": "dropped"}
-    assert told("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": False}
-    assert told("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": True}
+    assert run_json("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": False}
+    assert run_json("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": True}
     shown = CliRunner().invoke(cli.app, ["job", jobs[1]], env={"COLUMNS": "300"})
     assert "2 (2 died)" in shown.stdout
     assert "after     2 attempts, 2 deaths" in shown.stdout

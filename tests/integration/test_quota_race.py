@@ -98,21 +98,21 @@ def together(env: GridEnv, code: str, words: Sequence[str], **more: str) -> Coun
         for child in children:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
-        said: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for child in children:
             assert child.stdin is not None
             child.stdin.write("\n")
             child.stdin.flush()
         for child in children:
-            said.update(child.communicate(timeout=60)[0].split())
+            counts.update(child.communicate(timeout=60)[0].split())
             assert child.returncode == 0
     finally:
         for child in children:
             child.kill()
-    return said
+    return counts
 
 
-def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
+def test_a_cent_is_reserved_once(grid_env: GridEnv, tmp_path: object) -> None:
     """Four processes submit for two agents of one team; the team's money fits 50 of their 160 jobs."""
     (grid_env.settings.home / "paid.json").write_text(PAID)
     grid = Grid(grid_env.client, grid_env.settings)
@@ -122,11 +122,11 @@ def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
         '[teams.t]\nmonthly_cents = 152\n[agents.ann]\nteam = "t"\nmonthly_jobs = 30\n'
         '[agents.bob]\nteam = "t"\nmonthly_dollars = 1.20\n',
     )
-    said = together(
+    counts = together(
         grid_env, SUBMIT, ["ann", "ann", "bob", "bob"], GRIDQ_STAGES_DIR=str(grid_env.settings.home)
     )
-    assert said["ok"] == 50
-    assert said.total() == 160
+    assert counts["ok"] == 50
+    assert counts.total() == 160
     accounts = {(one.name, one.what): one for one in read_accounts(grid.client, grid.keys, "UTC").accounts}
     assert accounts["t", "money"].reserved == 50 * 30_000
     assert accounts["ann", "jobs"].spent + accounts["bob", "jobs"].spent == 50 == accounts["t", "jobs"].spent
@@ -144,9 +144,9 @@ def test_requests_a_minute_are_exact_over_slots_of_several_processes(grid_env: G
     grid = Grid(grid_env.client, grid_env.settings)
     grid.seat(concurrency=4, requests_per_minute=37)
     grid.job(wide(200))
-    said = together(grid_env, CLAIM, ["0", "1", "2", "3"])
-    assert said["ok"] == 37
-    assert said["limited"] == 400 - 37
+    counts = together(grid_env, CLAIM, ["0", "1", "2", "3"])
+    assert counts["ok"] == 37
+    assert counts["limited"] == 400 - 37
 
 
 def test_seats_of_one_owner_draw_on_one_budget(grid_env: GridEnv) -> None:
@@ -162,9 +162,9 @@ def test_seats_of_one_owner_draw_on_one_budget(grid_env: GridEnv) -> None:
     for seat in seats:
         grid.seat(seat, concurrency=2, owner="alice")
     grid.job(wide(200, cost=10_000))
-    said = together(grid_env, SHARED, seats)
-    assert said["ok"] == 31
-    assert said["over"] == 0
+    counts = together(grid_env, SHARED, seats)
+    assert counts["ok"] == 31
+    assert counts["over"] == 0
     found = {meter.name: (meter.used, meter.reserved) for meter in grid.shared("o:alice")}
     assert found == {"money/day": (310_000, 0), "requests/5h": (31, 0), "parallel/-": (0, 0)}
     assert [(meter.used, meter.reserved) for meter in grid.shared("g")] == [(310_000, 0)]

@@ -62,7 +62,7 @@ def test_failures_count_against_a_seat_and_records_for_it(grid_env: GridEnv) -> 
         assert _seat(grid.client, "m.bad") <= 0.41
         shown = CliRunner().invoke(cli.app, ["seats"], env={"COLUMNS": "200"})
         assert "reliability 0." in shown.stdout
-        told = json.loads(CliRunner().invoke(cli.app, ["seats", "--json"]).stdout)
-        assert {each["seat"]: each["reliability"] < 0.7 for each in told} == {
+        listed = json.loads(CliRunner().invoke(cli.app, ["seats", "--json"]).stdout)
+        assert {each["seat"]: each["reliability"] < 0.7 for each in listed} == {
             "m.router": False, "m.bad": True, "m.good": False,
         }  # fmt: skip

@@ -31,7 +31,7 @@ def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
                 server.start()
 
 
-def test_get_that_begins_then_waits_for_the_server(away: EmbeddedServer) -> None:
+def test_get_waits_for_a_server_that_is_away(away: EmbeddedServer) -> None:
     found: list[Json] = []
 
     def several() -> ResultSet:  # Celery's results belong to the thread that makes them
@@ -53,19 +53,19 @@ def test_get_that_begins_then_waits_for_the_server(away: EmbeddedServer) -> None
     assert sorted(found, key=str) == [0, 1, 2]
 
 
-def test_get_waits_no_longer_than_it_is_told(away: EmbeddedServer) -> None:
+def test_get_honours_its_timeout(away: EmbeddedServer) -> None:
     with pytest.raises(WaitedTooLong):
         app.AsyncResult("one").get(timeout=0.5)
 
 
-def test_get_gives_up_with_the_servers_fault(away: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_gives_up_after_a_long_outage(away: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_backend, "MAX_OUTAGE_SECONDS", 1.0)
     for _ in range(2):  # the second one waits anew
         with pytest.raises(BrokerUnreachable):
             app.AsyncResult("one").get()
 
 
-def test_a_state_that_cannot_be_asked_is_the_servers_fault(away: EmbeddedServer, tmp_path: Path) -> None:
+def test_reading_a_state_raises_the_servers_fault(away: EmbeddedServer, tmp_path: Path) -> None:
     with pytest.raises(BrokerUnreachable):
         _ = app.AsyncResult("one").state
     away.start()
@@ -78,7 +78,7 @@ def test_a_state_that_cannot_be_asked_is_the_servers_fault(away: EmbeddedServer,
 
 
 @pytest.mark.parametrize("lost", ["by itself", "with its thread"])
-def test_a_result_that_goes_connects_to_no_server_to_say_so(away: EmbeddedServer, lost: str) -> None:
+def test_dropping_a_result_opens_no_connection(away: EmbeddedServer, lost: str) -> None:
     away.start()
     consumer = app.backend.result_consumer
     for job in ("one", "two"):

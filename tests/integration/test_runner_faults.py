@@ -75,7 +75,7 @@ def odd(server: EmbeddedServer) -> Iterator[tuple[LocalGrid, Odd]]:
     "raised",
     [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError(), RecursionError(), ValueError("x")],
 )
-def test_what_no_stage_should_raise_is_the_seats_fault(
+def test_an_unexpected_exception_is_the_seats_fault(
     odd: tuple[LocalGrid, Odd], raised: BaseException
 ) -> None:
     grid, runner = odd
@@ -89,7 +89,7 @@ def test_what_no_stage_should_raise_is_the_seats_fault(
     "details",
     [{"reason": b"bytes"}, {"more": object()}, {"more": float("nan")}, {(1, 2): "x"}, {"reason": "\ud800"}],
 )
-def test_an_error_that_says_what_is_no_json_is_recorded(
+def test_an_error_with_details_that_are_not_json_is_recorded(
     odd: tuple[LocalGrid, Odd], details: dict[str, Any]
 ) -> None:
     grid, runner = odd
@@ -100,7 +100,7 @@ def test_an_error_that_says_what_is_no_json_is_recorded(
     assert runner.runs == 1
 
 
-def test_an_error_class_of_ones_own_is_recorded(odd: tuple[LocalGrid, Odd]) -> None:
+def test_a_custom_error_class_is_recorded(odd: tuple[LocalGrid, Odd]) -> None:
     grid, runner = odd
     runner.raises = OwnError()
     with pytest.raises(GridError, match="of its own kind"):
@@ -108,19 +108,19 @@ def test_an_error_class_of_ones_own_is_recorded(odd: tuple[LocalGrid, Odd]) -> N
     assert runner.runs == 1
 
 
-@pytest.mark.parametrize("told", ["soon", -5, None, "nan", [1]])
-def test_a_time_to_come_back_that_is_none_is_not_believed(odd: tuple[LocalGrid, Odd], told: Json) -> None:
+@pytest.mark.parametrize("retry_after", ["soon", -5, None, "nan", [1]])
+def test_an_invalid_retry_after_is_ignored(odd: tuple[LocalGrid, Odd], retry_after: Json) -> None:
     grid, runner = odd
-    runner.raises = SeatUnavailable("not now", {"retry_after": told})
+    runner.raises = SeatUnavailable("not now", {"retry_after": retry_after})
     with pytest.raises(errors.AttemptsExhausted):
         grid.client.run(ECHO, 1, timeout=20)
     assert runner.runs == grid.config.max_attempts
 
 
-@pytest.mark.parametrize("told", ["inf", 1e300])
-def test_a_time_without_end_has_one(odd: tuple[LocalGrid, Odd], told: Json) -> None:
+@pytest.mark.parametrize("retry_after", ["inf", 1e300])
+def test_a_huge_retry_after_is_bounded(odd: tuple[LocalGrid, Odd], retry_after: Json) -> None:
     grid, runner = odd
-    runner.raises = SeatUnavailable("not now", {"retry_after": told})
+    runner.raises = SeatUnavailable("not now", {"retry_after": retry_after})
     job = grid.client.submit(ECHO, 1)
     until = time.monotonic() + 20
     while grid.scripts.client.zcard(grid.scripts.keys("delays")) < 2:
@@ -130,7 +130,7 @@ def test_a_time_without_end_has_one(odd: tuple[LocalGrid, Odd], told: Json) -> N
     assert runner.runs == 2
 
 
-def test_what_cannot_be_recorded_is_counted_as_lost(
+def test_an_attempt_that_cannot_be_recorded_is_lost(
     odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slot must not be given the same claim again: nobody would know of the second run."""
@@ -152,7 +152,7 @@ def test_what_cannot_be_recorded_is_counted_as_lost(
     assert grid.scripts.client.hget(grid.scripts.keys("attempts_lost"), "count") == b"2"
 
 
-def test_what_is_done_at_a_cancel_delays_no_renewal(odd: tuple[LocalGrid, Odd]) -> None:
+def test_a_slow_cancel_callback_delays_no_renewal(odd: tuple[LocalGrid, Odd]) -> None:
     grid, runner = odd
     entered: Counter[str] = Counter()
 
@@ -181,7 +181,7 @@ def test_what_is_done_at_a_cancel_delays_no_renewal(odd: tuple[LocalGrid, Odd]) 
     assert entered["act"] == 1
 
 
-def test_a_result_outlives_the_end_of_its_stream(
+def test_a_broken_connection_loses_neither_pieces_nor_result(
     odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that breaks while pieces are written costs neither the pieces nor the result."""
@@ -202,27 +202,27 @@ def test_a_result_outlives_the_end_of_its_stream(
     assert runner.runs == 1
 
 
-def test_a_session_that_the_server_forgot_says_everything_again(odd: tuple[LocalGrid, Odd]) -> None:
+def test_a_forgotten_session_registers_again(odd: tuple[LocalGrid, Odd]) -> None:
     """Also where a slot, not the renewal, is the first to see it."""
     grid, _ = odd
-    told: list[bool] = []  # whether the seat was live already
+    was_live: list[bool] = []  # whether the seat was live already
 
     def live() -> bool:
         return grid.scripts.client.zscore(grid.scripts.keys("seats"), "m.c") is not None
 
     session = Session(
         grid.scripts, grid.config, seat="m.c", host="here", concurrency=1, queues=["bench:other"],
-        runner=BenchRunner(), on_gone=lambda: told.append(live()),
+        runner=BenchRunner(), on_gone=lambda: was_live.append(live()),
     )  # fmt: skip
     session.register()
     grid.scripts.client.zrem(grid.scripts.keys("seats"), "m.c")
     session.work()
-    assert told == [False]
+    assert was_live == [False]
     assert live()
     session.stop(0)
 
 
-def test_a_seat_that_drains_takes_nothing_when_it_goes_live_again(odd: tuple[LocalGrid, Odd]) -> None:
+def test_a_draining_seat_still_drains_after_it_registers_again(odd: tuple[LocalGrid, Odd]) -> None:
     grid, _ = odd
     session = Session(
         grid.scripts, grid.config, seat="m.c", host="here", concurrency=1, queues=["bench:other"],

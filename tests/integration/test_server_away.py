@@ -38,9 +38,7 @@ def test_a_result_made_while_the_server_was_away_is_recorded_once(tmp_path: Path
         client.close()
 
 
-def test_a_seat_that_ends_meanwhile_says_once_that_it_drains(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stopping_seat_logs_once_that_it_drains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedServer(tmp_path / "data") as server:
         config = Settings(broker_url=server.url, prefix="away:")
         client = connect(server.url, retry=False)
@@ -53,13 +51,11 @@ def test_a_seat_that_ends_meanwhile_says_once_that_it_drains(
         assert not session.drain()
         session.stop(0)  # each word that nobody hears takes a worker some seconds
         client.close()
-    said = [record.getMessage().split(" could not be told that it ")[-1][:6] for record in caplog.records]
-    assert said == ["drains", "leaves"]
+    verbs = [record.getMessage().split(" could not be told that it ")[-1][:6] for record in caplog.records]
+    assert verbs == ["drains", "leaves"]
 
 
-def test_a_seat_that_ends_meanwhile_stops_all_that_it_runs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stopping_seat_stops_all_its_stages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What it cannot hand back is stopped all the same, and no other attempt waits for the server again."""
     contexts: list[StageContext] = []
 

@@ -43,14 +43,14 @@ def _serve(app: Celery) -> Worker:
 
 
 @pytest.mark.parametrize("start", [lambda app: Router(app, 1), _serve])
-def test_a_program_of_the_grid_refuses_it(start: object, evicting: Celery) -> None:
+def test_routers_and_workers_refuse_an_evicting_server(start: object, evicting: Celery) -> None:
     assert callable(start)
     with pytest.raises(BrokerEvicts, match="volatile-lru"):
         start(evicting)
 
 
 @pytest.mark.parametrize("command", ["up", "health"])
-def test_a_command_refuses_it(command: str, evicting: Celery) -> None:
+def test_commands_refuse_an_evicting_server(command: str, evicting: Celery) -> None:
     program = [sys.executable, "-c", "from gridq.cli import main; main()", command]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
@@ -59,7 +59,9 @@ def test_a_command_refuses_it(command: str, evicting: Celery) -> None:
     assert "Fix: " in done.stderr
 
 
-def test_one_that_keeps_no_log_is_told_of(grid_env: GridEnv, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_without_append_only_is_a_warning(
+    grid_env: GridEnv, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         Router(celery_app, 1)
     assert caplog.messages == [NO_APPEND_ONLY]
@@ -74,10 +76,10 @@ def test_a_program_of_another_schema_ends_with_one_line(what: list[str], grid_en
     env = {**os.environ, **grid_env.environ(), "GRIDQ_PROFILES": BENCH, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60, env=env)
     assert done.returncode == 2, done.stderr
-    said = [line for line in done.stderr.splitlines() if "appendonly" not in line]
-    assert len(said) == 1, done.stderr
-    assert said[0].startswith("broker.schema: The grid's data has schema 99")
-    assert "install the version of gridq that the grid runs" in said[0]
+    lines = [line for line in done.stderr.splitlines() if "appendonly" not in line]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("broker.schema: The grid's data has schema 99")
+    assert "install the version of gridq that the grid runs" in lines[0]
     assert not grid_env.client.exists(f"{grid_env.prefix}.seats", f"{grid_env.prefix}.wake-ups")
 
 

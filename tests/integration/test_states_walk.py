@@ -191,7 +191,7 @@ def giving_way(walk: Walk) -> None:
         walk.scripts.stop(other, "cancelled", "{}")
 
 
-def test_each_move_of_the_tables_is_made(walk: Walk) -> None:
+def test_each_transition_of_the_tables_is_made(walk: Walk) -> None:
     scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined, too_dear, giving_way]
     for scene in scenes:
         scene(walk)

@@ -57,7 +57,7 @@ def run_out_of_time(session: Session) -> None:
     session.check_running()
 
 
-def test_a_job_whose_deadline_passes_while_nobody_sweeps_expires_by_the_next_sweep(grid: LocalGrid) -> None:
+def test_the_next_sweep_expires_a_job_past_its_deadline(grid: LocalGrid) -> None:
     session = grid.sessions["m.a"]
 
     def act(context: StageContext) -> Json:
@@ -74,7 +74,7 @@ def test_a_job_whose_deadline_passes_while_nobody_sweeps_expires_by_the_next_swe
     wait_for(lambda: grid.sweeper.sweep() and grid.client.status(job) is JobState.EXPIRED)
 
 
-def test_what_was_made_in_time_counts_though_it_is_recorded_late(
+def test_a_result_made_in_time_counts_when_recorded_late(
     grid: LocalGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = grid.sessions["m.a"]
@@ -95,7 +95,7 @@ def test_what_was_made_in_time_counts_though_it_is_recorded_late(
     assert grid.client.result(job, 1) == "made"
 
 
-def test_a_stage_is_told_which_attempt_it_is(grid: LocalGrid) -> None:
+def test_a_stage_knows_its_attempt(grid: LocalGrid) -> None:
     session = grid.sessions["m.a"]
 
     def act(context: StageContext) -> Json:

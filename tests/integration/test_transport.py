@@ -17,7 +17,7 @@ from celery.contrib.testing.worker import start_worker
 
 from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
-from gridq.messaging.envelopes import PLACEHOLDER, make_task_template
+from gridq.messaging.wake_ups import PLACEHOLDER, make_task_template
 from gridq.store.connection import connect, translate_errors
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
@@ -93,7 +93,7 @@ def test_the_envelope_is_what_apply_async_sends(grid_env: GridEnv) -> None:
 def test_every_program_makes_the_same_envelope(grid_env: GridEnv) -> None:
     code = (
         "from tests.integration.witness_app import make;"
-        "from gridq.messaging.envelopes import make_task_template;"
+        "from gridq.messaging.wake_ups import make_task_template;"
         f"print(make_task_template(make(), 'witness.run', '{QUEUE}', ('x',)))"
     )
     other = subprocess.run(
@@ -103,7 +103,7 @@ def test_every_program_makes_the_same_envelope(grid_env: GridEnv) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_outlives_its_server_and_runs_nothing_twice(tmp_path: Path) -> None:
+def test_a_worker_survives_a_restart_of_its_server_and_runs_nothing_twice(tmp_path: Path) -> None:
     with EmbeddedServer(appendonly=True) as server, connect(server.url) as client:
         environ = {"GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": "w:"}
         with pytest.MonkeyPatch.context() as patch:
@@ -183,10 +183,10 @@ def test_a_round_trip_over_a_unix_socket(tmp_path: Path, monkeypatch: pytest.Mon
         app = make()
         app.conf.update(server_options(Settings(broker_url=url, prefix="u:")))
         with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, queues=[QUEUE]):
-            asked = app.send_task("witness.run", (str(tmp_path), "x"), queue=QUEUE)
-            assert asked.get(timeout=20) == "x"
+            result = app.send_task("witness.run", (str(tmp_path), "x"), queue=QUEUE)
+            assert result.get(timeout=20) == "x"
         with connect(url) as client:
-            assert client.ttl(f"u:celery-task-meta-{asked.id}") > 0
+            assert client.ttl(f"u:celery-task-meta-{result.id}") > 0
         app.close()
 
 
@@ -204,7 +204,7 @@ def test_the_app_follows_the_settings(grid_env: GridEnv, _round: int) -> None:
 POISON = (b"not json", b"{}", b"[]", b"null", b"5", b'{"body":"x","headers":{},"properties":{}}', b"\xff\xfe")
 
 
-def test_a_worker_outlives_what_is_no_message(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_a_worker_survives_malformed_messages(grid_env: GridEnv, tmp_path: Path) -> None:
     app = make()
     made = json.loads(make_task_template(app, "witness.run", QUEUE, (str(tmp_path), "x")))
     odd = [

@@ -34,14 +34,14 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
         yield grid
 
 
-def kept(grid: LocalGrid, name: str) -> dict[bytes, bytes]:
+def read_hash(grid: LocalGrid, name: str) -> dict[bytes, bytes]:
     found: Any = grid.scripts.client.hgetall(grid.scripts.keys(name))
     return found
 
 
-@pytest.mark.parametrize("said", [10**18, 2**63, 10**30])
-def test_what_was_used(grid: LocalGrid, said: int) -> None:
-    root = stage("bench_spend", micro_dollars=said, tokens_in=said, tokens_out=said)
+@pytest.mark.parametrize("amount", [10**18, 2**63, 10**30])
+def test_huge_usage_is_bounded(grid: LocalGrid, amount: int) -> None:
+    root = stage("bench_spend", micro_dollars=amount, tokens_in=amount, tokens_out=amount)
     job = grid.client.submit({"root": root}, {}, agent="ann")
     grid.client.result(job, 20)
     (row,) = grid.client.rows(job)
@@ -57,10 +57,10 @@ def test_what_was_used(grid: LocalGrid, said: int) -> None:
         stage("bench_spend", tokens_in=10**30, tokens_out=10**30),
     ],
 )
-def test_what_will_be_used(grid: LocalGrid, root: Any) -> None:
+def test_huge_estimates_are_bounded(grid: LocalGrid, root: Any) -> None:
     job = grid.client.submit({"root": root}, {}, agent="ann", avoid=["m.bench"], wait_for_seat=True)
-    assert kept(grid, "reserved")
+    assert read_hash(grid, "reserved")
     assert verify(grid.scripts.client, grid.scripts.keys).differences == ()
     grid.client.cancel(job)
-    wait_for(lambda: not kept(grid, "reserved"))
+    wait_for(lambda: not read_hash(grid, "reserved"))
     assert verify(grid.scripts.client, grid.scripts.keys).differences == ()

@@ -35,9 +35,9 @@ def test_a_complete_answer_without_tools(grid: Grid) -> None:
     before = len(grid.server.requests)
     answer = grid.client.run(complete("echo"), ASKED, 60)
     assert answer.strip().endswith("so it goes on")
-    (asked,) = grid.server.requests[before:]
-    assert "You are terse." in str(asked["body"])
-    assert tools_of(asked["body"]) in ([], ["request_user_input"])  # which `codex exec` rejects
+    (request,) = grid.server.requests[before:]
+    assert "You are terse." in str(request["body"])
+    assert tools_of(request["body"]) in ([], ["request_user_input"])  # which `codex exec` rejects
     (row,) = grid.client.rows(grid.client.jobs(1)[0].job)
     assert row.tokens_in > 0
     assert row.tokens_out > 0

@@ -154,8 +154,8 @@ class GatewayProcess:
             line = self.process.stdout.readline()
             assert line, "the gateway did not start"
             text += line
-        told: Json = json.loads(text)
-        self.url = str(told["url"])
+        about: Json = json.loads(text)
+        self.url = str(about["url"])
         return self.url
 
     def kill(self) -> None:

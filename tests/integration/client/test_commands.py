@@ -70,7 +70,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def test_a_graph_runs_and_its_progress_is_told(shell: Shell, place: Place) -> None:
+def test_a_graph_runs_and_its_progress_is_printed(shell: Shell, place: Place) -> None:
     graph = shell.graph(seq(stage("bench_echo"), stage("text_template", template="Hello {{name}}")))
     done = shell("run", graph, "-i", '{"name": "Ada"}', "--watch", "--grid", place.url)
     assert (done.returncode, done.stdout) == (0, "Hello Ada\n")
@@ -80,11 +80,11 @@ def test_a_graph_runs_and_its_progress_is_told(shell: Shell, place: Place) -> No
     ]
 
 
-def test_the_variable_names_the_gateway_and_the_option_goes_before(shell: Shell, place: Place) -> None:
+def test_the_option_takes_precedence_over_the_variable(shell: Shell, place: Place) -> None:
     graph = shell.graph(stage("bench_echo"))
-    said = shell("run", graph, "-i", "1", "--json", GRIDQ_URL=f"http://127.0.0.1:1,{place.url}")
-    assert json.loads(said.stdout)["result"] == 1
-    assert [row["stage"] for row in json.loads(said.stdout)["rows"]] == ["bench_echo"]
+    result = shell("run", graph, "-i", "1", "--json", GRIDQ_URL=f"http://127.0.0.1:1,{place.url}")
+    assert json.loads(result.stdout)["result"] == 1
+    assert [row["stage"] for row in json.loads(result.stdout)["rows"]] == ["bench_echo"]
     done = shell("run", graph, "-i", "2", "--grid", place.url, GRIDQ_URL="http://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (0, "2\n")
     server = place.config.broker_url.get_secret_value()
@@ -93,7 +93,7 @@ def test_the_variable_names_the_gateway_and_the_option_goes_before(shell: Shell,
     assert (done.returncode, done.stdout) == (0, "3\n")
 
 
-def test_what_is_listed_is_what_the_server_says(shell: Shell, place: Place) -> None:
+def test_listings_by_a_gateway_equal_those_of_the_server(shell: Shell, place: Place) -> None:
     job = place.grid.client.run({"root": stage("bench_echo")}, 1, timeout=30) and place.grid.client.jobs(1)[0]
     listed = json.loads(shell("jobs", "--json", "-n", "5", "--grid", place.url).stdout)
     assert listed[0] == json.loads(json.dumps(job.to_json()))
@@ -114,8 +114,10 @@ def test_what_is_listed_is_what_the_server_says(shell: Shell, place: Place) -> N
             [verb, "nobody", "root", "--grid", place.url],
             ["--grid", place.url, verb, "nobody", "0"],
         ):
-            told = shell("quarantine", *words)
-            assert (told.returncode, told.stderr.partition(": ")[2][:13]) == (5, "job.not_found"), told.stderr
+            refused = shell("quarantine", *words)
+            assert (refused.returncode, refused.stderr.partition(": ")[2][:13]) == (5, "job.not_found"), (
+                refused.stderr
+            )
 
 
 def test_jobs_are_cancelled(shell: Shell, place: Place) -> None:
@@ -125,7 +127,7 @@ def test_jobs_are_cancelled(shell: Shell, place: Place) -> None:
     assert place.grid.client.status(job) is JobState.CANCELLED
 
 
-def test_a_gateway_that_is_away_for_a_while_is_waited_for(shell: Shell, place: Place) -> None:
+def test_run_waits_for_a_gateway_that_is_away(shell: Shell, place: Place) -> None:
     port = int(place.url.rpartition(":")[2])
     with Proxy(("127.0.0.1", port)) as proxy:
         graph = shell.graph(seq(stage("bench_echo"), stage("bench_sleep", ms=1500)))
@@ -167,7 +169,7 @@ def test_ctrl_c_cancels_the_job(shell: Shell, place: Place) -> None:
         (stage("bench_echo"), ["--stages", "."], 2, "config.invalid"),
     ],
 )
-def test_what_goes_wrong_has_its_code(
+def test_each_failure_has_its_exit_code(
     root: dict[str, Any], more: list[str], code: int, begins: str, shell: Shell, place: Place
 ) -> None:
     done = shell("run", shell.graph(root), *more, "--grid", place.url)
@@ -187,7 +189,7 @@ def test_what_goes_wrong_has_its_code(
         ("http://ann:secret@h", "error: config.invalid"),
     ],
 )
-def test_a_wrong_grid_is_one_line(url: str, begins: str, shell: Shell) -> None:
+def test_an_invalid_grid_is_one_line_of_error(url: str, begins: str, shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_echo")), "--grid", url)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(begins), done.stderr
@@ -195,7 +197,7 @@ def test_a_wrong_grid_is_one_line(url: str, begins: str, shell: Shell) -> None:
     assert "secret" not in done.stderr
 
 
-def test_a_grid_that_asks_for_a_key_gets_it_from_the_environment(shell: Shell, place: Place) -> None:
+def test_the_key_comes_from_the_environment(shell: Shell, place: Place) -> None:
     config = place.config.model_copy(
         update={"prefix": f"{place.config.prefix}k:"[:20].replace(":", "") + ":"}
     )
@@ -217,7 +219,7 @@ def test_a_grid_that_asks_for_a_key_gets_it_from_the_environment(shell: Shell, p
             server.redis.unlink(key_name)
 
 
-def test_a_completion_asks_the_gateway(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_asks_the_gateway(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     from gridq.cli import completion
     from gridq.config.settings import settings
 

@@ -26,11 +26,11 @@ TOKENS = {"root": stage("bench_tokens", n=5, ms=20)}
 @pytest.mark.parametrize(
     "value", [None, True, 1, -2.5, "", "ü\n\ud800", [], [1, [None]], {"a": {"b": "ä"}}, "x" * 300_000]
 )
-def test_an_input_comes_back_as_it_was(client: Client, value: Any) -> None:
+def test_an_input_comes_back_unchanged(client: Client, value: Any) -> None:
     assert client.run(ECHO, value, timeout=30) == value
 
 
-def test_a_graph_may_be_text_and_as_deep_as_the_grid_lets_it_be(client: Client) -> None:
+def test_a_graph_may_be_text_and_deep(client: Client) -> None:
     assert client.run('{"root": {"op": "Stage", "id": "bench_echo"}}', 7, timeout=30) == 7
     deep = stage("bench_echo")
     for _ in range(100):
@@ -38,7 +38,7 @@ def test_a_graph_may_be_text_and_as_deep_as_the_grid_lets_it_be(client: Client) 
     assert client.run({"root": deep}, 8, timeout=30) == 8
 
 
-def test_the_options_are_the_jobs(client: Client) -> None:
+def test_options_are_stored_with_the_job(client: Client) -> None:
     options: dict[str, Any] = {"name": "my job", "agent": "ann", "priority": "batch", "deadline": 100.0}
     job = client.submit(SLEEP, **options, queue_timeout=50.0, session="s", wait_for_seat=True)
     view = client.view(job)
@@ -48,7 +48,7 @@ def test_the_options_are_the_jobs(client: Client) -> None:
     client.cancel(job)
 
 
-def test_a_job_is_seen_as_it_goes(client: Client) -> None:
+def test_a_view_follows_the_job(client: Client) -> None:
     job = client.submit({"root": seq(stage("bench_echo"), stage("bench_sleep", ms=60_000))}, {"ms": 60_000})
     view = wait_for(
         lambda: client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING)
@@ -72,7 +72,7 @@ def test_a_job_is_seen_as_it_goes(client: Client) -> None:
     assert client.waits_for(job) == ""
 
 
-def test_who_is_there_and_what_waits(client: Client) -> None:
+def test_seats_and_queues_are_listed(client: Client) -> None:
     job = client.submit({"root": stage("bench_echo", slug="rare")}, wait_for_seat=True)
     assert [seat.seat for seat in client.workers()] == ["m.bench", "m.local"]
     assert [seat.seat for seat in client.seats()] == ["m.bench", "m.local", "m.router"]
@@ -98,15 +98,15 @@ def test_a_stage_in_quarantine_is_released_or_dropped(client: Client) -> None:
         client.release(job, "root")
 
 
-def test_pieces_come_as_they_are_made_and_again_from_the_beginning(client: Client) -> None:
+def test_a_stream_can_be_read_again_from_the_beginning(client: Client) -> None:
     job = client.submit(TOKENS, stream=True)
-    said = [(piece.path, piece.value) for piece in client.stream(job)]
-    assert said == [("root", f"token{number} ") for number in range(5)]
-    assert [(piece.path, piece.value) for piece in client.stream(job)] == said
-    assert client.result(job, 10) == "".join(value for _, value in said)
+    pieces = [(piece.path, piece.value) for piece in client.stream(job)]
+    assert pieces == [("root", f"token{number} ") for number in range(5)]
+    assert [(piece.path, piece.value) for piece in client.stream(job)] == pieces
+    assert client.result(job, 10) == "".join(value for _, value in pieces)
 
 
-def test_a_job_without_a_stream_has_no_pieces_and_an_end(client: Client) -> None:
+def test_a_job_without_a_stream_yields_no_pieces_and_ends(client: Client) -> None:
     job = client.submit({"root": stage("bench_sleep", ms=50)}, {"ms": 50})
     assert list(client.stream(job)) == []
     assert client.status(job) is JobState.DONE
@@ -119,7 +119,7 @@ def test_a_stream_ends_with_the_jobs_error(client: Client) -> None:
     assert caught.value.worker == "m.bench"
 
 
-def test_a_stream_that_is_silent_for_too_long_is_a_time_out(client: Client) -> None:
+def test_a_silent_stream_times_out(client: Client) -> None:
     job = client.submit(SLEEP, stream=True)
     with pytest.raises(errors.WaitTimeout) as caught:
         list(client.stream(job, timeout=0.5))
@@ -128,14 +128,14 @@ def test_a_stream_that_is_silent_for_too_long_is_a_time_out(client: Client) -> N
     client.cancel(job)
 
 
-def test_a_reader_that_goes_away_ends_nothing(client: Client) -> None:
+def test_closing_a_stream_does_not_end_the_job(client: Client) -> None:
     job = client.submit({"root": stage("bench_tokens", n=20, ms=20)}, stream=True)
     with closing(client.stream(job)) as pieces:  # type: ignore[type-var]
         assert next(pieces).value == "token0 "
     assert len(client.result(job, 30).split()) == 20
 
 
-def test_a_time_out_says_what_the_job_waits_for_and_ends_nothing(client: Client) -> None:
+def test_a_time_out_says_what_the_job_waits_for_and_does_not_end_it(client: Client) -> None:
     job = client.submit(SLEEP)
     wait_for(lambda: client.view(job), true=lambda view: view.find_stages(StageState.RUNNING))
     with pytest.raises(errors.WaitTimeout, match=r"did not end within 0\.2 s") as caught:
@@ -167,7 +167,7 @@ def test_the_same_id_or_key_is_the_same_job(client: Client) -> None:
     assert client.submit(ECHO, 1) != client.submit(ECHO, 1)
 
 
-def test_every_way_knows_the_others_jobs(client: Client, place: Place) -> None:
+def test_all_clients_see_the_same_jobs(client: Client, place: Place) -> None:
     key = secrets.token_hex(4)
     with Client(config=place.config) as server, Client(place.url, config=place.config) as gateway:
         jobs = {each.submit(ECHO, 5, idempotency_key=key) for each in (client, server, gateway)}
@@ -175,9 +175,7 @@ def test_every_way_knows_the_others_jobs(client: Client, place: Place) -> None:
     assert client.result(job, 30) == 5
 
 
-def test_the_modules_own_functions_go_where_the_settings_say(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_functions_use_the_configured_grid(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_URL", place.url)
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
     settings.cache_clear()
@@ -221,7 +219,7 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_the_same_error_by_every_way(wrong: str, client: Client, place: Place) -> None:
+def test_each_error_is_the_same_by_every_way(wrong: str, client: Client, place: Place) -> None:
     with pytest.raises(GridError) as caught:
         WRONG[wrong](client)
     with Client(config=place.config) as server, pytest.raises(GridError) as expected:
@@ -230,7 +228,7 @@ def test_what_is_wrong_is_the_same_error_by_every_way(wrong: str, client: Client
     assert _steady(caught.value) == _steady(expected.value)
 
 
-def test_what_is_not_there_is_nothing(client: Client) -> None:
+def test_an_unknown_job_has_no_status_and_no_rows(client: Client) -> None:
     assert client.status("none-such") is None
     assert client.rows("none-such") == []
     assert client.waits_for("none-such") == ""

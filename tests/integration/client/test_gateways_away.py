@@ -61,24 +61,24 @@ def proxied(place: Place) -> Iterator[tuple[Proxy, str]]:
         yield proxy, f"http://127.0.0.1:{proxy.port}"
 
 
-def test_who_reads_or_waits_goes_on_at_another_gateway_with_no_token_lost_or_repeated(
+def test_reading_and_waiting_continue_at_another_gateway(
     gateways: Callable[[int], list[GatewayProcess]], reach: Reach
 ) -> None:
     first, second = gateways(2)
     client, other = reach(f"{first.url},{second.url}"), reach(f"{first.url},{second.url}")
     job = client.submit(TOKENS, stream=True)
     waits = Background(lambda: other.result(job, 60))
-    said = []
+    read = []
     for piece in client.stream(job):
-        said.append(piece.value)
-        if len(said) == 5:
+        read.append(piece.value)
+        if len(read) == 5:
             first.kill()
-    assert said == [f"token{number} " for number in range(MANY)]
-    assert waits.outcome() == client.result(job, 10) == "".join(said)
+    assert read == [f"token{number} " for number in range(MANY)]
+    assert waits.outcome() == client.result(job, 10) == "".join(read)
     assert [row.attempt for row in client.rows(job)] == [1]
 
 
-def test_a_time_without_any_gateway_is_borne_by_who_waits_or_reads(place: Place, reach: Reach) -> None:
+def test_reading_and_waiting_survive_an_outage_of_all_gateways(place: Place, reach: Reach) -> None:
     with proxied(place) as (proxy, url):
         client, other = reach(url), reach(url)
         job = client.submit(TOKENS, stream=True)
@@ -95,7 +95,7 @@ def test_a_time_without_any_gateway_is_borne_by_who_waits_or_reads(place: Place,
         assert waits.outcome() == "".join(reads.outcome())
 
 
-def test_a_time_out_of_the_callers_holds_while_nobody_answers(place: Place, reach: Reach) -> None:
+def test_the_callers_time_out_holds_during_an_outage(place: Place, reach: Reach) -> None:
     with proxied(place) as (proxy, url):
         client = reach(url)
         job = client.submit(SLEEP)
@@ -132,7 +132,7 @@ def test_a_submission_that_is_sent_twice_at_once_is_one_job(place: Place) -> Non
         assert len({each.outcome()["job"] for each in sent}) == 1
 
 
-def test_a_server_that_is_away_is_told_as_such(place: Place, reach: Reach) -> None:
+def test_an_outage_of_the_server_is_reported_as_such(place: Place, reach: Reach) -> None:
     port = int(place.config.broker_url.get_secret_value().rpartition(":")[2].partition("/")[0])
     with Proxy(("127.0.0.1", port)) as proxy:
         url = place.config.broker_url.get_secret_value().replace(f":{port}/", f":{proxy.port}/")
@@ -151,7 +151,7 @@ def test_a_server_that_is_away_is_told_as_such(place: Place, reach: Reach) -> No
             assert waits.outcome() == {"ms": 1500}
 
 
-def test_where_nobody_listens_it_is_told_at_once(reach: Reach) -> None:
+def test_unreachable_gateways_are_reported_at_once(reach: Reach) -> None:
     client = reach("http://127.0.0.1:1,http://127.0.0.1:2")
     for way in (lambda: client.submit(ECHO), client.queues, client.seats, lambda: client.cancel("j")):
         with pytest.raises(errors.GatewayUnreachable) as caught:
@@ -159,7 +159,7 @@ def test_where_nobody_listens_it_is_told_at_once(reach: Reach) -> None:
         assert caught.value.path == "http://127.0.0.1:1, http://127.0.0.1:2"
 
 
-def test_a_path_below_which_there_is_no_gateway(place: Place, reach: Reach) -> None:
+def test_a_path_without_a_gateway_is_an_error(place: Place, reach: Reach) -> None:
     with pytest.raises(errors.RouteNotFound):
         reach(f"{place.url}/below").submit(ECHO)
 
@@ -188,7 +188,7 @@ def keyed(place: Place) -> Iterator[Keyed]:
             server.redis.unlink(key)
 
 
-def test_a_key_is_asked_for_and_what_it_may_not_do_is_refused(keyed: Keyed, reach: Reach) -> None:
+def test_a_key_is_required_and_limited_to_its_scopes(keyed: Keyed, reach: Reach) -> None:
     url, make = keyed.url, keyed.make
     with pytest.raises(errors.KeyMissing) as caught:
         reach(url).submit(SLEEP, wait_for_seat=True)
@@ -205,12 +205,12 @@ def test_a_key_is_asked_for_and_what_it_may_not_do_is_refused(keyed: Keyed, reac
     with pytest.raises(errors.JobNotFound):
         reach(url, make("eve")).view(job)
     other = reach(url, make("eve"))
-    asked = other.submit(SLEEP, wait_for_seat=True, key=make("ann"))  # the call's own key goes before
-    assert client.view(asked).agent == "ann"
-    assert {client.cancel(each) for each in (job, asked)} == {True}
+    second = other.submit(SLEEP, wait_for_seat=True, key=make("ann"))  # the call's own key goes before
+    assert client.view(second).agent == "ann"
+    assert {client.cancel(each) for each in (job, second)} == {True}
 
 
-def test_a_key_that_is_busy_is_borne_by_who_waits(keyed: Keyed, reach: Reach) -> None:
+def test_waiting_survives_a_busy_key(keyed: Keyed, reach: Reach) -> None:
     key = keyed.make("ann", limits=api_keys.KeyLimits(parallel=1))
     client, other = reach(keyed.url, key), reach(keyed.url, key)
     job = client.submit(SLEEP, wait_for_seat=True)

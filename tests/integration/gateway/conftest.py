@@ -64,12 +64,12 @@ def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, concurrency:
             stack.callback(runner.profile.close)
         stack.enter_context(grid)
         for name, runner in runners.items():
-            said = Advertisement(
+            advertisement = Advertisement(
                 seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i", kind="llm",
                 concurrency=concurrency, queues=serves[name], started_at=1.0,
                 capability=runner.capability.model_dump(mode="json"),
             )  # fmt: skip
-            registry.advertise(client, grid.scripts.keys, said, 600.0)
+            registry.advertise(client, grid.scripts.keys, advertisement, 600.0)
         yield grid
 
 

@@ -116,10 +116,10 @@ def test_unserved_queues_give_no_queue_position(served: Served) -> None:
 @pytest.mark.parametrize("path", CHATS)
 def test_a_job_that_waits_for_a_seat_is_not_refused(served: Served, scripts: Scripts, path: str) -> None:
     with ThreadPoolExecutor() as threads:
-        asked = threads.submit(ask, served, path, "sometime", **{"x-gridq-wait-for-seat": "1"})
+        reply = threads.submit(ask, served, path, "sometime", **{"x-gridq-wait-for-seat": "1"})
         wait_for(lambda: scripts.client.exists(scripts.keys("classes", "llm:sometime")))
         assert served.gateway.ask("DELETE", f"/jobs/{served.grid.client.jobs(1)[0].job}", 200)["cancelled"]
-        assert asked.result().status_code == 409
+        assert reply.result().status_code == 409
 
 
 @pytest.mark.parametrize("path", CHATS)
@@ -243,10 +243,12 @@ def test_a_refusal_has_position_and_start_estimate(served: Served, scripts: Scri
             assert int(reply.headers["retry-after"]) >= 1
             return reply.json()["error"]
 
-        def told() -> Any:
+        def read_position() -> Any:
             return check_refusal(429)["position"]
 
-        assert wait_for(told, true=lambda position: position == 5)  # what was read counts for a moment
+        assert wait_for(
+            read_position, true=lambda position: position == 5
+        )  # what was read counts for a moment
         full = check_refusal(429)
         assert full["starts_in"].keys() == {"low", "p50", "high"}
         late = check_refusal(503, deadline=2)

@@ -101,13 +101,13 @@ def test_an_error_in_mid_stream_is_raised_by_the_client(client: anthropic.Anthro
     assert "content_block_delta" in seen  # what came before the error
 
 
-def test_a_request_without_messages(http: httpx.Client) -> None:
+def test_a_request_without_messages_is_refused(http: httpx.Client) -> None:
     counted = http.post("/v1/messages/count_tokens", json={"model": "echo"})
     assert counted.status_code == 400
     assert counted.json()["error"]["type"] == "invalid_request_error"
-    asked = http.post("/v1/messages", json={"model": "echo", "max_tokens": 5})
-    assert asked.status_code == 400, asked.text
-    assert asked.json()["type"] == "error"
+    refused = http.post("/v1/messages", json={"model": "echo", "max_tokens": 5})
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["type"] == "error"
 
 
 def test_many_concurrent_requests_by_the_async_client(served: Served) -> None:

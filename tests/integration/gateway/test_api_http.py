@@ -49,8 +49,8 @@ def state_of(served: Served, job: str) -> JobState | None:
 
 def open_stream(served: Served, model: str = "slow", **headers: str) -> tuple[Any, str]:
     """A stream that has begun, to be closed, and its job."""
-    asked = served.gateway.http.build_request("POST", CHAT, json=body(model, stream=True), headers=headers)
-    reply = served.gateway.http.send(asked, stream=True)
+    request = served.gateway.http.build_request("POST", CHAT, json=body(model, stream=True), headers=headers)
+    reply = served.gateway.http.send(request, stream=True)
     assert reply.status_code == 200
     return reply, reply.headers["x-gridq-job"]
 
@@ -67,9 +67,9 @@ def test_a_response_has_headers_about_its_job(http: httpx.Client, served: Served
     assert float(reply.headers["x-gridq-queue-wait-ms"]) >= 0
     assert "x-gridq-cost-cents" not in reply.headers, "no price is known for the model, which is not 0"
     assert state_of(served, reply.headers["x-gridq-job"]) is JobState.DONE
-    told = http.get(f"/jobs/{reply.headers['x-gridq-job']}").json()
-    assert (told["micro_dollars"], told["spent_cents"], told["result"]["spent_cents"]) == (None, None, None)
-    assert [(row["tokens_in"], row["micro_dollars"]) for row in told["rows"]] == [(4, None)]
+    view = http.get(f"/jobs/{reply.headers['x-gridq-job']}").json()
+    assert (view["micro_dollars"], view["spent_cents"], view["result"]["spent_cents"]) == (None, None, None)
+    assert [(row["tokens_in"], row["micro_dollars"]) for row in view["rows"]] == [(4, None)]
 
 
 def test_a_stream_is_framed_and_not_buffered(http: httpx.Client) -> None:
@@ -87,7 +87,7 @@ def test_a_stream_is_framed_and_not_buffered(http: httpx.Client) -> None:
     assert len({event["id"] for event in events}) == len(events)
 
 
-def test_both_base_urls_of_anthropics_clients_lead_to_the_same(http: httpx.Client) -> None:
+def test_anthropics_events_are_named_by_their_types(http: httpx.Client) -> None:
     reply = http.post("/v1/messages", json=body(max_tokens=9, stream=True), headers={"x-api-key": "none"})
     events = frames(reply.text)
     assert [event["event"] for event in events] == [json.loads(event["data"])["type"] for event in events]
@@ -110,7 +110,7 @@ def test_an_error_after_the_response_head_is_the_last_event(served: Served) -> N
     assert (reply.status_code, error["code"]) == (200, "job.cancelled")
 
 
-def test_curl(served: Served) -> None:
+def test_curl_reads_a_stream(served: Served) -> None:
     curl = shutil.which("curl")
     if curl is None:
         pytest.skip("curl is not installed")
@@ -257,7 +257,7 @@ def test_a_disconnecting_client_cancels_its_job_and_the_call(
     assert served.api.disconnected.wait(10)
 
 
-def test_a_client_that_asked_to_detach_leaves_its_job(served: Served) -> None:
+def test_a_detached_client_leaves_its_job_running(served: Served) -> None:
     reply, job = open_stream(served, **{"x-gridq-detach": "1"})
     lines = reply.iter_lines()
     first = next(line for line in lines if line.startswith("id: ")).removeprefix("id: ")
@@ -278,10 +278,10 @@ def test_an_idempotency_key_finds_the_job_of_a_client_that_lost_its_connection(
             f"{served.url}{CHAT}", json=body("silent"), headers=headers, timeout=httpx.Timeout(5, read=0.5)
         )
     job = served.grid.client.jobs(1)[0].job
-    asked = served.gateway.http.build_request("POST", CHAT, json=body("silent"), headers=headers)
-    asked.extensions["timeout"] = {"connect": 5, "read": 0.5, "write": 5, "pool": 5}
+    request = served.gateway.http.build_request("POST", CHAT, json=body("silent"), headers=headers)
+    request.extensions["timeout"] = {"connect": 5, "read": 0.5, "write": 5, "pool": 5}
     with pytest.raises(httpx.ReadTimeout):
-        served.gateway.http.send(asked)
+        served.gateway.http.send(request)
     assert served.grid.client.jobs(1)[0].job == job
     assert state_of(served, job) is JobState.RUNNING
     assert http.post(CHAT, json=body("echo"), headers=headers).status_code == 409
@@ -368,8 +368,8 @@ def test_resuming_before_trimmed_events_fails(http: httpx.Client, served: Served
         again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": place})
         assert again.status_code == 404
         assert again.json()["error"]["code"] == "stream.trimmed"
-    kept = http.post(CHAT, json=body(stream=True), headers={"last-event-id": events[-3]["id"]})
-    assert frames(kept.text) == events[-2:]
+    rest = http.post(CHAT, json=body(stream=True), headers={"last-event-id": events[-3]["id"]})
+    assert frames(rest.text) == events[-2:]
 
 
 def test_a_stream_is_complete_though_its_result_has_expired(http: httpx.Client, served: Served) -> None:

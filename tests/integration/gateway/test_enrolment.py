@@ -114,9 +114,9 @@ def enrol(
         "worker_id": "alice", "url": worker.url, "capabilities": [offered], "noether_version": "0.3.2",
         "heartbeat_interval_secs": 10,
     }  # fmt: skip
-    told = gateway.post("/workers", about, 201, headers=SHOWN)
+    enrolled = gateway.post("/workers", about, 201, headers=SHOWN)
     wait_for(lambda: seats(config), true=lambda found: [f"llm:{model}"] in [seat.queues for seat in found])
-    return told
+    return enrolled
 
 
 def seats(config: Settings) -> list[LiveSeat]:
@@ -156,7 +156,7 @@ def test_an_enrolled_worker_is_listed_for_noether_clients(
     assert (seat["worker_id"], seat["url"], seat["concurrency"]) == ("alice", worker.url, hosting.CONCURRENCY)
     ask(gateway)
     seat = wait_for(
-        lambda: gateway.get("/workers/http.alice"), true=lambda told: told["budget_left"] == 4_970_000
+        lambda: gateway.get("/workers/http.alice"), true=lambda found: found["budget_left"] == 4_970_000
     )
     [offered] = seat["capabilities"]
     assert (offered["provider"], offered["auth_via"]) == ("anthropic", "cli")
@@ -223,7 +223,9 @@ def test_a_heartbeat_may_change_the_offer(gateway: Gateway, worker: ForeignWorke
     gateway.post(
         "/workers/alice/heartbeat", {"capabilities": [offered], "in_flight_jobs": 0}, 204, headers=SHOWN
     )
-    wait_for(lambda: [seat.queues for seat in seats(config)], true=lambda told: told == [["llm:gpt-4-turbo"]])
+    wait_for(
+        lambda: [seat.queues for seat in seats(config)], true=lambda queues: queues == [["llm:gpt-4-turbo"]]
+    )
     assert ask(gateway, "gpt-4-turbo")["state"] == "done"
 
 

@@ -45,11 +45,11 @@ class Seats:
     def ask(self, path: str, model: str, text: str, *, name: str = "", pin: str = "", stream: bool = False
     ) -> httpx.Response:  # fmt: skip
         body = {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream}
-        told = {"x-gridq-name": name, "x-gridq-pin": pin}
+        headers = {"x-gridq-name": name, "x-gridq-pin": pin}
         return self.gateway.http.post(
             path,
             json={**body, "max_tokens": 999},
-            headers={header: value for header, value in told.items() if value},
+            headers={header: value for header, value in headers.items() if value},
         )
 
     @contextmanager
@@ -71,11 +71,11 @@ class Seats:
         """The answer to a question that a failing seat had to take first."""
         name = f"n{secrets.token_hex(4)}"
         with self.busy():
-            asked: Future[httpx.Response] = self.pool.submit(
+            reply: Future[httpx.Response] = self.pool.submit(
                 self.ask, path, f"as-{fault}", TEXT, name=name, stream=stream
             )
             wait_for(lambda: self.rows(name))
-        return asked.result(30)
+        return reply.result(30)
 
     def rows(self, name: str) -> list[HistoryRow]:
         """What has become of the attempts of the job of this name."""
@@ -121,15 +121,15 @@ def text_of(path: str, reply: httpx.Response) -> str:
         content = answer["choices"][0]["message"]["content"] if path == CHAT else answer["content"][0]["text"]
         return str(content)
     datas = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
-    told = [json.loads(data) for data in datas if data != "[DONE]"]
+    events = [json.loads(data) for data in datas if data != "[DONE]"]
     if path == CHAT:
         assert datas[-1] == "[DONE]"
-        return "".join(choice["delta"].get("content") or "" for each in told for choice in each["choices"])
-    kinds = [each["type"] for each in told if each["type"] != "ping"]
+        return "".join(choice["delta"].get("content") or "" for each in events for choice in each["choices"])
+    kinds = [each["type"] for each in events if each["type"] != "ping"]
     assert kinds[0] == "message_start"
     assert kinds.count("message_start") == kinds.count("message_stop") == 1
     assert kinds[-1] == "message_stop"
-    return "".join(each["delta"].get("text", "") for each in told if each["type"] == "content_block_delta")
+    return "".join(each["delta"].get("text", "") for each in events if each["type"] == "content_block_delta")
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])

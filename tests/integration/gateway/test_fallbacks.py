@@ -160,8 +160,8 @@ def test_no_fallback_after_the_first_token(fresh: Two) -> None:
     with fresh.gateway.http.stream(
         "POST", CHAT, json={"model": "cut", "models": ["gpt-5"], "messages": HELLO, "stream": True}
     ) as reply:
-        told = reply.read().decode()
-    assert "stage.stream_cut" in told
+        text = reply.read().decode()
+    assert "stage.stream_cut" in text
     assert fresh.second.requests == []
 
 
@@ -207,7 +207,7 @@ def test_fallbacks_in_both_header_and_body_are_refused(two: Two) -> None:
 def test_a_refusal_names_every_model(two: Two) -> None:
     reply = two.post({"model": "nobody-has-this", "models": ["nor-this"]})
     assert reply.status_code == 404, reply.text
-    told = reply.json()["error"]["message"]
-    assert "llm:nobody-has-this or llm:nor-this" in told
+    message = reply.json()["error"]["message"]
+    assert "llm:nobody-has-this or llm:nor-this" in message
     late = two.post({"model": "nobody-has-this", "models": ["gpt-5"]}, x_gridq_deadline="20")
     assert late.json()["model"] == "gpt-5-2025"

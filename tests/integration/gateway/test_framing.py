@@ -44,9 +44,9 @@ def ask(served: Served, method: str, path: str, *headers: tuple[str, str], body:
 def test_ambiguous_framing_is_refused(served: Served, headers: list[tuple[str, str]], status: int) -> None:
     text = json.dumps({"model": "echo", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]})
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text.encode())
-    told = ask(served, "POST", "/v1/messages", *headers, body=body)
-    assert told[0] == status, told
-    assert json.loads(told[2])["type"] == ("message" if status == 200 else "error")
+    reply = ask(served, "POST", "/v1/messages", *headers, body=body)
+    assert reply[0] == status, reply
+    assert json.loads(reply[2])["type"] == ("message" if status == 200 else "error")
 
 
 def test_http_1_0_needs_no_host(served: Served) -> None:
@@ -58,12 +58,12 @@ def test_http_1_0_needs_no_host(served: Served) -> None:
 )
 def test_head_is_answered_like_get_without_a_body(served: Served, path: str) -> None:
     status, headers, body = ask(served, "GET", path, HOST)
-    told = ask(served, "HEAD", path, HOST)
-    assert told[0] == status
-    assert told[1]["content-type"] == headers["content-type"]
-    assert told[1]["x-request-id"]
+    reply = ask(served, "HEAD", path, HOST)
+    assert reply[0] == status
+    assert reply[1]["content-type"] == headers["content-type"]
+    assert reply[1]["x-request-id"]
     assert body
-    assert told[2] == b""
+    assert reply[2] == b""
 
 
 def test_head_of_a_stream_does_not_wait_for_its_end(served: Served) -> None:

@@ -35,8 +35,8 @@ def test_the_commands_work_in_their_order(served: Served) -> None:
         ]
         words += ["--silent", "--show-error", "--max-time", "40", "--write-out", "\n%{http_code}"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-        body, _, told = done.stdout.rpartition("\n")
-        assert told in ((status,) if status else ("200", "201", "202")), (line, done.stdout)
+        body, _, code = done.stdout.rpartition("\n")
+        assert code in ((status,) if status else ("200", "201", "202")), (line, done.stdout)
         if "wait=30" in line:
             assert '"output":"Hello, Ann"' in body
         if line.startswith("curl -N"):

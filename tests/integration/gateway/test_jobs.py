@@ -38,10 +38,10 @@ def submit(gateway: Gateway, graph: Any = ECHO, input: Any = 1, **more: Any) -> 
 def test_a_job_is_submitted_awaited_and_answered(gateway: Gateway) -> None:
     reply = gateway.http.post("/jobs", json={"graph": ECHO, "input": {"a": "ä"}})
     assert reply.status_code == 202
-    told = reply.json()
-    job = told["job_id"]
-    assert (told["job"], told["state"], told["status"]) == (job, "running", "queued")
-    assert reply.headers["location"] == told["url"] == f"/jobs/{job}"
+    accepted = reply.json()
+    job = accepted["job_id"]
+    assert (accepted["job"], accepted["state"], accepted["status"]) == (job, "running", "queued")
+    assert reply.headers["location"] == accepted["url"] == f"/jobs/{job}"
     assert reply.headers["x-gridq-job"] == job
     done = gateway.get(f"/jobs/{job}?wait=30")
     assert (done["state"], done["status"], done["result"]["output"]) == ("done", "ok", {"a": "ä"})

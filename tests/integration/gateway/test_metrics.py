@@ -54,11 +54,11 @@ def run(gateway: Gateway, graph: Any, **options: Any) -> str:
 def test_the_metrics_are_those_of_the_catalogue(gateway: Gateway) -> None:
     run(gateway, {"root": stage("bench_spend", micro_dollars=1, tokens_in=1)})
     text = gateway.http.get("/metrics").text
-    told = {family.name: family for family in read_text(text)}
-    assert set(told) == set(METRICS)
+    families = {family.name: family for family in read_text(text)}
+    assert set(families) == set(METRICS)
     for name, measure in METRICS.items():
-        assert (told[name].type, told[name].documentation) == (measure.kind, measure.help), name
-        for sample in told[name].samples:
+        assert (families[name].type, families[name].documentation) == (measure.kind, measure.help), name
+        for sample in families[name].samples:
             assert set(sample.labels) - {"le"} == set(measure.labels), name
 
 
@@ -68,7 +68,7 @@ def test_ended_jobs_are_counted(gateway: Gateway) -> None:
     run(gateway, {"root": seq(spends, stage("bench_echo"))}, agent="ann")
     run(gateway, {"root": stage("bench_fail")}, agent="ann")
     now = wait_for(
-        lambda: read(gateway), true=lambda told: told["gridq_jobs_ended_total"]["failed",] >= 1, poll=0.3
+        lambda: read(gateway), true=lambda found: found["gridq_jobs_ended_total"]["failed",] >= 1, poll=0.3
     )
 
     def grew(name: str, *labels: str) -> float:
@@ -92,7 +92,9 @@ def test_counters_begin_at_the_gateways_start(server: EmbeddedServer, tmp_path: 
     with benches(server, tmp_path) as started:
         run(started.gateway, {"root": stage("bench_echo")})
         now = wait_for(
-            lambda: read(started.gateway), true=lambda told: told["gridq_jobs_ended_total"]["done",], poll=0.3
+            lambda: read(started.gateway),
+            true=lambda found: found["gridq_jobs_ended_total"]["done",],
+            poll=0.3,
         )
         assert now["gridq_jobs_submitted_total"][()] == 1
 
@@ -106,7 +108,7 @@ def test_gauges_show_the_current_state(gateway: Gateway) -> None:
     )["job"]
     try:
         now = wait_for(
-            lambda: read(gateway), true=lambda told: told["gridq_seat_busy"]["m.bench",] == 1, poll=0.3
+            lambda: read(gateway), true=lambda found: found["gridq_seat_busy"]["m.bench",] == 1, poll=0.3
         )
         assert now["gridq_jobs"] == {("queued",): 0, ("running",): 2}
         assert now["gridq_queue_depth"]["batch", "bench:rare"] == 1
@@ -119,10 +121,12 @@ def test_gauges_show_the_current_state(gateway: Gateway) -> None:
             parts = reply.iter_bytes()
             next(parts)
             open_now = wait_for(
-                lambda: read(gateway), true=lambda told: told["gridq_http_open_streams"][()] == 1, poll=0.3
+                lambda: read(gateway), true=lambda found: found["gridq_http_open_streams"][()] == 1, poll=0.3
             )
             assert open_now["gridq_job_followers"][()] == 1
-        wait_for(lambda: read(gateway), true=lambda told: told["gridq_http_open_streams"][()] == 0, poll=0.3)
+        wait_for(
+            lambda: read(gateway), true=lambda found: found["gridq_http_open_streams"][()] == 0, poll=0.3
+        )
     finally:
         for each in (job, asleep):
             gateway.ask("DELETE", f"/jobs/{each}", 200)
@@ -141,7 +145,9 @@ def test_accounts_show_limits_of_each_window(place: Benches, gateway: Gateway) -
         run(gateway, {"root": stage("bench_spend", micro_dollars=500_000, tokens_in=7)}, agent="dora")
         now = wait_for(  # an answer may be a second old
             lambda: read(gateway),
-            true=lambda told: told.get("gridq_account_used", {}).get(("agent", "dora", "tokens a week")) == 7,
+            true=lambda found: (
+                found.get("gridq_account_used", {}).get(("agent", "dora", "tokens a week")) == 7
+            ),
             poll=0.3,
         )
         used = {key[2]: amount for key, amount in now["gridq_account_used"].items() if key[1] == "dora"}
@@ -174,16 +180,16 @@ def test_accounts_show_use_rest_and_reset(place: Benches, gateway: Gateway) -> N
         run(gateway, {"root": spends}, agent="bea")
         now = wait_for(
             lambda: read(gateway),
-            true=lambda told: told.get("gridq_account_used", {}).get(("agent", "bea", "money")) == 0.25,
+            true=lambda found: found.get("gridq_account_used", {}).get(("agent", "bea", "money")) == 0.25,
             poll=0.3,
         )
-        told = {
+        found = {
             key: tuple(
                 now[f"gridq_account_{name}"].get(key) for name in ("limit", "used", "reserved", "left")
             )
             for key in now["gridq_account_limit"]
         }
-        assert told == {
+        assert found == {
             ("agent", "bea", "money"): (3, 0.25, 0, 2.75),
             ("agent", "bea", "money a day"): (2, 0.25, 0, 1.75),
             ("grid", "all of it", "requests in 5h"): (1000, 1, 0, 999),
@@ -203,7 +209,8 @@ def test_unknown_paths_are_one_route(gateway: Gateway) -> None:
     for number in range(5):
         gateway.http.get(f"/made/up/{number}")
     now = wait_for(
-        lambda: read(gateway)["gridq_http_requests_total"], true=lambda told: ("GET", "(none)", "404") in told
+        lambda: read(gateway)["gridq_http_requests_total"],
+        true=lambda found: ("GET", "(none)", "404") in found,
     )
     assert not [key for key in now if "made" in key[1]]
 

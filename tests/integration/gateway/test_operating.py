@@ -79,8 +79,8 @@ def test_a_seat_is_found_by_full_or_short_name(gateway: Gateway) -> None:
 
 
 def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
-    told = gateway.post("/workers/bench/drain?wait=10")
-    assert told == {"seat": "m.bench", "drained": True, "drain_acknowledged": True, "busy": 0}
+    reply = gateway.post("/workers/bench/drain?wait=10")
+    assert reply == {"seat": "m.bench", "drained": True, "drain_acknowledged": True, "busy": 0}
     assert gateway.post("/workers/bench/drain")["drained"]
     try:
         assert gateway.get("/workers/m.bench")["state"] == "draining"
@@ -91,8 +91,8 @@ def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
         wait_for(lambda: _queue(gateway), true=lambda queue: queue["pending"]["interactive"] == 1)
         assert _queue(gateway)["oldest"]["interactive"] > 0
     finally:
-        told = gateway.post("/workers/bench/undrain?wait=10")
-    assert told == {"seat": "m.bench", "drained": False, "drain_acknowledged": True, "busy": told["busy"]}
+        reply = gateway.post("/workers/bench/undrain?wait=10")
+    assert reply == {"seat": "m.bench", "drained": False, "drain_acknowledged": True, "busy": reply["busy"]}
     assert gateway.get(f"/jobs/{job}?wait=30")["state"] == "done"
 
 
@@ -113,11 +113,11 @@ def test_a_quarantined_stage_is_listed_released_and_dropped(gateway: Gateway) ->
     job = gateway.post("/jobs", {"graph": {"root": stage("bench_die")}, "input": 1}, 202)["job"]
     [held] = wait_for(lambda: gateway.get("/quarantine"))
     assert (held["job"], held["path"], held["deaths"]) == (job, "root", 2)
-    told = gateway.post("/quarantine/release", {"job": job[:8], "stage": "root"})
-    assert told == {"job": job, "stage": "root", "outcome": "released", "before": False}
+    reply = gateway.post("/quarantine/release", {"job": job[:8], "stage": "root"})
+    assert reply == {"job": job, "stage": "root", "outcome": "released", "before": False}
     wait_for(lambda: gateway.get("/quarantine"))
-    told = gateway.post("/quarantine/drop", {"job": job, "stage": 0})
-    assert (told["outcome"], told["stage"], told["before"]) == ("dropped", "0", False)
+    reply = gateway.post("/quarantine/drop", {"job": job, "stage": 0})
+    assert (reply["outcome"], reply["stage"], reply["before"]) == ("dropped", "0", False)
     error = gateway.get(f"/jobs/{job}?wait=30")["error"]
     assert (error["code"], error["details"]["dropped_by"]) == ("stage.quarantined", "default")
     assert gateway.post("/quarantine/drop", {"job": job, "stage": 0})["before"]
@@ -142,21 +142,21 @@ def test_health_and_readiness(gateway: Gateway) -> None:
 def test_readiness_names_what_is_missing(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
 
-    def told(code: str) -> tuple[str, str]:
+    def read_reason(code: str) -> tuple[str, str]:
         reply = gateway.http.get("/ready")
         error = check_refusal(reply, 503, code)
         assert (error["ready"], error["position"], error["starts_in"]) == (False, None, None)
         return error["reason"], error["bottleneck"]
 
     client.rename(keys("serving", "gridq:pure"), keys("serving", "kept"))
-    assert told("seat.none_live") == ("no router is live", "no router is live")
+    assert read_reason("seat.none_live") == ("no router is live", "no router is live")
     client.rename(keys("serving", "kept"), keys("serving", "gridq:pure"))
     client.set(keys("memory_full"), "1 2", px=60_000)
-    assert told("grid.full") == ("the Redis server is almost out of memory", "the server's memory")
+    assert read_reason("grid.full") == ("the Redis server is almost out of memory", "the server's memory")
     client.delete(keys("memory_full"))
     data = client.get(keys("schema"))
     client.set(keys("schema"), 9)
-    assert told("broker.schema") == (
+    assert read_reason("broker.schema") == (
         "the grid's data belongs to another version of gridq",
         "the version of this gateway",
     )
@@ -171,11 +171,11 @@ def test_without_its_server_the_gateway_is_alive_and_not_ready(place: Benches, t
         with serving(config) as gateway:
             own.kill()
             assert gateway.get("/health")["ok"]
-            told = check_refusal(gateway.http.get("/ready"), 503, "broker.unreachable")
-            assert (told["ready"], told["routers"]) == (False, None)
-            assert told["reason"] == "the Redis server does not answer"
+            unready = check_refusal(gateway.http.get("/ready"), 503, "broker.unreachable")
+            assert (unready["ready"], unready["routers"]) == (False, None)
+            assert unready["reason"] == "the Redis server does not answer"
             away = check_refusal(gateway.http.get("/jobs"), 503, "broker.unreachable")
-            for error in (told, away):
+            for error in (unready, away):
                 assert error["bottleneck"] == "the grid's server"
                 assert own.url.rpartition(":")[2] not in json.dumps(error)
             own.start()

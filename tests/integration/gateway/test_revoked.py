@@ -21,9 +21,9 @@ def test_a_revoked_key_finishes_its_stream_and_is_refused_then(served: Served) -
     with http.stream("POST", CHAT, json=body, headers=key) as reply:
         assert reply.status_code == 200, reply.read()
         datas = (line.removeprefix("data: ") for line in reply.iter_lines() if line.startswith("data: "))
-        told = []
+        received = []
         for data in datas:
-            told.append(data)
+            received.append(data)
             if "so " in data:
                 break
         assert http.get("/v1/models", headers=key).status_code == 200
@@ -33,9 +33,9 @@ def test_a_revoked_key_finishes_its_stream_and_is_refused_then(served: Served) -
         )
         assert refused.json()["error"]["code"] == "auth.key_revoked"
         served.api.go_on.set()
-        told += datas
-    assert told.pop() == "[DONE]"
-    deltas = [choice["delta"] for data in told for choice in json.loads(data)["choices"]]
+        received += datas
+    assert received.pop() == "[DONE]"
+    deltas = [choice["delta"] for data in received for choice in json.loads(data)["choices"]]
     assert [delta["content"] for delta in deltas if delta.get("content")] == ["so ", "it ", "goes ", "on "]
     again = http.post(CHAT, json=body, headers=key)
     assert (again.status_code, again.json()["error"]["code"]) == (401, "auth.key_revoked")

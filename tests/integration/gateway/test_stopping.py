@@ -25,16 +25,16 @@ def test_shutdown_refuses_open_requests_and_cancels_their_jobs(
     config = served.config.model_copy(update={"drain": 0.1})
 
     def ask(path: str) -> httpx.Response:
-        asked = {"model": "silent", "stream": CHATS[path], "messages": HELLO, "max_tokens": 5}
-        return httpx.post(f"{url}{path}", json=asked, timeout=60, trust_env=False)
+        body = {"model": "silent", "stream": CHATS[path], "messages": HELLO, "max_tokens": 5}
+        return httpx.post(f"{url}{path}", json=body, timeout=60, trust_env=False)
 
     with ThreadPoolExecutor() as threads:
         with serving(config) as gateway:
             url = gateway.url
-            asked = [threads.submit(ask, path) for path in CHATS]
+            replies = [threads.submit(ask, path) for path in CHATS]
             wait_for(lambda: served.seen() == before + len(CHATS))
             jobs = [each.job for each in served.grid.client.jobs(len(CHATS))]
-        for each in asked:
+        for each in replies:
             error = check_refusal(each.result(), 503, "gateway.stopping")
             assert (error["bottleneck"], error["retry_after"]) == (
                 "this gateway, which is shutting down",
@@ -46,13 +46,13 @@ def test_shutdown_refuses_open_requests_and_cancels_their_jobs(
 
 
 def test_a_stream_cut_off_by_shutdown_is_resumed_at_another_gateway(served: Served) -> None:
-    path, asked = "/v1/chat/completions", {"model": "silent", "stream": True, "messages": HELLO}
+    path, body = "/v1/chat/completions", {"model": "silent", "stream": True, "messages": HELLO}
     config = served.config.model_copy(update={"drain": 0.1})
     with httpx.Client(timeout=60, trust_env=False) as client:
         with serving(config, keep_alive=0.05) as gateway:
-            asking = client.build_request("POST", gateway.url + path, json=asked)
+            asking = client.build_request("POST", gateway.url + path, json=body)
             job = client.send(asking, stream=True).headers["x-gridq-job"]
         assert served.grid.client.status(job) is JobState.RUNNING
-    with served.gateway.http.stream("POST", path, json=asked, headers={"last-event-id": f"{job}/0"}) as reply:
+    with served.gateway.http.stream("POST", path, json=body, headers={"last-event-id": f"{job}/0"}) as reply:
         assert (reply.status_code, reply.headers["x-gridq-job"]) == (200, job)
     wait_for(lambda: served.grid.client.status(job) is JobState.CANCELLED)
