@@ -146,7 +146,7 @@ def test_generation_settings():
         ),
     ],
 )
-def test_tools(choice: Any, mode: dict[str, Any]):
+def test_tools_and_tool_choice_are_translated(choice: Any, mode: dict[str, Any]):
     told = google(tools=[WEATHER], tool_choice=choice)
     declared = {"name": "weather", "description": "d", "parametersJsonSchema": SCHEMA}
     assert told["tools"] == [{"functionDeclarations": [declared]}]
@@ -324,7 +324,7 @@ def test_a_prompt_that_is_blocked_and_a_call_that_cannot_be_read():
         assert "PROHIBITED_CONTENT" in caught.value.details["reason"]
         with pytest.raises(SeatUnavailable):
             read(candidate(reason="MALFORMED_FUNCTION_CALL"))
-    with pytest.raises(ValueError, match="none"):
+    with pytest.raises(ValueError, match="no candidates"):
         build_completion({"candidates": []}, body())
 
 
