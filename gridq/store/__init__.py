@@ -9,15 +9,14 @@ client, gateway, cli, workers.machine, workers.process, workers.supervisor, work
 __all__ = [
     "capacity",
     "connection",
-    "keepalive",
     "keys",
+    "library",
     "readiness",
     "reliability",
     "replies",
     "schema",
     "scripts",
     "sentinel",
-    "snapshot",
     "ttl_cache",
     "values",
 ]

@@ -72,20 +72,16 @@ def assemble(script: str) -> str:
     Definitions that are used only between the lines `--[` and `--]` stand at the beginning of that part:
     few calls come there, and the others do not pay for them.
     """
-    before = _find_definitions(_PART.sub("", script))
+    before = find_definitions(_PART.sub("", script))
 
     def within(part: re.Match[str]) -> str:
-        return "".join(one for one in _find_definitions(part[1]) if one not in before) + part[1]
+        return "".join(one for one in find_definitions(part[1]) if one not in before) + part[1]
 
     return "".join(before) + parse_arguments(script).to_lua() + _PART.sub(within, script)
 
 
-def find_definitions(script: str) -> str:
+def find_definitions(script: str) -> list[str]:
     """Return the library definitions that `script` uses, each after those that it uses itself."""
-    return "".join(_find_definitions(script))
-
-
-def _find_definitions(script: str) -> list[str]:
     used = _find_names(script)
     kept: list[str] = []
     for names, definition in reversed(_read_definitions()):

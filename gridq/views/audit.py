@@ -19,8 +19,8 @@ from gridq.errors import ConfigError, GridBusy
 from gridq.jobs.record import parse_chain
 from gridq.protocol import queue_names
 from gridq.protocol.states import JobState
+from gridq.store import library
 from gridq.store.keys import CELERY_PERMANENT, PERMANENT, Keys
-from gridq.store.snapshot import Snapshot, read
 
 MAX_ITEMS = 500_000
 """Items that one audit reads, a key counting as ten: half a second of the server's time."""
@@ -47,7 +47,7 @@ def run_audit(client: Redis, keys: Keys, *, idle: bool = False, max_items: int =
     `idle`: no job runs, so nothing may be left of jobs. Raises GridBusy if there are more than `max_items` to
     read.
     """
-    snapshot = read(client, keys, max_items)
+    snapshot = read_snapshot(client, keys, max_items)
     if snapshot is None:
         raise GridBusy(
             "The grid is too large to be read at one instant",
@@ -82,7 +82,7 @@ def run_audit(client: Redis, keys: Keys, *, idle: bool = False, max_items: int =
 
 def find_breaches(client: Redis, keys: Keys) -> list[str]:
     """Return the breaches of the rules that hold between any two scripts, one line each."""
-    snapshot = read(client, keys, MAX_ITEMS)
+    snapshot = read_snapshot(client, keys, MAX_ITEMS)
     assert snapshot is not None
     state = _State(snapshot)
     return [*state.check_leases(), *state.check_pending(), *state.check_steps(), *state.check_reservations()]
@@ -135,6 +135,49 @@ def _find_stale_wake_ups(client: Redis, keys: Keys) -> list[str]:
         if _is_queue(key) and (key.startswith("seat:") or listens.encode() in served):
             left.append(f"{client.llen(raw)} wake-ups in {key}")
     return sorted(left)
+
+
+class Snapshot:
+    """The content of the server at `now` (ms by its clock): the items of every key that counts.
+
+    `names[kind]` are the keys of one kind, without it: of `slots:m.a` the kind is `slots`, the name `m.a`.
+    """
+
+    def __init__(self, reply: list[list[Any]]) -> None:
+        self.now = int(reply[0][1])
+        self.names: dict[str, list[str]] = defaultdict(list)
+        self._found: dict[str, list[Any]] = {}
+        for key, *items in sorted(reply[1:], key=lambda row: bytes(row[0])):
+            kind, _, name = key.decode().partition(":")
+            self.names[kind].append(name)
+            self._found[key.decode()] = items
+
+    def members(self, *name: str) -> list[str]:
+        """Return the members of a set, or of a sorted set whose scores do not count."""
+        return [_text(item) for item in self._found.get(":".join(name), ())]
+
+    def scores(self, *name: str) -> dict[str, float]:
+        """Return member → score of a sorted set of times."""
+        pairs = self._found.get(":".join(name), [])
+        return {_text(pairs[at]): float(pairs[at + 1]) for at in range(0, len(pairs), 2)}
+
+    def table(self, *name: str) -> dict[str, str]:
+        """Return the fields of a hash."""
+        pairs = self._found.get(":".join(name), [])
+        return {_text(pairs[at]): _text(pairs[at + 1]) for at in range(0, len(pairs), 2)}
+
+
+def read_snapshot(client: Redis, keys: Keys, max_items: int) -> Snapshot | None:
+    """Return the grid's records at one instant, None if there are more than `max_items` to read (as audit.lua
+    counts them), which would take too long.
+    """
+    text = f"local K = '{keys.own}'\n" + library.read_lua("audit")
+    reply: Any = client.eval(text, 0, max_items)
+    return Snapshot(reply) if reply else None
+
+
+def _text(item: Any) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
 
 
 class _State:

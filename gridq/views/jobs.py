@@ -152,15 +152,16 @@ class JobReader:
         pipe.time()
         if rows:
             pipe.lrange(keys("rows", job), -MAX_STEPS, -1)
-        head, inbox, about, end, clock, *texts = pipe.execute()
+        head, inbox, about, end, clock, *history = pipe.execute()
         view = JobView(job, None, now=clock[0] + clock[1] / 1e6)
-        view.rows = parse_rows(texts[0]) if texts else []
         if end is not None:
+            view.rows = _parse_history(history)
             self._fill_ended(view, end, about)
         elif head[2] is not None:
             _fill_header(view, head)
             view.state = JobState.RUNNING
-            self._fill_running(view, head, rows)
+            if not self._fill_running(view, head, history):  # it has ended meanwhile
+                return self.read(rows=rows)
         elif inbox[1] is not None:
             view.state = JobState.QUEUED
             options = json.loads(inbox[4] or b"{}")
@@ -184,27 +185,24 @@ class JobReader:
         count, left = int(about[2] or 0), int(about[3] or 0)
         view.done, view.of = (finished, finished) if found.state is JobState.DONE else (count - left, count)
 
-    def _fill_running(self, view: JobView, head: list[bytes | None], rows: bool) -> None:
+    def _fill_running(self, view: JobView, head: list[bytes | None], history: list[list[bytes]]) -> bool:
         count = int(head[2] or 0)
         if not self._count:
             self._read_plan(count)
         if not self._steps:
+            view.rows = _parse_history(history)
             view.done, view.of = count - int(head[3] or 0), count
-            return
+            return True
         names = [f"{name}:{index}" for name in _FIELDS for index in range(count)]
         # The rows again, at the instant of the fields, so that a stage that is done has its row.
         pipe = self._client.pipeline(transaction=True)
         pipe.hmget(self._keys("job", self.job), ["steps", *names])
-        if rows:
+        if history:
             pipe.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
-        found, *texts = pipe.execute()
-        if texts:
-            view.rows = parse_rows(texts[0])
-        if found[0] is None:  # it has ended meanwhile
-            again = self.read(rows=rows)
-            for name in view.__slots__:
-                setattr(view, name, getattr(again, name))
-            return
+        found, *history = pipe.execute()
+        if found[0] is None:
+            return False
+        view.rows = _parse_history(history)
         columns = (found[1 + at : 1 + at + count] for at in range(0, len(_FIELDS) * count, count))
         fields = dict(zip(_FIELDS, columns, strict=True))
         workers = self._read_workers(fields["lease"])
@@ -220,6 +218,7 @@ class JobReader:
         counted = [stage for stage in view.stages if stage.state is not StageState.SKIPPED]
         view.done = sum(stage.state is StageState.DONE for stage in counted)
         view.of = len(counted)
+        return True
 
     def _read_plan(self, count: int) -> None:
         if 0 < count <= MAX_STEPS:
@@ -290,9 +289,7 @@ def _fill_current(stage: StageView, one: dict[str, bytes | None], worker: str | 
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
-        names = _decode(one["excluded"]).split(
-            ","
-        )  # "=seat", all but that one, stands beside the names of the others
+        names = _decode(one["excluded"]).split(",")  # "=seat" stands for all but that one
         stage.excluded = tuple(name for name in names if name and not name.startswith("="))
         stage.expects = UsageEstimate.parse(_decode(one["tokens"] or b"0 0"))
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _decode(one["pending"])))
@@ -377,6 +374,10 @@ def read_history(client: Redis, keys: Keys, job: str) -> list[HistoryRow]:
 def parse_rows(texts: list[bytes]) -> list[HistoryRow]:
     """Parse the rows of a job's history; each stored text has several."""
     return [HistoryRow.model_validate(row) for text in texts for row in json.loads(text)]
+
+
+def _parse_history(texts: list[list[bytes]]) -> list[HistoryRow]:
+    return parse_rows(texts[0]) if texts else []
 
 
 def _decode(value: bytes | None) -> str:

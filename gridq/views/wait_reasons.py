@@ -53,8 +53,8 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
     live = read_live_seats(client, keys)
     team = ""
     if any(seat.lends_to for seat in live):
-        teams: list[Any] = client.hmget(keys("job", view.job), "charged_team", "team")
-        team = next((name.decode() for name in teams if name), "")
+        stored: Any = client.hget(keys("job", view.job), "team")
+        team = (stored or b"").decode()
     queue = " or ".join(first.links) or first.queue
     return f"a seat of {queue} to run {first.stage}: {explain_ready_stage(first, live, view.agent, team)}"
 

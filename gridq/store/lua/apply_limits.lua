@@ -25,5 +25,5 @@ set_shared_budgets()
 for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do set_seat_limits(seat) end
 unpark_due()
 park_agents()
-for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_seat(q) end end
+wake_queues(table.concat(C('SMEMBERS', K .. 'queues'), ' '))
 return 1

@@ -38,15 +38,23 @@ local function is_backing_off(job, step, seat)
   return C('ZSCORE', K .. 'delays', 'backoff:' .. job .. ':' .. step .. ':' .. seat) ~= false
 end
 
--- If every seat that could take the stages of a class is excluded, they would wait for nobody. So those seats are let in again,
--- except those that back off. A seat without the budget for the class could not take them. At most `most` stages are looked at;
--- returns how many were, and how many let a seat in.
-local function readmit_class(q, cls, most)
-  local cost, class_excluded = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
-  local able = {}
+local function read_budgets(q)
+  local budgets = {}
   for _, seat in ipairs(C('SMEMBERS', K .. 'serving:' .. q)) do
     local own, grid, shared = unpack(C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared_budgets'))
-    if not find_shortage(budgets_of_seat(seat, own, grid, shared), q, tonumber(cost)) then able[#able + 1] = seat end
+    budgets[seat] = budgets_of_seat(seat, own, grid, shared) or {}
+  end
+  return budgets
+end
+
+-- If every seat that could take the stages of a class is excluded, they would wait for nobody. So those seats are let in again,
+-- except those that back off. A seat without the budget for the class could not take them. `budgets`: of each seat that serves the
+-- queue. At most `most` stages are looked at; returns how many were, and how many let a seat in.
+local function readmit_class(q, cls, most, budgets)
+  local cost, class_excluded = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
+  local able = {}
+  for seat, of_seat in pairs(budgets) do
+    if not find_shortage(of_seat, q, tonumber(cost)) then able[#able + 1] = seat end
   end
   local function covers(excluded)
     for _, seat in ipairs(able) do if not is_excluded(excluded, seat) then return false end end
@@ -249,10 +257,11 @@ if #chained >= 2 * limit then
 end
 for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   attempt('queues', queue, function(q)
-    local classes, left = C('HKEYS', K .. 'classes:' .. q), limit
+    local classes, left, budgets = C('HKEYS', K .. 'classes:' .. q), limit, nil
     for _, cls in ipairs(classes) do
       if left > 0 and string.sub(cls, -1) ~= '|' then
-        local seen, readmitted = readmit_class(q, cls, left)
+        budgets = budgets or read_budgets(q)
+        local seen, readmitted = readmit_class(q, cls, left, budgets)
         left, found.readmitted = left - seen, found.readmitted + readmitted
       end
     end

@@ -17,7 +17,7 @@ DEFINED = set(re.findall(r"^local function (\w+)", "".join(read_lua(f"lib/{file}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_that_is_called_is_defined_before(name: str) -> None:
+def test_called_lua_functions_are_defined_before_use(name: str) -> None:
     known: set[str] = set()
     for line in build_source(name, build_constants(Settings())).splitlines():
         defined = re.match(r"local function (\w+)", line)
@@ -28,15 +28,15 @@ def test_all_that_is_called_is_defined_before(name: str) -> None:
         assert called <= known, line
 
 
-def test_what_is_not_used_is_left_out() -> None:
-    claim = find_definitions(read_lua("claim"))
+def test_unused_lua_functions_are_left_out() -> None:
+    claim = "".join(find_definitions(read_lua("claim")))
     assert "local function claim_stage(" in claim
     for name in ("end_job", "reserve", "park_agent", "publish_end", "restart_scope"):
         assert f"local function {name}(" not in claim
-    assert find_definitions("return 1") == ""
+    assert find_definitions("return 1") == []
 
 
-def test_what_few_calls_come_to_is_defined_there_alone() -> None:
+def test_rarely_used_lua_functions_are_defined_in_their_branch() -> None:
     before, _, part = assemble(read_lua("admit")).partition("\nif is_guarded and")
     for name in ("reserve", "check_room", "make_room", "end_job"):
         assert f"local function {name}(" not in before
@@ -46,12 +46,12 @@ def test_what_few_calls_come_to_is_defined_there_alone() -> None:
 
 
 def test_every_definition_is_used_by_a_script() -> None:
-    together = "".join(find_definitions(read_lua(name)) for name in NAMES)
+    together = "".join(one for name in NAMES for one in find_definitions(read_lua(name)))
     assert {name for name in DEFINED if f"local function {name}(" not in together} == set()
 
 
-def test_a_name_in_a_text_or_a_comment_or_a_field_is_no_use_of_it() -> None:
-    assert find_definitions("-- end_job(job)\nlocal s = 'end_job(x)'; s.end_job(1)") == ""
+def test_names_in_strings_comments_and_fields_are_not_calls() -> None:
+    assert find_definitions("-- end_job(job)\nlocal s = 'end_job(x)'; s.end_job(1)") == []
 
 
 def called_with() -> dict[str, list[set[str]]]:
@@ -65,7 +65,7 @@ def called_with() -> dict[str, list[set[str]]]:
     return found
 
 
-def test_each_script_is_called_with_the_arguments_that_it_declares() -> None:
+def test_scripts_are_called_with_their_declared_arguments() -> None:
     calls = called_with()
     assert {*calls, "admit", "complete"} == set(NAMES)
     for name, given in calls.items():
@@ -78,17 +78,6 @@ def test_each_script_is_called_with_the_arguments_that_it_declares() -> None:
 
 def test_no_script_reads_an_argument_by_its_number() -> None:
     assert [name for name in NAMES if re.search(r"ARGV\[\d|unpack\(ARGV\)", read_lua(name))] == []
-
-
-def test_arguments_become_locals() -> None:
-    script = (
-        "-- What it does.\n--\n-- ARGS\n--   seat       name\n--              or so\n--   leases...  all\n"
-        "-- RETURNS 1\n"
-    )
-    arguments = parse_arguments(script)
-    assert (arguments.names, arguments.rest) == (("seat",), "leases")
-    assert arguments.to_lua() == "local seat, leases_at = ARGV[1], 2\n"
-    assert parse_arguments("return 1").to_lua() == ""
 
 
 def test_arguments_are_put_in_order_by_their_names() -> None:

@@ -100,7 +100,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
     for q in words(queues) do C('ZREM', K .. 'idle:' .. q, seat) end
     return {'limited'}
   end
-  local budgets, times, warm, tight = budgets_of_seat(seat, own, grid, shared), {}, {}, {}
+  local budgets, times, warm, tight = budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms), {}, {}, {}
   for q in words(warm_queues) do warm[q] = true end
   for _ = 1, 32 do
     local best, cut
@@ -108,11 +108,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
       for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
         local priority, cost, excluded = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if not is_excluded(excluded, seat) and not find_shortage(budgets, q, tonumber(cost)) then
-          local function lacks(tokens)
-            if budgets then
-              return find_shortage(budgets, q, tonumber(cost), estimate_use(tokens, q, prices, hourly_price, stage_ms))
-            end
-          end
+          local function lacks(tokens) return find_stage_shortage(budgets, q, cost, tokens) end
           local mixed = excluded == '*' or tight[q .. cls] or false
           local c = find_candidate(q, cls, tonumber(priority), cost, mixed, seat, times, lent_to, lacks)
           if c == false then cut = true elseif c then

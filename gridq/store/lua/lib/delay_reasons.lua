@@ -11,8 +11,8 @@ local function read_seats(q)
         'shared_budgets', 'prices', 'hourly_price', 'stage_ms'))
       local rate = lower_limit(rpm, quota_rpm)
       list[#list + 1] = {seat = seat, concurrency = tonumber(concurrency or 0), busy = C('HLEN', K .. 'slots:' .. seat),
-        budgets = budgets_of_seat(seat, own, grid, shared), is_limited = rate ~= nil and is_rate_used_up(seat, rate), lent_to = lent_to,
-        prices = prices, hourly_price = hourly_price, stage_ms = stage_ms}
+        budgets = budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms),
+        is_limited = rate ~= nil and is_rate_used_up(seat, rate), lent_to = lent_to}
     end
     seats_by_queue[q] = list
   end
@@ -45,7 +45,7 @@ local function explain_wait(q, excluded, cost, agent, team, tokens)
       able, slots = able + 1, slots + s.concurrency
       if s.busy < s.concurrency then
         free = free + 1
-        local m, name = find_shortage(s.budgets, q, tonumber(cost), estimate_use(tokens, q, s.prices, s.hourly_price, s.stage_ms))
+        local m, name = find_stage_shortage(s.budgets, q, cost, tokens)
         if m and not shortage then shortage, resets_at = describe_meter(m, name, s.seat), m.resets_at end
         if not m then
           solvent = solvent + 1

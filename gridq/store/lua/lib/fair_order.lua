@@ -19,9 +19,8 @@ local function first_stage(c, seat)
     else
       for _, member in ipairs(sample(waiting)) do
         local job, step = string.match(member, '^([^:]+):(.+)$')
-        local excluded, charged_team, team, tokens = unpack(C('HMGET', job_key(job), 'excluded:' .. step, 'charged_team', 'team',
-          'tokens:' .. step))
-        if not is_excluded(excluded or '', seat) and is_lent_to(c.only, c.agent, charged_team or team) and not c.lacks(tokens) then
+        local excluded, team, tokens = unpack(C('HMGET', job_key(job), 'excluded:' .. step, 'team', 'tokens:' .. step))
+        if not is_excluded(excluded or '', seat) and is_lent_to(c.only, c.agent, team) and not c.lacks(tokens) then
           c.step, c.score = member, tonumber(C('ZSCORE', waiting, member))
           break
         end

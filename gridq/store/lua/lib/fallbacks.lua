@@ -22,14 +22,15 @@ local function can_afford(seat, q, cost, tokens)
   if afford_cache[id] == nil then
     local own, grid, shared, prices, hourly_price, stage_ms = unpack(C('HMGET', K .. 'seat:' .. seat,
       'own', 'grid', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'))
-    local lasting = {}
-    for i, budget in ipairs(budgets_of_seat(seat, own, grid, shared) or {}) do
+    local budgets = budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms)
+    local lasting = budgets and {rates = budgets.rates}
+    for i, budget in ipairs(budgets or {}) do
       lasting[i] = {name = budget.name, queues = budget.queues, meters = {}}
       for _, m in ipairs(budget.meters) do
         if m.resource ~= 'parallel' and (window_length(m.window) or FOREVER) > 60000 then table.insert(lasting[i].meters, m) end
       end
     end
-    afford_cache[id] = not find_shortage(lasting, q, tonumber(cost), estimate_use(tokens, q, prices, hourly_price, stage_ms))
+    afford_cache[id] = not find_stage_shortage(lasting, q, cost, tokens)
   end
   return afford_cache[id]
 end
@@ -120,12 +121,10 @@ end
 -- Return whether a waiting stage should wait at another link now; nil if it does not wait. Computed once for like stages in a script.
 local misplaced_cache = {}
 local function is_misplaced(job, step)
-  local pending, chain, excluded, agent, charged_team, team, unfit, failures, tokens = unpack(C('HMGET', job_key(job),
-    'pending:' .. step, 'chain:' .. step, 'excluded:' .. step, 'agent', 'charged_team', 'team', 'unfit:' .. step,
-    'chain_failures:' .. step, 'tokens:' .. step))
+  local pending, chain, excluded, agent, team, unfit, failures, tokens = unpack(C('HMGET', job_key(job), 'pending:' .. step,
+    'chain:' .. step, 'excluded:' .. step, 'agent', 'team', 'unfit:' .. step, 'chain_failures:' .. step, 'tokens:' .. step))
   if not pending or not chain then return nil end
   local cost = string.match(pending, '/(%d+)|')
-  team = charged_team or team
   local like = table.concat({chain, excluded or '', agent, team or '', unfit or '', failures or '', tokens or '', cost}, '\n')
   if misplaced_cache[like] == nil or unfit and failures then  -- with both, its own back-offs count too
     local place = choose_place(job, step, chain, cost, excluded, agent, team, unfit, failures, tokens)
@@ -143,8 +142,8 @@ local function count_chain_failure(job, step, chain, failures, header)
   for i = 1, #links do counts[i] = (counts[i] or 0) + (i == at and 1 or 0) end
   C('HSET', job_key(job), 'chain_failures:' .. step, table.concat(counts, ','))
   if counts[at] < MAX_ATTEMPTS then return true end
-  local agent, charged_team, team = unpack(C('HMGET', job_key(job), 'agent', 'charged_team', 'team'))
+  local agent, team = unpack(C('HMGET', job_key(job), 'agent', 'team'))
   local cost = string.match(header, '^%S+ (%S+)')
-  local _, someone = choose_link(links, '', table.concat(counts, ','), cost, agent, charged_team or team)
+  local _, someone = choose_link(links, '', table.concat(counts, ','), cost, agent, team)
   return someone
 end

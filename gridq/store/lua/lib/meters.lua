@@ -49,11 +49,12 @@ local function open_budget(account, text)
   return open_budgets[account]
 end
 
--- Return all budgets that apply to a seat, {seat, {name, meters, queues} …}; nil if there are none. `queues` is the set of queues
--- that a budget is restricted to. `names`: the seat's `shared_budgets`, or the names under which a lease was claimed.
-local function budgets_of_seat(seat, own, grid, names)
+-- Return all budgets that apply to a seat, {seat, rates, {name, meters, queues} …}; nil if there are none. `queues` is the set of queues
+-- that a budget is restricted to. `names`: the seat's `shared_budgets`, or the names under which a lease was claimed. The other
+-- arguments are fields of the seat, `rates` for its estimates.
+local function budgets_of_seat(seat, own, grid, names, prices, hourly_price, stage_ms)
   if not (own or grid or names) then return nil end
-  local budgets = {seat = seat}
+  local budgets = {seat = seat, rates = {prices, hourly_price, stage_ms}}
   if own then budgets[1] = {name = 'own', meters = open_budget('own ' .. seat, own)} end
   if grid then budgets[#budgets + 1] = {name = 'grid', meters = open_budget('grid ' .. seat, grid)} end
   local list, queues = {}, {}
@@ -117,6 +118,11 @@ local function estimate_use(tokens, q, prices, hourly_price, stage_ms)
     cost = cost + math.min(math.ceil(hour * expected_ms(stage_ms, q, tonumber(own_timeout) or tonumber(timeout)) / 3600000), MAX_USED)
   end
   return tokens_in + tokens_out, cost
+end
+
+-- Return what find_shortage does, for a stage of this declared cost and token estimate, by the seat's rates.
+local function find_stage_shortage(budgets, q, cost, tokens)
+  if budgets then return find_shortage(budgets, q, tonumber(cost), estimate_use(tokens, q, unpack(budgets.rates, 1, 3))) end
 end
 
 local function format_budget(meters)

@@ -45,9 +45,8 @@ local function wake_seat(q, excluded, cost, first, agent, team, tokens)
   for _, seat in ipairs(seats) do
     local concurrency, own, grid, lent_to, shared, prices, hourly_price, stage_ms = unpack(C('HMGET', K .. 'seat:' .. seat,
       'concurrency', 'own', 'grid', 'lent_to', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'))
-    local budgets = cost and budgets_of_seat(seat, own, grid, shared)
-    local poor = budgets and find_shortage(budgets, q, tonumber(cost), estimate_use(tokens, q, prices, hourly_price, stage_ms))
-    if not poor and not (excluded and is_excluded(excluded, seat)) and (not agent or is_lent_to(lent_to, agent, team)) then
+    local budgets = cost and budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms)
+    if not find_stage_shortage(budgets, q, cost, tokens) and not (excluded and is_excluded(excluded, seat)) and (not agent or is_lent_to(lent_to, agent, team)) then
       local queue = P .. 'seat:' .. seat
       concurrency = tonumber(concurrency or 0)
       local taken = C('LLEN', queue) + C('HLEN', K .. 'slots:' .. seat)
@@ -89,7 +88,7 @@ local function make_ready(job, step, later)
     'charged_team', 'header:' .. step, 'queue_timeout', 'epoch:' .. step, 'attempts:' .. step, 'preferred_seat', 'team',
     'chain:' .. step, 'tokens:' .. step))
   if pending then return end
-  if chain then header, excluded = place_step(job, step, chain, header, excluded, agent, charged_team or team) end
+  if chain then header, excluded = place_step(job, step, chain, header, excluded, agent, team) end
   if timeout then C('ZADD', K .. 'delays', 'NX', NOW + timeout, timeout_entry(job, step, epoch, attempts)) end
   local h = read_header(nil, nil, header)
   local q = h.q
@@ -116,8 +115,8 @@ local function make_ready(job, step, later)
   for _, key in ipairs({waiting, ready, classes, times}) do C('PEXPIRE', key, KEEP) end
   if parked then return end
   local first = preferred or session and C('HGET', K .. 'sessions:' .. agent, session) or nil
-  if later then later[#later + 1] = {q, excluded, h.cost, first, agent, charged_team or team, tokens}
-  else wake_seat(q, excluded, h.cost, first, agent, charged_team or team, tokens) end
+  if later then later[#later + 1] = {q, excluded, h.cost, first, agent, team, tokens}
+  else wake_seat(q, excluded, h.cost, first, agent, team, tokens) end
 end
 
 -- Take a stage out of its pending set; true if it was there. `f`: its job's fields pending:<step>, agent and chain:<step>, if the caller
