@@ -13,7 +13,7 @@ from kombu import Connection, Exchange
 
 from gridq.config.settings import Settings
 from gridq.config.urls import Sentinels, parse_sentinels
-from gridq.store.keepalive import KEEPALIVE
+from gridq.store.connection import KEEPALIVE
 from gridq.telemetry import logs
 
 TRANSPORT = "gridq.messaging.transport:Transport"

@@ -11,6 +11,7 @@ from gridq.errors import (
     ChildDied,
     GridError,
     ModelFileError,
+    SeatDegraded,
     SeatError,
     StageQuarantined,
     StreamCut,
@@ -19,6 +20,11 @@ from gridq.execution.back_off import back_off, bounded_seconds
 from gridq.protocol.models import Json
 
 STREAM_CUT = "The answer broke off after it had begun"
+
+OWNER_DETAILS = frozenset({"reason", "endpoint_code", "param"})
+"""Details in which a vendor speaks of the account or machine behind a degraded seat. They are for its owner:
+the worker's log has them, the error of the job does not.
+"""
 
 FailureKind = Literal["stage", "seat", "died", "lost", "back"]
 """Whose fault a failure is, as `fail.lua` reads it: the stage's own, the seat's, the runner's child process
@@ -63,6 +69,9 @@ def classify_failure(
     """
     if not isinstance(exc, GridError):
         exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {exc}"})
+    if isinstance(exc, SeatDegraded):
+        known = {name: value for name, value in exc.details.items() if name not in OWNER_DETAILS}
+        exc = SeatDegraded(exc.message, known)
     why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
     if not isinstance(exc, SeatError):
         exc.details = {**exc.details, **place}

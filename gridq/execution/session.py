@@ -132,6 +132,7 @@ class Session:
     def register(self) -> None:
         """Make the seat live, or update what the server knows of it. SeatInUse: as for `start`."""
         hourly = self.terms.hourly
+        timeout_ms = int(min(self.config.stage_timeout, self.config.max_deadline) * 1000)
         other = self.scripts.register(
             self.seat,
             self.incarnation,
@@ -147,16 +148,13 @@ class Session:
             owner=self.terms.owner,
             families=self.terms.families,
             prices=self.terms.prices,
-            hourly_price=None if hourly is None else (hourly, self._stage_timeout_ms()),
+            hourly_price=None if hourly is None else (hourly, timeout_ms),
         )
         if other is not None:
             raise SeatInUse(
                 f"The seat {self.seat!r} is served by another live worker",
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )
-
-    def _stage_timeout_ms(self) -> int:
-        return int(min(self.config.stage_timeout, self.config.max_deadline) * 1000)
 
     def drain(self) -> bool:
         """Take no more stages; what runs goes on. Return whether the server could be told."""
@@ -466,6 +464,8 @@ class Session:
         if cooldown is not None:
             self._announce_unavailable()
             narration.narrate("seat cooldown", code=error.code, seconds=cooldown)
+            if error.reason:  # a degraded seat's is in no job's error: it is for the owner
+                log.warning("seat %s: %s: %s", self.seat, error.message, error.reason)
 
     def _advance_breaker(self) -> None:
         if not self.draining and self.breaker.advance() and self.paused is None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gridq.errors import ValueNotJson
 from gridq.graph.nodes import Branch, Fanout, Graph, Let, Merge, Node, Parallel, Retry, Sequential, to_json
@@ -97,12 +97,9 @@ def canonical_json(value: Json) -> bytes:
     return "".join(out).encode("utf-8", "surrogatepass")
 
 
-class _Pair:
-    __slots__ = ("key", "value")
-
-    def __init__(self, key: str, value: Any) -> None:
-        self.key = key
-        self.value = value
+class _Pair(NamedTuple):
+    key: str
+    value: Any
 
 
 def _format_scalar(item: Any) -> str:

@@ -96,14 +96,56 @@ class StageSpec:
         }
         return record | {key: value for key, value in optional.items() if value not in (None, [])}
 
-    @classmethod
-    def from_json(cls, data: Json, path: str = "", source: str | None = None) -> StageSpec:
+    @staticmethod
+    def from_json(data: Json, path: str = "", source: str | None = None) -> StageSpec:
         """Parse the content of a stage file.
 
         `source` is the Python source that the id of a `python:` implementation covers. Raises MissingField or
         InvalidField with `path` and the key. Unknown keys are ignored, unless they look like a misspelt key.
         """
-        return _parse_spec(data, path, source)
+        if not isinstance(data, dict):
+            raise InvalidField(
+                "A stage must be an object", {"path": path, "expected": '{"name": …, "implementation": …}'}
+            )
+        for key in data:
+            near = (
+                [] if key in _KEYS or key.startswith("_") else difflib.get_close_matches(key, _KEYS, 1, 0.8)
+            )
+            if near and near[0] not in data:
+                raise InvalidField(
+                    f"A stage has no key {key!r}",
+                    {"path": join_path(path, key), "expected": ", ".join(_KEYS), "fix": f"use {near[0]!r}"},
+                )
+        for key in _REQUIRED:
+            if key not in data:
+                raise MissingField(
+                    f"The stage has no {key!r}",
+                    {"path": join_path(path, key), "expected": _KEYS[key][1], "fix": f"add {key!r}"},
+                )
+        for key, (valid, expected) in _KEYS.items():
+            if data.get(key) is None and key not in _REQUIRED:
+                continue
+            if not valid(data[key]):
+                raise InvalidField(
+                    f"The stage's {key} is invalid: {json.dumps(data[key])[:80]}",
+                    {"path": join_path(path, key), "expected": expected},
+                )
+        return make_stage_spec(
+            data["name"],
+            data["implementation"],
+            id=data.get("id"),
+            source=source,
+            effects=effect_rules.parse_effects(data.get("effects"), join_path(path, "effects")),
+            input=parse_type(data["input"], join_path(path, "input")),
+            output=parse_type(data["output"], join_path(path, "output")),
+            description=data.get("description") or "",
+            config=data.get("config"),
+            lifecycle=_parse_lifecycle(data.get("lifecycle")) or "Active",
+            examples=tuple(data.get("examples") or ()),
+            tags=tuple(data.get("tags") or ()),
+            aliases=tuple(data.get("aliases") or ()),
+            timeout=data.get("timeout"),
+        )
 
 
 def hash_implementation(implementation: str, source: str | None = None) -> str:
@@ -137,12 +179,7 @@ def make_stage_spec(
         ),
     }
     full = signature | {"implementation_hash": hash_implementation(implementation, source)}
-    return replace(
-        draft,
-        id=id or hash_json(full),
-        signature_id=hash_json(signature),
-        has_parameters=draft.has_parameters,
-    )
+    return replace(draft, id=id or hash_json(full), signature_id=hash_json(signature))
 
 
 def _is_text(value: Json) -> bool:
@@ -185,50 +222,6 @@ def _parse_lifecycle(value: Json) -> str | None:
     if isinstance(value, dict) and len(value) == 1:
         value = next(iter(value))
     return value if isinstance(value, str) else None
-
-
-def _parse_spec(data: Json, path: str, source: str | None) -> StageSpec:
-    if not isinstance(data, dict):
-        raise InvalidField(
-            "A stage must be an object", {"path": path, "expected": '{"name": …, "implementation": …}'}
-        )
-    for key in data:
-        near = [] if key in _KEYS or key.startswith("_") else difflib.get_close_matches(key, _KEYS, 1, 0.8)
-        if near and near[0] not in data:
-            raise InvalidField(
-                f"A stage has no key {key!r}",
-                {"path": join_path(path, key), "expected": ", ".join(_KEYS), "fix": f"use {near[0]!r}"},
-            )
-    for key in _REQUIRED:
-        if key not in data:
-            raise MissingField(
-                f"The stage has no {key!r}",
-                {"path": join_path(path, key), "expected": _KEYS[key][1], "fix": f"add {key!r}"},
-            )
-    for key, (valid, expected) in _KEYS.items():
-        if data.get(key) is None and key not in _REQUIRED:
-            continue
-        if not valid(data[key]):
-            raise InvalidField(
-                f"The stage's {key} is invalid: {json.dumps(data[key])[:80]}",
-                {"path": join_path(path, key), "expected": expected},
-            )
-    return make_stage_spec(
-        data["name"],
-        data["implementation"],
-        id=data.get("id"),
-        source=source,
-        effects=effect_rules.parse_effects(data.get("effects"), join_path(path, "effects")),
-        input=parse_type(data["input"], join_path(path, "input")),
-        output=parse_type(data["output"], join_path(path, "output")),
-        description=data.get("description") or "",
-        config=data.get("config"),
-        lifecycle=_parse_lifecycle(data.get("lifecycle")) or "Active",
-        examples=tuple(data.get("examples") or ()),
-        tags=tuple(data.get("tags") or ()),
-        aliases=tuple(data.get("aliases") or ()),
-        timeout=data.get("timeout"),
-    )
 
 
 class Catalogue:
@@ -347,14 +340,12 @@ class Catalogue:
             "expected": "a stage's id, a unique prefix of it (8 digits or more), or its name",
         }
         if is_withdrawn or not self._by_id:
-            why = "the stage was withdrawn (Tombstone)" if is_withdrawn else "the catalogue is empty"
-            details["reason"] = why
+            withdrawn = "the stage was withdrawn (Tombstone)"
+            details["reason"] = withdrawn if is_withdrawn else "the catalogue is empty"
         if pinning == "both" and (ref in words or ref in self._by_signature):
             spec = (words.get(ref) or self._by_signature[ref])[0]
-            details["expected"], details["fix"] = (
-                "with pinning both: a stage's id",
-                f"use the id {spec.id}, or remove pinning",
-            )
+            details["expected"] = "with pinning both: a stage's id"
+            details["fix"] = f"use the id {spec.id}, or remove pinning"
         elif near:
             details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
         elif not is_withdrawn:
@@ -362,11 +353,10 @@ class Catalogue:
         return UnknownStage(f"Unknown stage {ref!r}", details)
 
 
-def load_directory(path: Path, source_of: Callable[[str], str] | None = None) -> list[StageSpec]:
+def load_directory(path: Path) -> list[StageSpec]:
     """Return the stages in every `*.json` file in `path`, sorted by file; a file holds one stage or an array.
 
-    `source_of(implementation)` returns the source of a `python:` implementation. Raises ConfigError with the
-    file and the key at fault.
+    Raises ConfigError with the file and the key at fault.
     """
     if not path.is_dir():
         raise ConfigError(
@@ -377,12 +367,7 @@ def load_directory(path: Path, source_of: Callable[[str], str] | None = None) ->
         try:
             data = load_graph(file.read_bytes(), 400)
             for i, item in enumerate(data if isinstance(data, list) else [data]):
-                where = f"[{i}]" if isinstance(data, list) else ""
-                implementation = item.get("implementation") if isinstance(item, dict) else None
-                source = None
-                if source_of and isinstance(implementation, str) and implementation.startswith("python:"):
-                    source = source_of(implementation)
-                specs.append(StageSpec.from_json(item, where, source))
+                specs.append(StageSpec.from_json(item, f"[{i}]" if isinstance(data, list) else ""))
         except InvalidJson as exc:
             what = exc.message.removeprefix("The graph ")
             wanted = {"expected": '{"name": …, "implementation": …}', "fix": "correct it, or remove it"}

@@ -270,7 +270,7 @@ class _Compiler:
             self.used_effects[key] = effects
         placement, described = known
         op = Op(path, spec.id, spec.name, spec.implementation, flow.term.expr, described, spec.timeout)
-        step = self.add_step(path, placement, [op], Flow(make_operation(0, [flow.term]), flow.done), at)
+        step = self.add_step(path, placement, [op], Flow(make_operation(flow.term), flow.done), at)
         return Flow(make_output(step), frozenset((step,)))
 
     def make_shareable(self, path: str, flow: Flow, at: Position) -> Flow:

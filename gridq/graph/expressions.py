@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gridq.graph.plan import Expr
@@ -43,37 +43,38 @@ def make_output(step: int) -> Term:
     return Term(["out", step], refs=frozenset((step,)))
 
 
-def make_operation(k: int, source: Iterable[Term]) -> Term:
-    """Return the term for the output of operation `k` of a step, whose inputs are `source`."""
-    parts = list(source)
-    return Term(["op", k], refs=_union_refs(parts), reads_input=any(part.reads_input for part in parts))
+def make_operation(source: Term) -> Term:
+    """Return the term for the output of a step's operation, whose input is `source`."""
+    return Term(["op", 0], refs=source.refs, reads_input=source.reads_input)
 
 
 def make_const(value: Json) -> Term:
     """Return the term for a fixed value."""
-    return Term(["const", value], weight=measure_size(value))
+    return Term(["const", value], weight=_measure_size(value))
 
 
-def combine(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
-    """Return the term for `expr`, which contains `parts` and `extra` nodes of its own."""
-    children = list(parts)
+def combine(expr: Expr, parts: Sequence[Term]) -> Term:
+    """Return the term for `expr`, which contains `parts` and one node of its own."""
     return Term(
         expr,
-        extra + sum(part.weight for part in children),
-        1 + max((part.depth for part in children), default=0),
-        _union_refs(children),
-        any(part.reads_input for part in children),
+        1 + sum(part.weight for part in parts),
+        1 + max((part.depth for part in parts), default=0),
+        _union_refs(parts),
+        any(part.reads_input for part in parts),
     )
 
 
-def _union_refs(parts: list[Term]) -> frozenset[int]:
+def _union_refs(parts: Sequence[Term]) -> frozenset[int]:
     sets = [part.refs for part in parts if part.refs]
     # A chain of operators on one wide value shares one set.
     return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
 
-def measure_size(value: Json, limit: int = MAX_SHARED_WEIGHT + 1) -> int:
-    """Return how many nodes `value` has, at most `limit`; a long text counts as several."""
+def _measure_size(value: Json) -> int:
+    """Return how many nodes `value` has, at most one more than MAX_SHARED_WEIGHT; a long text counts as
+    several.
+    """
+    limit = MAX_SHARED_WEIGHT + 1
     count = 0
     stack = [value]
     while stack and count < limit:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from gridq.errors import GraphError, GraphTooLarge, InvalidField, MissingField, UnknownOperator
-from gridq.graph.fields import MAX_VALUE_NESTING, PINNINGS, make_field_error, parse_leaf_fields
-from gridq.graph.source import join_path, load_graph
-from gridq.graph.types import Type
+from gridq.graph.source import join_path, load_graph, measure_nesting
+from gridq.graph.types import Type, parse_type
 from gridq.graph.walk import Walk, run
 from gridq.protocol.models import Json
 
@@ -23,6 +22,11 @@ VERSION = "0.1.0"
 
 MAX_DEPTH = 400
 """The default limit of nested operators."""
+
+MAX_VALUE_NESTING = 200
+"""The deepest nesting of arrays and objects in a Const's value or a Stage's config."""
+
+PINNINGS = ("signature", "both")
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -249,7 +253,7 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
     """
     data = load_graph(graph, 2 * max_depth + MAX_VALUE_NESTING + 2)
     if not isinstance(data, dict):
-        raise make_field_error("The graph", "", data, '{"description": …, "version": "0.1.0", "root": {…}}')
+        raise _make_field_error("The graph", "", data, '{"description": …, "version": "0.1.0", "root": {…}}')
     if "root" not in data:
         if "op" in data:
             raise MissingField(
@@ -271,7 +275,7 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
         )
     for name in ("description", "version"):
         if not isinstance(data.get(name, ""), str):
-            raise make_field_error(f"The graph's {name}", name, data[name], "text")
+            raise _make_field_error(f"The graph's {name}", name, data[name], "text")
     return Graph(
         root=run(_parse_node(data["root"], "root", max_depth)),
         description=data.get("description", ""),
@@ -288,7 +292,7 @@ def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
             {"path": path, "expected": "a graph within GRIDQ_MAX_DEPTH", "fix": "flatten nested Sequentials"},
         )
     if not isinstance(data, dict):
-        raise make_field_error("This node", path, data, 'a node: {"op": …}')
+        raise _make_field_error("This node", path, data, 'a node: {"op": …}')
     cls = _get_operator(data, path)
     name = cls.op
     slots = _CHILDREN.get(name, {})
@@ -297,7 +301,7 @@ def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
             raise _make_missing_error(name, required, data, path)
     known = {"op", *_REQUIRED.get(name, ()), *_OPTIONAL.get(name, ()), *slots}
     values: dict[str, Any] = {"extra": {k: v for k, v in data.items() if k not in known}}
-    values |= parse_leaf_fields(name, data, path)
+    values |= _parse_leaf_fields(name, data, path)
     for slot, kind in slots.items():
         where = child_path(path, slot)
         part = data[slot]
@@ -305,7 +309,7 @@ def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
             values[slot] = yield _parse_node(part, where, levels_left - 1)
             continue
         if not isinstance(part, kind):
-            raise make_field_error(
+            raise _make_field_error(
                 f"{name}'s {slot}", where, part, "an array of nodes" if kind is list else "an object of nodes"
             )
         if not part and name != "Let":
@@ -371,3 +375,86 @@ def _make_missing_error(op: str, name: str, data: dict[str, Json], path: str) ->
             "fix": f"rename {near[0]!r} to {name!r}" if near else f"add {name!r}",
         },
     )
+
+
+def _describe_kind(value: Json) -> str:
+    names = {
+        dict: "an object",
+        list: "an array",
+        str: "text",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
+    return names.get(type(value), "null")
+
+
+def _make_field_error(what: str, path: str, value: Json, expected: str) -> InvalidField:
+    """Return the error for a field, `what`, whose value has the wrong type."""
+    return InvalidField(f"{what} is {_describe_kind(value)}", {"path": path, "expected": expected})
+
+
+def _parse_leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, Any]:
+    """Return the checked fields of a node that are not nodes themselves; raise GraphError if one is wrong."""
+    if op == "Stage":
+        return _parse_stage_fields(data, path)
+    if op == "Retry":
+        attempts = _parse_count(data["max_attempts"], join_path(path, "max_attempts"), 1, 2**32 - 1)
+        delay = data.get("delay_ms")
+        if delay is not None:
+            delay = _parse_count(delay, join_path(path, "delay_ms"), 0, 2**53)
+        return {"max_attempts": attempts, "delay_ms": delay}
+    if op == "Const":
+        _check_nesting(data["value"], join_path(path, "value"))
+        return {"value": data["value"]}
+    if op == "RemoteStage":
+        url = data["url"]
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise InvalidField(
+                "RemoteStage's url is not an HTTP address",
+                {"path": join_path(path, "url"), "expected": "http://… or https://…"},
+            )
+        return {"url": url} | {
+            name: parse_type(data[name], join_path(path, name)) for name in ("input", "output")
+        }
+    return {}
+
+
+def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
+    ref = data["id"]
+    if not isinstance(ref, str) or not ref:
+        raise InvalidField(
+            "The stage's id is empty" if ref == "" else f"The stage's id is {_describe_kind(ref)}",
+            {
+                "path": join_path(path, "id"),
+                "expected": "a stage's id, the first 8 or more digits of it, or its name",
+            },
+        )
+    pinning = data.get("pinning")
+    if pinning is not None and pinning not in PINNINGS:
+        raise InvalidField(
+            f"Unknown pinning {pinning!r}",
+            {"path": join_path(path, "pinning"), "expected": "'signature' or 'both'"},
+        )
+    config = data.get("config")
+    if config is not None:
+        if not isinstance(config, dict):
+            raise _make_field_error("The stage's config", join_path(path, "config"), config, "an object")
+        _check_nesting(config, join_path(path, "config"))
+    return {"id": ref, "pinning": pinning or PINNINGS[0], "config": config}
+
+
+def _parse_count(value: Json, path: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidField(
+            f"{value!r} is out of range here",
+            {"path": path, "expected": f"a whole number from {low} to {high}"},
+        )
+    return value
+
+
+def _check_nesting(value: Json, path: str) -> None:
+    if measure_nesting(value) > MAX_VALUE_NESTING:
+        raise GraphTooLarge(
+            "A value is nested too deeply", {"path": path, "expected": f"at most {MAX_VALUE_NESTING} levels"}
+        )

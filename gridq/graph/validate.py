@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gridq.errors import TypeMismatch
-from gridq.graph.catalogue import Catalogue, StageSpec
+from gridq.graph.catalogue import Catalogue
 from gridq.graph.nodes import (
     Branch,
     Const,
@@ -51,7 +51,11 @@ class _Checker:
         match node:
             case Stage():
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
-                return self.check_stage(spec, spec.merge_config(node.config), path, given)
+                config = spec.merge_config(node.config)
+                if config is not None:
+                    given = _apply_config(given, config)
+                _check_fit(given, spec.input, f"The stage {spec.name!r}", path)
+                return spec.output
             case RemoteStage():
                 _check_fit(given, node.input, f"The remote stage {node.url}", path)
                 return node.output
@@ -96,12 +100,6 @@ class _Checker:
                 )
                 return output
         raise AssertionError(f"no such node: {node!r}")
-
-    def check_stage(self, spec: StageSpec, config: Mapping[str, Json] | None, path: str, given: Type) -> Type:
-        if config is not None:
-            given = _apply_config(given, config)
-        _check_fit(given, spec.input, f"The stage {spec.name!r}", path)
-        return spec.output
 
 
 def _check_fit(given: Type, wanted: Type, who: str, path: str) -> None:

@@ -19,7 +19,7 @@ from celery import Celery, signals
 from redis.exceptions import RedisError
 
 from gridq.graph.plan import Step
-from gridq.messaging.envelopes import EVENTS, event_channel, make_event_template
+from gridq.messaging.wake_ups import EVENTS, event_channel, make_event_template
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 

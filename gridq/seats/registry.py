@@ -82,7 +82,7 @@ class LiveSeat(Advertisement):
     )
     stale: bool = False
     drain_acknowledged: bool = Field(
-        True, description="whether its worker applies what an operator last asked for: drain, or undrain"
+        True, description="whether its worker applies the operator's last command: drain, or undrain"
     )
 
     def find_shortage(self, queue: str, cost: int, estimate: UsageEstimate = NO_ESTIMATE) -> Meter | None:
@@ -121,17 +121,17 @@ def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[
     names = sorted(_read_names(client, keys))
     if not names:
         return []
-    look = client.pipeline(transaction=False)
-    look.time()
+    pipe = client.pipeline(transaction=False)
+    pipe.time()
     for seat in names:
-        look.hgetall(keys("seat", seat))
-        look.hlen(keys("slots", seat))
-        look.llen(keys.queue(queue_names.make_seat_queue(seat)))
-        look.get(keys("advertisement", seat))
-        look.get(keys("drain", seat))
-        look.llen(keys("claim_times", seat))
-        look.lindex(keys("claim_times", seat), -1)
-    clock, *replies = look.execute()
+        pipe.hgetall(keys("seat", seat))
+        pipe.hlen(keys("slots", seat))
+        pipe.llen(keys.queue(queue_names.make_seat_queue(seat)))
+        pipe.get(keys("advertisement", seat))
+        pipe.get(keys("drain", seat))
+        pipe.llen(keys("claim_times", seat))
+        pipe.lindex(keys("claim_times", seat), -1)
+    clock, *replies = pipe.execute()
     now = clock[0] + clock[1] / 1e6
     shared: Any = {}
     if any(replies[at * 7].get(b"shared_budgets") for at in range(len(names))):
@@ -149,11 +149,11 @@ def _build_live_seat(
     record = {name.decode(): value.decode() for name, value in record.items()}
     if "incarnation" not in record or "concurrency" not in record:  # it has left meanwhile
         return None
-    said = _parse_advertisement(text)
+    ad = _parse_advertisement(text)
     machine, _, name = seat.partition(".")
-    if said is None:
+    if ad is None:
         serves = record.get("queues", "").split()
-        said = Advertisement(
+        ad = Advertisement(
             seat=seat,
             machine=machine,
             worker=f"{name}@{machine}",
@@ -162,9 +162,9 @@ def _build_live_seat(
             concurrency=int(record["concurrency"]),
             queues=serves,
         )
-    fields = said.model_dump()
+    fields = ad.model_dump()
     fields |= {"concurrency": int(record["concurrency"]), "busy": busy, "wake_ups": wake_ups}
-    fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
+    fields |= {"warm": record.get("warm", "").split(), "stale": text is None and ad.kind != ROUTER_KIND}
     fields["meters"] = _parse_meters(record, now, shared)
     rates = SeatRates.from_record(record)
     fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
@@ -173,9 +173,9 @@ def _build_live_seat(
     draining = record.get("draining")
     fields |= {"drain_acknowledged": (drain is None) == (draining != "op") or draining == "1"}
     if drain is not None:
-        why = {"state": "draining", "reason": "an operator drains it", "since": float(drain), "until": None}
-        fields |= why
-    elif draining is not None and said.state == "ready":
+        fields |= {"state": "draining", "reason": "an operator drains it"}
+        fields |= {"since": float(drain), "until": None}
+    elif draining is not None and ad.state == "ready":
         fields |= {"state": "draining", "reason": "it takes no more work"}
     return LiveSeat(**fields)
 
@@ -183,8 +183,8 @@ def _build_live_seat(
 def _parse_meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
     """Return all meters that apply to a seat, each with the queues it applies to."""
     found = [meter for which in (OWN, GRID) for meter in parse_budget(record.get(which), which, now * 1000)]
-    for name, queues_of_it in parse_shared_accounts(record.get("shared_budgets")).items():
-        found += parse_budget(shared.get(name.encode()), name, now * 1000, queues_of_it)
+    for name, queues in parse_shared_accounts(record.get("shared_budgets")).items():
+        found += parse_budget(shared.get(name.encode()), name, now * 1000, queues)
     return found
 
 
@@ -197,17 +197,17 @@ def _find_limits(
     per minute are the lower of those of its machine and of the quotas file.
     """
     found: dict[str, Json] = {}
-    least = find_tightest((meter for meter in meters if not meter.queues), "money")
-    if least is not None:
-        found |= {"budget": least.limit, "budget_left": least.remaining}
-        found["budget_until"] = least.resets_at / 1000 if least.resets_at else None
+    tightest = find_tightest((meter for meter in meters if not meter.queues), "money")
+    if tightest is not None:
+        found |= {"budget": tightest.limit, "budget_left": tightest.remaining}
+        found["budget_until"] = tightest.resets_at / 1000 if tightest.resets_at else None
     rates = [
         int(record[name]) for name in ("requests_per_minute", "quota_requests_per_minute") if record.get(name)
     ]
     if rates:
         found["requests_per_minute"] = min(rates)
-        again = now if oldest is None else float(oldest) / 1000 + 60
-        found["rate_until"] = again if claims >= min(rates) and again > now else None
+        next_at = now if oldest is None else float(oldest) / 1000 + 60
+        found["rate_until"] = next_at if claims >= min(rates) and next_at > now else None
     return found
 
 
@@ -266,17 +266,8 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
             kind, _, slug = queue.partition(":")
             if kind == queue_names.OWN_KIND:
                 continue
-            offer = found.setdefault(
-                queue,
-                {
-                    "queue": queue,
-                    "seats": [],
-                    "loaded": [],
-                    "loads": False,
-                    "concurrency": 0,
-                    "free_slots": 0,
-                },
-            )
+            empty = {"queue": queue, "seats": [], "loaded": [], "loads": False}
+            offer = found.setdefault(queue, empty | {"concurrency": 0, "free_slots": 0})
             offer["seats"].append(seat.seat)
             offer["concurrency"] += seat.concurrency
             offer["free_slots"] += seat.free
@@ -324,9 +315,8 @@ def _compare_names(one: str, other: str) -> float:
 
 def _join_names(names: list[str]) -> str:
     shown = sorted(set(names))
-    return ", ".join(shown[:MAX_NAMED]) + (
-        f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
-    )
+    more = f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
+    return ", ".join(shown[:MAX_NAMED]) + more
 
 
 def _describe_state(seat: LiveSeat) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,6 @@ from gridq.errors import (
     GridError,
 )
 from gridq.store import sentinel
-from gridq.store.keepalive import KEEPALIVE
 from gridq.store.redis_retries import AsyncTimedRetry, TimedRetry, report_losses
 
 MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
@@ -35,6 +35,21 @@ MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
 CONNECT_TIMEOUT_SECONDS = 5.0
 RETRY_SECONDS = 5.0
 """How long a command is repeated if its connection is lost: longer than a server takes to restart."""
+
+_SOCKET_OPTIONS = {"TCP_USER_TIMEOUT": 3000, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+KEEPALIVE: dict[str, Any] = {
+    "socket_keepalive": True,
+    "socket_keepalive_options": {
+        getattr(socket, name): value for name, value in _SOCKET_OPTIONS.items() if hasattr(socket, name)
+    },
+}
+"""How soon the kernel gives up a connection whose other end is gone silently, as far as the system can.
+
+An idle connection is probed after ten seconds. Data may stay unacknowledged for three: when a silent network
+comes back, TCP goes on with its next retransmission, which may be as far off as the silence was long, and a
+lease does not wait. A server that is only slow still acknowledges.
+"""
 
 MAX_SUBMIT_CONNECTIONS = 64
 """Connections of one client that submits. More threads wait for one another."""
@@ -132,10 +147,9 @@ def shorten_timeouts(client: redis.Redis, timeout: float) -> None:
     """
     pool = client.connection_pool
     pool.connection_kwargs["retry"].retry_seconds.seconds = 0.0
-    wanted: dict[str, Any] = {"socket_timeout": timeout}
+    pool.connection_kwargs["socket_timeout"] = timeout
     if "path" not in pool.connection_kwargs:
-        wanted["socket_connect_timeout"] = timeout
-    pool.connection_kwargs.update(wanted)
+        pool.connection_kwargs["socket_connect_timeout"] = timeout
     pool.disconnect(inuse_connections=False)
     pool.reset()
 
@@ -215,7 +229,7 @@ def translate_error(exc: BaseException, url: str | None = None) -> BrokerError:
                 return known
             start = "start the server (`gridq up` starts one with a grid), or set GRIDQ_BROKER_URL"
             return BrokerUnreachable(f"Nothing answers at {shown}", reason | {"fix": start})
-    return BrokerError(f"The server at {shown} did not do what was asked", {"reason": _format_reason(exc)})
+    return BrokerError(f"The server at {shown} failed in an unexpected way", {"reason": _format_reason(exc)})
 
 
 def _find_stopped_grid(shown: str) -> BrokerUnreachable | None:
@@ -303,16 +317,16 @@ def _build_connection_options(url: str, name: str, timeout: float) -> dict[str, 
 
 def _format_address(client: redis.Redis) -> str:
     pool = client.connection_pool
-    at = pool.connection_kwargs
+    options = pool.connection_kwargs
     if isinstance(pool, SentinelConnectionPool):
-        asked = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
-        hosts = ",".join(f"{each['host']}:{each['port']}" for each in asked)
+        sentinels = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+        hosts = ",".join(f"{each['host']}:{each['port']}" for each in sentinels)
         scheme = SENTINELS[issubclass(pool.connection_class, redis.SSLConnection)]
-        return f"{scheme}://{hosts}/{pool.service_name}/{at.get('db', 0)}"
-    if "path" in at:
-        return f"unix://{at['path']}"
+        return f"{scheme}://{hosts}/{pool.service_name}/{options.get('db', 0)}"
+    if "path" in options:
+        return f"unix://{options['path']}"
     scheme = "rediss" if issubclass(pool.connection_class, redis.SSLConnection) else "redis"
-    return f"{scheme}://{at.get('host', 'localhost')}:{at.get('port', 6379)}/{at.get('db', 0)}"
+    return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
 
 
 def _decode_reply(reply: Any) -> dict[str, str]:

@@ -15,7 +15,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from gridq.config.urls import Sentinels
 
 TIMEOUT_SECONDS = 2.0
-"""How long one sentinel may take to answer before the next is asked."""
+"""How long one sentinel may take to answer before the next one is tried."""
 
 
 class Pool(SentinelConnectionPool):
@@ -54,10 +54,10 @@ def build_pool(
     manager = Sentinel(  # type: ignore[no-untyped-call]
         found.hosts, sentinel_kwargs=sentinel_options(found), **_login(found), **options
     )
-    made: redis.ConnectionPool = manager.master_for(  # type: ignore[no-untyped-call]
+    pool: redis.ConnectionPool = manager.master_for(  # type: ignore[no-untyped-call]
         found.name, connection_pool_class=kind, **bounds, **tls_options(found)
     ).connection_pool
-    return made
+    return pool
 
 
 def build_async_pool(
@@ -65,19 +65,19 @@ def build_async_pool(
 ) -> redis.asyncio.ConnectionPool:
     """Return the same for asyncio."""
     kind = AsyncBoundedPool if bounded else AsyncPool
-    asked = {**sentinel_options(found), "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+    to_sentinels = {**sentinel_options(found), "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
     manager = asynchronous.Sentinel(  # type: ignore[no-untyped-call]
-        found.hosts, sentinel_kwargs=asked, **_login(found), **options
+        found.hosts, sentinel_kwargs=to_sentinels, **_login(found), **options
     )
-    made: redis.asyncio.ConnectionPool = manager.master_for(
+    pool: redis.asyncio.ConnectionPool = manager.master_for(
         found.name, connection_pool_class=kind, **bounds, **tls_options(found)
     ).connection_pool
-    return made
+    return pool
 
 
 def sentinel_options(found: Sentinels) -> dict[str, Any]:
-    """Return redis-py's options for connections to the sentinels. One that is away must not keep anybody from
-    asking the next.
+    """Return redis-py's options for connections to the sentinels. One that is away must not delay the next
+    one.
     """
     options: dict[str, Any] = {
         "socket_timeout": TIMEOUT_SECONDS,
@@ -104,11 +104,11 @@ def certificate_options(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the ssl_… options of a URL as redis-py takes them. Certificates are verified unless they say
     no.
     """
-    made: dict[str, Any] = {"ssl_cert_reqs": "required", **options}
-    made["ssl_cert_reqs"] = made["ssl_cert_reqs"].lower().removeprefix("cert_")
-    if "ssl_check_hostname" in made:
-        made["ssl_check_hostname"] = made["ssl_check_hostname"].lower() in ("true", "1", "yes")
-    return made
+    found: dict[str, Any] = {"ssl_cert_reqs": "required", **options}
+    found["ssl_cert_reqs"] = found["ssl_cert_reqs"].lower().removeprefix("cert_")
+    if "ssl_check_hostname" in found:
+        found["ssl_check_hostname"] = found["ssl_check_hostname"].lower() in ("true", "1", "yes")
+    return found
 
 
 def _login(found: Sentinels) -> dict[str, Any]:

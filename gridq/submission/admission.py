@@ -34,7 +34,6 @@ from gridq.jobs.record import (
     get_budget_micro_dollars,
     get_deadline_ms,
     get_queue_timeout_ms,
-    parse_chain,
 )
 from gridq.limits import accounts, api_keys
 from gridq.profiles.profile import Profile
@@ -84,7 +83,9 @@ refuses what it cannot do.
 
 @dataclass(frozen=True, slots=True)
 class CompiledGraph:
-    """A plan as admit.lua writes it, and what admission must check of it."""
+    """A plan as admit.lua writes it, and what admission must check of it. `queues`: those of each step, the
+    fall-backs included.
+    """
 
     answer: int
     steps: int
@@ -92,22 +93,12 @@ class CompiledGraph:
     fields: list[str | int]
     ready: list[int]
     needs: list[str]
+    queues: list[tuple[str, ...]]
     demands: tuple[StepDemand, ...]
     name: str = "graph"
     micro_dollars: int = 0
     first_stages: tuple[FirstStage, ...] = ()
     estimates: tuple[TokenEstimate, ...] = ()
-
-    def find_queues(self) -> dict[int, list[str]]:
-        """Return for each step its queue and its fall-back queues."""
-        found: dict[int, list[str]] = {}
-        for name, text in zip(self.fields[::2], self.fields[1::2], strict=True):
-            sort, _, step = str(name).partition(":")
-            if sort == "header":
-                found[int(step)] = [str(text).partition(" ")[0]]
-            elif sort == "chain":  # it comes behind its header
-                found[int(step)] = parse_chain(str(text))[1]
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +138,8 @@ class Admission:
         GraphError, AuthError and IdempotencyConflict.
         """
         client, keys = self.scripts.client, self.scripts.keys
-        fingerprint = Fingerprint() if request.is_unique else request.make_fingerprint()
-        verified = bool(request.key_id)
-        existing = idempotency.find_existing_job(client, keys, fingerprint, verified=verified)
+        fingerprint = request.make_fingerprint()
+        existing = idempotency.find_existing_job(client, keys, fingerprint, verified=bool(request.key_id))
         if existing is not None:
             return Admitted(existing)
         compiled = self.compile(request.graph)
@@ -202,6 +192,7 @@ class Admission:
             fields,
             ready,
             needs,
+            [step.queues for step in plan.steps],
             find_demands(plan, self.profiles),
             choose_job_name(source, plan),
             sum(step.micro_dollars for step in plan.steps),
@@ -287,9 +278,8 @@ class Admission:
         options = request.options
         fields = [*compiled.fields, *format_expected(expected)]
         if excluded_seats:
-            queues = compiled.find_queues()
             for step, names in excluded_seats.items():
-                fields += _format_excluded_seats(step, queues[step], names)
+                fields += _format_excluded_seats(step, compiled.queues[step], names)
         if options.prefer is not None:
             fields += ["preferred_seat", options.prefer]
         budget = get_budget_micro_dollars(options)
@@ -329,7 +319,7 @@ class Admission:
         options = request.options
         try:
             lent = access.filter_lent_seats(self.scripts, request.job, seats, options, request.key_id)
-            queues = compiled.find_queues()
+            queues = dict(enumerate(compiled.queues))
             return find_excluded_seats(queues, compiled.demands, lent, options, self.profiles)
         except NoLiveSeat:
             if not is_cached:

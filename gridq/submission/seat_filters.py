@@ -20,7 +20,7 @@ from gridq.protocol.models import Advertisement, Demand, Effect
 
 ONLY = "="
 """Before a seat's name in a list of excluded seats: all other seats are excluded too, also those that join
-later (`has` in store/lua/lib/base.lua).
+later (`is_excluded` in store/lua/lib/base.lua).
 """
 
 MAX_NAMED = 5

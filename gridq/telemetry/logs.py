@@ -95,20 +95,15 @@ def _exception(logger: Any, method: str, line: Any) -> Any:
 
 
 def _renderers(config: Settings, colors: bool) -> list[Processor]:
+    from structlog.dev import ConsoleRenderer
     from structlog.processors import JSONRenderer
 
     if config.log == "json":
         return [_with_sentence, JSONRenderer()] if config.narrate else [JSONRenderer()]
-    plain = _plain(colors)
-    return [_Narrator(plain)] if config.narrate else [plain]
-
-
-def _plain(colors: bool) -> Processor:
-    from structlog.dev import ConsoleRenderer
-
-    return ConsoleRenderer(
+    plain = ConsoleRenderer(
         colors=colors, pad_event_to=0, pad_level=False, timestamp_key="at", sort_keys=False
     )
+    return [_Narrator(plain)] if config.narrate else [plain]
 
 
 def _with_sentence(logger: Any, method: str, line: Any) -> Any:

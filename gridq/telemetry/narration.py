@@ -79,7 +79,7 @@ def narrate_failure(kind: str, code: str, ended: str) -> None:
 def enclosing_name(path: str) -> str:
     """Return the name of the innermost binding or branch around a stage; empty where there is none.
 
-    >>> place_of("root.body.branches.summary.stages[1].stage")
+    >>> enclosing_name("root.body.branches.summary.stages[1].stage")
     'summary'
     """
     found = ""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import unquote, urlsplit
 
 from gridq.config.settings import Settings
+from gridq.protocol.masking import MASK, mask_credentials
 from gridq.protocol.models import Json
 
 HIDDEN = "[hidden]"
@@ -42,13 +43,7 @@ TEXT_MAX_CHARACTERS = 2000
 """How much of a text a line shows."""
 
 _PATTERNS = (
-    (re.compile(r"(\w+://)[^/\s@'\"]*@"), r"\1***@"),  # a login in a URL
-    (re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]+"), r"\1?***"),  # a URL's query
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 ***"),
-    (
-        re.compile(r"\b(?:sk|pk|rk|gq|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
-        HIDDEN,
-    ),  # keys with a vendor's prefix
+    (re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]+"), rf"\1?{MASK}"),  # a URL's query
     # Celery logs a message that it cannot use as a whole.
     (
         re.compile(r"(?is)((?:contents of the message|message) (?:body|headers)\s*(?:was:?|:)).*"),
@@ -88,6 +83,7 @@ class Secrets:
         """Return a text without secrets, on one line unless `lines`: nobody may forge a line of the log."""
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
+        text = mask_credentials(text)
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         if not lines:

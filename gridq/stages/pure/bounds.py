@@ -21,11 +21,10 @@ _TICKS_PER_CHECK = 256
 
 
 class Clock:
-    """Stop a pure stage after `seconds`: call `tick` in every loop over the caller's data."""
+    """Stop a pure stage after MAX_PURE_SECONDS: call `tick` in every loop over the caller's data."""
 
-    def __init__(self, seconds: float = MAX_PURE_SECONDS) -> None:
-        self._end = time.monotonic() + seconds
-        self._seconds = seconds
+    def __init__(self) -> None:
+        self._end = time.monotonic() + MAX_PURE_SECONDS
         self._ticks = 0
 
     def tick(self) -> None:
@@ -38,7 +37,7 @@ class Clock:
         """Raise StageTimeout if the time is up."""
         if time.monotonic() > self._end:
             raise StageTimeout(
-                f"The stage ran longer than the limit of pure stages, {self._seconds:g} s",
+                f"The stage ran longer than the limit of pure stages, {MAX_PURE_SECONDS:g} s",
                 {"fix": "give it less data, or a simpler pattern or template"},
             )
 

@@ -21,18 +21,8 @@ from gridq.stages.pure.bounds import describe_kind, make_input_error
 from gridq.stages.pure.paths import Missing, Path, describe_missing, find_first, format_path, parse_path
 
 TEXT_NAMES = (
-    "text",
-    "json_str",
-    "data",
-    "body",
-    "input",
-    "document",
-    "html",
-    "csv",
-    "items",
-    "records",
-    "train",
-)
+    "text", "json_str", "data", "body", "input", "document", "html", "csv", "items", "records", "train",
+)  # fmt: skip
 LIST_NAMES = ("items", "data", "records", "input", "train", "text", "document", "html", "csv", "json_str")
 
 T = TypeVar("T")
@@ -114,12 +104,12 @@ def get_text(value: Json, *names: str) -> str:
     )
 
 
-def get_list(value: Json, *names: str) -> list[Json]:
+def get_list(value: Json) -> list[Json]:
     """Return `value` if it is a list, else the list that it contains; raise StageError if there is none."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
-        for name in (*names, *LIST_NAMES):
+        for name in LIST_NAMES:
             if isinstance(value.get(name), list):
                 return list(value[name])
         if "source_0" in value:
@@ -127,7 +117,7 @@ def get_list(value: Json, *names: str) -> list[Json]:
     raise make_input_error(
         f"The input is {describe_kind(value)}"
         + (" without a list" if isinstance(value, dict) else ", not a list"),
-        "a list, or a record with one under " + ", ".join((*names, *LIST_NAMES[:4])),
+        "a list, or a record with one under " + ", ".join(LIST_NAMES[:4]),
     )
 
 
