@@ -67,20 +67,11 @@ def read_waits_for(answer: Any) -> str:
     return str(answer["waits_for"])
 
 
+@reject_malformed
 def read_result(answer: Any) -> Json:
     """Return the result of a job that has ended, or raise the GridError that ended it."""
-    if read_state(answer) is not JobState.DONE:
-        raise _read_job_error(answer)
-    return _read_output(answer)
-
-
-@reject_malformed
-def _read_job_error(answer: Any) -> Exception:
-    return error_from_record(answer["error"])
-
-
-@reject_malformed
-def _read_output(answer: Any) -> Json:
+    if JobState(answer["state"]) is not JobState.DONE:
+        raise error_from_record(answer["error"])
     return answer["result"]["output"]
 
 

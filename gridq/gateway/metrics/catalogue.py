@@ -27,36 +27,20 @@ class Metric(NamedTuple):
 
 METRICS: Mapping[str, Metric] = {
     "gridq_jobs": Metric("gauge", "Jobs that are queued or running.", GRID_NOW, ("state",)),
-    "gridq_jobs_submitted": Metric(
-        "counter",
-        "Jobs that the grid accepted.",
-        GRID_SINCE_START,
-    ),
+    "gridq_jobs_submitted": Metric("counter", "Jobs that the grid accepted.", GRID_SINCE_START),
     "gridq_jobs_ended": Metric("counter", "Jobs that ended, by final state.", GRID_SINCE_START, ("state",)),
     "gridq_queue_depth": Metric("gauge", "Ready stages in the queue.", GRID_NOW, ("queue", "priority")),
     "gridq_queue_oldest_seconds": Metric(
-        "gauge",
-        "How long the oldest ready stage of the queue has waited.",
-        GRID_NOW,
-        ("queue", "priority"),
+        "gauge", "How long the oldest ready stage of the queue has waited.", GRID_NOW, ("queue", "priority")
     ),
     "gridq_queue_running": Metric(
-        "gauge",
-        "Running stages that were taken from the queue.",
-        GRID_NOW,
-        ("queue",),
+        "gauge", "Running stages that were taken from the queue.", GRID_NOW, ("queue",)
     ),
     "gridq_queue_concurrency": Metric(
-        "gauge",
-        "Slots of the live seats that serve the queue.",
-        GRID_NOW,
-        ("queue",),
+        "gauge", "Slots of the live seats that serve the queue.", GRID_NOW, ("queue",)
     ),
     "gridq_seat_up": Metric(
-        "gauge",
-        "1 if the live seat takes work, 0 if it does not.",
-        GRID_NOW,
-        ("seat", "kind", "state"),
+        "gauge", "1 if the live seat takes work, 0 if it does not.", GRID_NOW, ("seat", "kind", "state")
     ),
     "gridq_seat_concurrency": Metric("gauge", "Stages that the seat can run at once.", GRID_NOW, ("seat",)),
     "gridq_seat_busy": Metric("gauge", "Stages that the seat is running.", GRID_NOW, ("seat",)),
@@ -73,10 +57,7 @@ METRICS: Mapping[str, Metric] = {
         ("seat",),
     ),
     "gridq_seat_budget_left_dollars": Metric(
-        "gauge",
-        "What is left of the seat's tightest money budget.",
-        GRID_NOW,
-        ("seat",),
+        "gauge", "What is left of the seat's tightest money budget.", GRID_NOW, ("seat",)
     ),
     "gridq_account_limit": Metric(
         "gauge",
@@ -91,10 +72,7 @@ METRICS: Mapping[str, Metric] = {
         ("kind", "name", "what"),
     ),
     "gridq_account_reserved": Metric(
-        "gauge",
-        "Amount reserved for running work.",
-        GRID_NOW,
-        ("kind", "name", "what"),
+        "gauge", "Amount reserved for running work.", GRID_NOW, ("kind", "name", "what")
     ),
     "gridq_account_left": Metric(
         "gauge",
@@ -109,22 +87,13 @@ METRICS: Mapping[str, Metric] = {
         ("kind", "name", "what"),
     ),
     "gridq_stages": Metric(
-        "counter",
-        "Recorded stages of ended jobs, by final state.",
-        GRID_SINCE_START,
-        ("queue", "state"),
+        "counter", "Recorded stages of ended jobs, by final state.", GRID_SINCE_START, ("queue", "state")
     ),
     "gridq_stage_wait_seconds": Metric(
-        "histogram",
-        "Time from ready to claimed, for stages of ended jobs.",
-        GRID_SINCE_START,
-        ("queue",),
+        "histogram", "Time from ready to claimed, for stages of ended jobs.", GRID_SINCE_START, ("queue",)
     ),
     "gridq_stage_run_seconds": Metric(
-        "histogram",
-        "Time from claimed to recorded, for stages of ended jobs.",
-        GRID_SINCE_START,
-        ("queue",),
+        "histogram", "Time from claimed to recorded, for stages of ended jobs.", GRID_SINCE_START, ("queue",)
     ),
     "gridq_stage_retries": Metric(
         "counter",
@@ -133,15 +102,10 @@ METRICS: Mapping[str, Metric] = {
         ("queue",),
     ),
     "gridq_stage_tokens": Metric(
-        "counter",
-        "Tokens that recorded stages used.",
-        GRID_SINCE_START,
-        ("queue", "direction"),
+        "counter", "Tokens that recorded stages used.", GRID_SINCE_START, ("queue", "direction")
     ),
     "gridq_attempts_lost": Metric(
-        "counter",
-        "Attempts that were lost with their worker.",
-        "Whole grid, counted by the Redis server.",
+        "counter", "Attempts that were lost with their worker.", "Whole grid, counted by the Redis server."
     ),
     "gridq_agent_spent_dollars": Metric(
         "counter",
@@ -150,10 +114,7 @@ METRICS: Mapping[str, Metric] = {
         ("agent",),
     ),
     "gridq_seat_spent_dollars": Metric(
-        "counter",
-        "Cost of the recorded stages that the seat ran.",
-        GRID_SINCE_START,
-        ("seat",),
+        "counter", "Cost of the recorded stages that the seat ran.", GRID_SINCE_START, ("seat",)
     ),
     "gridq_http_requests": Metric(
         "counter",
@@ -171,25 +132,17 @@ METRICS: Mapping[str, Metric] = {
     "gridq_http_open_streams": Metric("gauge", "Open HTTP streams.", GATEWAY_NOW),
     "gridq_job_followers": Metric("gauge", "Requests that wait for a job or read its stream.", GATEWAY_NOW),
     "gridq_metrics_lagging": Metric(
-        "gauge",
-        "1 if more jobs ended than one scrape counts; later scrapes catch up.",
-        GATEWAY_NOW,
+        "gauge", "1 if more jobs ended than one scrape counts; later scrapes catch up.", GATEWAY_NOW
     ),
     "noether_grid_workers_total": Metric("gauge", "Live seats, under noether-grid's name.", GRID_NOW),
     "noether_grid_workers_healthy": Metric(
-        "gauge",
-        "Live seats that take work, under noether-grid's name.",
-        GRID_NOW,
+        "gauge", "Live seats that take work, under noether-grid's name.", GRID_NOW
     ),
     "noether_grid_jobs_submitted": Metric(
-        "counter",
-        "gridq_jobs_submitted, under noether-grid's name.",
-        GRID_SINCE_START,
+        "counter", "gridq_jobs_submitted, under noether-grid's name.", GRID_SINCE_START
     ),
     "noether_grid_jobs_succeeded": Metric(
-        "counter",
-        "gridq_jobs_ended with the state done, under noether-grid's name.",
-        GRID_SINCE_START,
+        "counter", "gridq_jobs_ended with the state done, under noether-grid's name.", GRID_SINCE_START
     ),
     "noether_grid_jobs_failed": Metric(
         "counter",
@@ -197,13 +150,9 @@ METRICS: Mapping[str, Metric] = {
         GRID_SINCE_START,
     ),
     "noether_grid_jobs_abandoned": Metric(
-        "counter",
-        "gridq_jobs_ended with the state expired, under noether-grid's name.",
-        GRID_SINCE_START,
+        "counter", "gridq_jobs_ended with the state expired, under noether-grid's name.", GRID_SINCE_START
     ),
     "noether_grid_cents_spent": Metric(
-        "counter",
-        "Cost of recorded stages in cents, under noether-grid's name.",
-        GRID_SINCE_START,
+        "counter", "Cost of recorded stages in cents, under noether-grid's name.", GRID_SINCE_START
     ),
 }

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,25 +40,22 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """The formats of one model API: the frames of a stream, and errors."""
+    """The formats of one model API.
+
+    `event_name` returns the name of a piece's event. `end` is the data of the event that marks a complete
+    stream, empty if the last piece does. `error_event` is the name of the event that reports an error, and
+    `error_body` returns the body of one.
+    """
 
     name: str
-    piece_frame: Callable[[str, bytes], bytes]
-    end_frame: Callable[[str], bytes]
-    error_frame: Callable[[dict[str, Json]], bytes]
+    event_name: Callable[[bytes], bytes]
+    end: bytes
+    error_event: bytes
     error_body: Callable[[GridError, str], dict[str, Json]]
 
 
-OPENAI = ModelApi(
-    "openai", sse.openai_frame, sse.openai_end_frame, sse.openai_error_frame, errors.openai_error
-)
-ANTHROPIC = ModelApi(
-    "anthropic",
-    sse.anthropic_frame,
-    sse.anthropic_end_frame,
-    sse.anthropic_error_frame,
-    errors.anthropic_error,
-)
+OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.openai_error)
+ANTHROPIC = ModelApi("anthropic", sse.anthropic_event_name, b"", b"error", errors.anthropic_error)
 
 
 async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
@@ -242,13 +238,14 @@ class ModelApiResponse(Response):
             except JobNotFound:  # its result has expired, but its stream is complete
                 if entry.end is not JobState.DONE:
                     raise
-            last = self.api.end_frame(f"{self.job}/{entry.id or follower.position.decode()}")
-            await self._send(headers + last, request, send, more=False)
+            last = entry.id or follower.position.decode()
+            end = sse.frame(self.api.end, id=f"{self.job}/{last}") if self.api.end else b""
+            await self._send(headers + end, request, send, more=False)
             return
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
-        return self.api.piece_frame(f"{self.job}/{entry.id}", entry.piece)
+        return sse.frame(entry.piece, id=f"{self.job}/{entry.id}", event=self.api.event_name(entry.piece))
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
         if not self.head_sent:
@@ -272,8 +269,9 @@ class ModelApiResponse(Response):
             await errors.error_response(request, error, headers)(request.scope, receive, send)
             return
         errors.log_error(request, error)
-        body: dict[str, Any] = self.api.error_body(error, errors.request_id_of(request))
-        await send({"type": "http.response.body", "body": self.api.error_frame(body)})
+        data = sse.encode_data(self.api.error_body(error, errors.request_id_of(request)))
+        frame = sse.frame(data, event=self.api.error_event)
+        await send({"type": "http.response.body", "body": frame})
 
     async def _cancel_job(self) -> None:
         try:

@@ -37,42 +37,17 @@ def frame(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
     return b"%b%bdata: %b\n\n" % (placed, named, data)
 
 
-def openai_frame(event_id: str, piece: bytes) -> bytes:
-    """Return a chunk of a completion. `event_id` is the frame's ID."""
-    return b"id: %b\ndata: %b\n\n" % (event_id.encode(), piece)
+def anthropic_event_name(piece: bytes) -> bytes:
+    """Return the type of a piece, which Anthropic's API also sends as the event's name.
 
-
-def openai_end_frame(event_id: str) -> bytes:
-    """Return the frame that marks a complete stream."""
-    return b"id: %b\ndata: [DONE]\n\n" % event_id.encode()
-
-
-def openai_error_frame(error: dict[str, Json]) -> bytes:
-    """Return an error frame, which OpenAI's clients raise as an APIError."""
-    return b"data: %b\n\n" % encode_data(error)
-
-
-def anthropic_frame(event_id: str, piece: bytes) -> bytes:
-    """Return an event with its type as the event's name."""
+    `message` if it has none, as the pieces of a job of another API.
+    """
     match = _TYPE.match(piece)
-    kind = match[1] if match else _event_type(json.loads(piece))
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id.encode(), kind, piece)
-
-
-def _event_type(event: Json) -> bytes:
-    """Return the type of an event. `message` if it has none, as the pieces of a job of another API."""
+    if match:
+        return match[1]
+    event = json.loads(piece)
     kind = event.get("type") if isinstance(event, dict) else None
     return kind.encode() if isinstance(kind, str) and _NAME.fullmatch(kind) else b"message"
-
-
-def anthropic_end_frame(event_id: str) -> bytes:
-    """Return nothing: the last piece, `message_stop`, marks a complete stream."""
-    return b""
-
-
-def anthropic_error_frame(error: dict[str, Json]) -> bytes:
-    """Return an error frame, which Anthropic's clients raise as an APIStatusError."""
-    return b"event: error\ndata: %b\n\n" % encode_data(error)
 
 
 def encode_data(value: Json) -> bytes:
