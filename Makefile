@@ -51,7 +51,7 @@ lint: $(STAMP) ## format, lint, type and import rules, without the tests
 	@$(BIN)/lint-imports
 
 states: $(STAMP) ## write docs/reference/states.md anew from gridq/protocol/states.py
-	@$(BIN)/python -m gridq.protocol.state_diagram > docs/reference/states.md
+	@$(BIN)/python docs/state_diagram.py > docs/reference/states.md
 
 docs: $(STAMP) ## build the documentation into build/site; a broken link or anchor is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

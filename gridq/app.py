@@ -18,12 +18,7 @@ from gridq.telemetry import logs
 
 TRANSPORT = "gridq.messaging.transport:Transport"
 SENTINEL_TRANSPORT = "gridq.messaging.transport:SentinelTransport"
-SOCKET = {
-    "socket_timeout": 10.0,
-    "socket_connect_timeout": 5.0,
-    **KEEPALIVE,
-    "health_check_interval": 10,
-}
+SOCKET = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0, **KEEPALIVE, "health_check_interval": 10}
 """Timeouts and keepalive of Celery's connections."""
 
 OVERRIDES = (

@@ -41,7 +41,13 @@ class Node:
 
     def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
         """Yield the child nodes, each with its path from this node: `("stages", 2)`."""
-        return iter(())
+        for name, kind in _CHILDREN.get(self.op, {}).items():
+            value = getattr(self, name)
+            if kind is Node:
+                yield (name,), value
+            else:
+                listed = value.items() if kind is dict else enumerate(value)
+                yield from (((name, key), node) for key, node in listed)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -79,9 +85,6 @@ class Sequential(Node):
     op: ClassVar[str] = "Sequential"
     stages: tuple[Node, ...]
 
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield from ((("stages", i), node) for i, node in enumerate(self.stages))
-
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Parallel(Node):
@@ -89,9 +92,6 @@ class Parallel(Node):
 
     op: ClassVar[str] = "Parallel"
     branches: Mapping[str, Node]
-
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield from ((("branches", name), node) for name, node in self.branches.items())
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -103,11 +103,6 @@ class Branch(Node):
     if_true: Node
     if_false: Node
 
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield ("predicate",), self.predicate
-        yield ("if_true",), self.if_true
-        yield ("if_false",), self.if_false
-
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Fanout(Node):
@@ -117,10 +112,6 @@ class Fanout(Node):
     source: Node
     targets: tuple[Node, ...]
 
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield ("source",), self.source
-        yield from ((("targets", i), node) for i, node in enumerate(self.targets))
-
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Merge(Node):
@@ -129,10 +120,6 @@ class Merge(Node):
     op: ClassVar[str] = "Merge"
     sources: tuple[Node, ...]
     target: Node
-
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield from ((("sources", i), node) for i, node in enumerate(self.sources))
-        yield ("target",), self.target
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -144,9 +131,6 @@ class Retry(Node):
     max_attempts: int
     delay_ms: int | None = None
 
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield ("stage",), self.stage
-
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Let(Node):
@@ -155,10 +139,6 @@ class Let(Node):
     op: ClassVar[str] = "Let"
     bindings: Mapping[str, Node]
     body: Node
-
-    def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        yield from ((("bindings", name), node) for name, node in self.bindings.items())
-        yield ("body",), self.body
 
 
 OPERATORS: dict[str, type[Node]] = {

@@ -72,8 +72,7 @@ class JobOptions(ProtocolModel):
     )
     pin: SeatId | None = Field(None, description="the only seat that may take the stages that it serves")
     stream: Literal[False, True, "end"] = Field(
-        False,
-        description="keep the pieces of the answers for `stream`; `end`: only signal the end",
+        False, description="keep the pieces of the answers for `stream`; `end`: only signal the end"
     )
 
     idempotency_key: str | None = Field(

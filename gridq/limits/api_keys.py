@@ -342,8 +342,7 @@ def _read(key_id: str, data: bytes) -> Key:
 def _build_not_found_error(key_id: str) -> KeyNotFound:
     shown = "gq_…" if key_id.startswith("gq_") else key_id[:64]  # never repeat a whole key
     return KeyNotFound(
-        f"No key has the id {shown!r}",
-        {"path": "KEY_ID", "expected": "an id from `gridq keys list`"},
+        f"No key has the id {shown!r}", {"path": "KEY_ID", "expected": "an id from `gridq keys list`"}
     )
 
 

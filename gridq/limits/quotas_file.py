@@ -13,17 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from gridq.config.source_positions import ConfigText
 from gridq.errors import ConfigError, QuotasFileError
 from gridq.protocol import budget_syntax, meters
 from gridq.protocol import queue_names as names
 from gridq.protocol.budget_syntax import AGENT_UNITS, MINUTE, NO_WINDOW, SEAT_UNITS, BudgetError, Unit
-from gridq.protocol.calendar import WINDOW_COUNTS, Period
+from gridq.protocol.calendar import Period
 from gridq.protocol.models import Limit, Resource
 
 Policy = Literal["reject", "drop-oldest-batch"]
+Choice = TypeVar("Choice", bound=str)
 
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 """The names of agents, teams and seats."""
@@ -50,6 +51,7 @@ FORMAT_VERSION = "3"
 
 TABLES = ("agents", "teams", "seats", "owners", "families", "grid", "queues")
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+PERIODS: tuple[Period, ...] = get_args(Period)
 SHARED = ("budgets", "requests_per_minute", "tokens_per_minute", "parallel")
 """Keys that a seat, an owner, a model family and the whole grid may have."""
 
@@ -222,7 +224,9 @@ class _Reader(ConfigText):
         for name, at, table in self.read_tables(data, "queues", ("max_pending", "policy")):
             queue = name if name == EVERYONE else self.read_queue(name, at)
             self.refuse_duplicate(written, queue, at, "queue")
-            queues[queue] = QueueLimit(self.read_count(table, at, "max_pending"), self.read_policy(table, at))
+            queues[queue] = QueueLimit(
+                self.read_count(table, at, "max_pending"), self.read_choice(table, at, "policy", POLICIES)
+            )
         digest = hashlib.sha256(f"{FORMAT_VERSION} {self.text}".encode()).hexdigest()[:16]
         return Limits(agents, teams, seats, digest, queues, owners, families, grid)
 
@@ -306,7 +310,7 @@ class _Reader(ConfigText):
 
     def read_seat_budgets(self, table: dict[str, Any], at: tuple[str, ...]) -> tuple[Limit, ...]:
         """Return the budgets of a seat, without its requests per minute, which are exact in any minute."""
-        budget, period = self.read_money(table, at, "budget"), self.read_period(table, at)
+        budget, period = self.read_money(table, at, "budget"), self.read_choice(table, at, "period", PERIODS)
         found = [] if budget is None else [Limit(resource="money", window=period, amount=budget)]
         return self.read_shared({**table, "requests_per_minute": None}, at, found)
 
@@ -347,12 +351,15 @@ class _Reader(ConfigText):
             self.refuse((*at, "team"), f"Unknown team {team!r}", expected, fix)
         return team
 
-    def read_period(self, table: dict[str, Any], at: tuple[str, ...]) -> Period:
-        value = table.get("period", "month")
-        for period in WINDOW_COUNTS:
-            if value == period:
-                return period
-        return self.refuse((*at, "period"), f"Unknown period {value!r}", "one of " + ", ".join(WINDOW_COUNTS))
+    def read_choice(
+        self, table: dict[str, Any], at: tuple[str, ...], key: str, choices: tuple[Choice, ...]
+    ) -> Choice:
+        """Return the value of `key`; the first of the `choices` is the default."""
+        value = table.get(key, choices[0])
+        for choice in choices:
+            if value == choice:
+                return choice
+        return self.refuse((*at, key), f"Unknown {key} {value!r}", "one of " + ", ".join(choices))
 
     def read_owner(self, table: dict[str, Any], at: tuple[str, ...]) -> str | None:
         name = table.get("owner")
@@ -390,13 +397,6 @@ class _Reader(ConfigText):
         first = written.setdefault(name, at[1])
         if first != at[1]:
             self.refuse(at, f"{first!r} and {at[1]!r} are the same {what}", "one table for both")
-
-    def read_policy(self, table: dict[str, Any], at: tuple[str, ...]) -> Policy:
-        value = table.get("policy", "reject")
-        for policy in POLICIES:
-            if value == policy:
-                return policy
-        return self.refuse((*at, "policy"), f"Unknown policy {value!r}", "one of " + ", ".join(POLICIES))
 
 
 def _is_number(value: object) -> bool:

@@ -79,8 +79,7 @@ def serve(
     try:
         command.apply_env_options()
         command.apply_options(
-            "gridq flower",
-            [f"--conf={conf}", "--logging=warning", f"--read-only={not control}", *arguments],
+            "gridq flower", [f"--conf={conf}", "--logging=warning", f"--read-only={not control}", *arguments]
         )
     except (ValueError, OptionError) as exc:
         raise ConfigError(

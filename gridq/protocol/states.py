@@ -1,6 +1,6 @@
 """The states of jobs, stages and attempts: their meanings, and the scripts that move them, as tables.
 
-docs/reference/states.md shows them as diagrams (`gridq.protocol.state_diagram`), and the protocol tests check
+docs/reference/states.md shows them as diagrams (docs/state_diagram.py), and the protocol tests check
 every move that they see against these tables. A script is atomic, so a move is from the state before the call
 to the state after it.
 """

@@ -142,10 +142,7 @@ def _takes_context(function: Callable[..., Any], where: str) -> bool:
     if not parameters or parameters[0].kind not in positional or others:
         raise ConfigError(
             f"{where} cannot be a stage because of its parameters",
-            {
-                "path": where,
-                "expected": "one parameter for the input value, and optionally `context`",
-            },
+            {"path": where, "expected": "one parameter for the input value, and optionally `context`"},
         )
     return any(part.name == "context" for part in parameters[1:])
 

@@ -359,9 +359,6 @@ def _format_reason(exc: BaseException) -> str:
 
 _SENTINEL = re.compile(r"<redis\..*?\)>\)>\)> - ")
 """What redis-py puts before the fault of a sentinel: its own objects with all their options."""
-_TOO_OLD = {
-    "expected": "Redis 7.0 or Valkey 7.2, or newer",
-    "fix": "upgrade the server",
-}
+_TOO_OLD = {"expected": "Redis 7.0 or Valkey 7.2, or newer", "fix": "upgrade the server"}
 _CLUSTER = {"expected": "one server", "fix": "point GRIDQ_BROKER_URL at a server with `cluster-enabled no`"}
 _REPLICA = {"expected": "the primary", "fix": "point GRIDQ_BROKER_URL at the primary"}

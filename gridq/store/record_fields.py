@@ -86,19 +86,12 @@ SUMMARY_FIELDS = {
     **{
         name: JOB_FIELDS[name]
         for name in (
-            "agent",
-            "body_digest",
-            "deadline",
-            "name",
-            "priority",
-            "steps",
-            "submitted_at",
-            "unfinished",
+            "agent", "body_digest", "deadline", "name", "priority", "steps", "submitted_at", "unfinished",
         )
     },
     "ended_at": "when it ended",
     "state": "its final state",
-}
+}  # fmt: skip
 """Fields of `summary:<job>`."""
 
 SEAT_FIELDS = {

@@ -27,16 +27,7 @@ from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.library import Arguments
 from gridq.store.reliability import HALF_LIFE_MS
-from gridq.store.replies import (
-    AdmitReply,
-    Affordable,
-    Claim,
-    Completion,
-    EnqueueReply,
-    Entry,
-    Stream,
-    Swept,
-)
+from gridq.store.replies import AdmitReply, Affordable, Claim, Completion, EnqueueReply, Entry, Stream, Swept
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
@@ -296,21 +287,10 @@ class Scripts:
         `long` is the value that the link `output` points to; it is written in the same round trip, before the
         script runs. `rows` and `events` (what Celery's monitors are told) are JSON.
         """
-        words = order_arguments(
-            "complete",
-            {
-                "lease": lease,
-                "output": output,
-                "used": _format_usage(used),
-                "rows": rows,
-                "seat": seat,
-                "incarnation": incarnation,
-                "slot": slot,
-                "nonce": nonce,
-                "go_on": go_on,
-                "events": events,
-            },
-        )
+        words = order_arguments("complete", {
+            "lease": lease, "output": output, "used": _format_usage(used), "rows": rows, "seat": seat,
+            "incarnation": incarnation, "slot": slot, "nonce": nonce, "go_on": go_on, "events": events,
+        })  # fmt: skip
         if long is None:
             reply = self.run("complete", *words)
         else:

@@ -61,12 +61,7 @@ from gridq.store.ttl_cache import TtlCache
 from gridq.submission.estimates import TokenEstimate, estimate_tokens, expect_usage, format_expected
 from gridq.submission.planning import compile_text, load_local_catalogue
 from gridq.submission.request import JobRequest, store_large_input
-from gridq.submission.seat_filters import (
-    ExcludedSeats,
-    StepDemand,
-    find_demands,
-    find_excluded_seats,
-)
+from gridq.submission.seat_filters import ExcludedSeats, StepDemand, find_demands, find_excluded_seats
 from gridq.submission.start_check import EXPLAINED, FirstStage, LiveForecast, find_first_stages
 from gridq.telemetry import narration
 

@@ -13,14 +13,7 @@ from typing import TypeVar
 from redis import Redis
 from redis.exceptions import RedisError
 
-from gridq.errors import (
-    DeadlineUnreachable,
-    GridError,
-    GridFull,
-    NoLiveSeat,
-    QueueFull,
-    QuotaExceeded,
-)
+from gridq.errors import DeadlineUnreachable, GridError, GridFull, NoLiveSeat, QueueFull, QuotaExceeded
 from gridq.graph.plan import Plan
 from gridq.jobs.record import JobOptions, round_up_cost
 from gridq.protocol import queue_names
@@ -182,11 +175,7 @@ class LiveForecast:
         raise _add_details(DeadlineUnreachable(message, details), forecast)
 
     def explain(
-        self,
-        error: E,
-        stages: Sequence[FirstStage],
-        options: JobOptions,
-        excluded_seats: ExcludedSeats,
+        self, error: E, stages: Sequence[FirstStage], options: JobOptions, excluded_seats: ExcludedSeats
     ) -> E:
         """Return a refusal with the details that tell its submitter what would help."""
         if "starts_in" in error.details:

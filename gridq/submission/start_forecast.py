@@ -15,13 +15,7 @@ from dataclasses import dataclass, replace
 from gridq.protocol.models import ServiceTime
 from gridq.protocol.queue_names import get_kind
 from gridq.protocol.running_times import MEMORY_STAGES, P90_DEVIATIONS
-from gridq.submission.queue_snapshot import (
-    QueueSnapshot,
-    SeatGroup,
-    SeatLoad,
-    StageRequest,
-    combine_services,
-)
+from gridq.submission.queue_snapshot import QueueSnapshot, SeatGroup, SeatLoad, StageRequest, combine_services
 
 STAGES_PER_SLOT = 4
 """Stages of each slot that are simulated one by one; the others count by the slots' rates."""

@@ -1,7 +1,4 @@
-"""Generate docs/reference/states.md from the tables in `gridq.protocol.states`.
-
-`python -m gridq.protocol.state_diagram > docs/reference/states.md`, or `make states`.
-"""
+"""Generate docs/reference/states.md from the tables in `gridq.protocol.states`: `make states`."""
 
 from __future__ import annotations
 
