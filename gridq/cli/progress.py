@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LIVE_INTERVAL_SECONDS = 0.15
 LINES_INTERVAL_SECONDS = 0.5
+BAR_COLUMNS = 20
 MAX_STAGES = 8
 """The most stages shown at once."""
 
@@ -227,8 +228,8 @@ def format_step(step: list[StageView]) -> str:
     return f"{place}: {shown}" if place else shown
 
 
-def _draw_bar(done: int, of: int, cells: int = 20) -> str:
+def _draw_bar(done: int, of: int) -> str:
     if not of:
         return ""
-    full = round(cells * done / of)
-    return "━" * full + "─" * (cells - full) + "  "
+    full = round(BAR_COLUMNS * done / of)
+    return "━" * full + "─" * (BAR_COLUMNS - full) + "  "

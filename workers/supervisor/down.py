@@ -29,7 +29,7 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
     state = read_running_record(home, GRID_RECORD)
     if state is None:
         state = _read_stale_record(home)
-        return {"pid": None, "parts": [], "killed": _wait_or_kill(_list_alive(state), LEFT_OVER_SECONDS)}
+        return {"pid": None, "parts": [], "killed": _wait_or_kill(_list_alive(state))}
     pid, began = state["pid"], time.monotonic()
     parts = state["parts"]
     _signal(state, signal.SIGTERM)
@@ -43,7 +43,7 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
         elif time.monotonic() > hurry_at:
             _signal(state, signal.SIGKILL)
         time.sleep(0.05)
-    killed = _wait_or_kill(_list_alive({"parts": parts}), LEFT_OVER_SECONDS)
+    killed = _wait_or_kill(_list_alive({"parts": parts}))
     return {"pid": pid, "parts": [part["name"] for part in parts], "killed": killed}
 
 
@@ -75,9 +75,9 @@ def _list_alive(state: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _wait_or_kill(parts: list[dict[str, Any]], within: float) -> list[str]:
+def _wait_or_kill(parts: list[dict[str, Any]]) -> list[str]:
     """Wait for processes to end, then kill the rest. Return those that were killed."""
-    until = time.monotonic() + within
+    until = time.monotonic() + LEFT_OVER_SECONDS
     while (left := _list_alive({"parts": parts})) and time.monotonic() < until:
         time.sleep(0.05)
     for part in left:

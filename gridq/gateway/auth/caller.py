@@ -188,7 +188,7 @@ async def require_worker_secret(request: Request) -> None:
                     "fix": "set GRIDQ_GATEWAY_WORKER_SECRET_FILE for the gateway",
                 },
             )
-        check_local(request, grid)
+        check_local(request)
         return
     retry_after = authenticator.failed_secrets.retry_after(address)
     if retry_after:  # before the comparison: an operator may choose a secret that can be guessed
@@ -218,12 +218,13 @@ def client_address(request: Request) -> str:
     return resolve_address(peer, request.headers.getlist("x-forwarded-for"), grid.options.trusted_proxies)
 
 
-def check_local(request: Request, grid: GridConnection) -> None:
+def check_local(request: Request) -> None:
     """Accept a request without a key only if it comes from this machine.
 
     Raises OriginRefused for a web page of another origin, for a host name that may have been rebound to
     this machine (DNS rebinding), and for a request that a proxy forwarded.
     """
+    grid: GridConnection = request.app.state.grid
     through = next((name for name in FORWARDING_HEADERS if name in request.headers), None)
     if through is not None:
         raise OriginRefused(
@@ -264,7 +265,7 @@ def _identify_without_key(request: Request, grid: GridConnection) -> Caller:
                 "fix": "create a key with `gridq keys create`, or listen on 127.0.0.1",
             },
         )
-    check_local(request, grid)
+    check_local(request)
     agent = request.headers.get("x-gridq-agent", "default")
     if not NAME.fullmatch(agent):
         raise ConfigError(

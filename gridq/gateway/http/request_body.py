@@ -56,7 +56,7 @@ def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
     Raises InvalidJson if it is not one or is nested deeper than `depth`, InputTooLarge if it has more than
     MAX_VALUES values.
     """
-    if _has_more_values(raw, MAX_VALUES):
+    if _has_too_many_values(raw):
         raise InputTooLarge(
             "The body has too many JSON values",
             {
@@ -194,18 +194,18 @@ def _decode(raw: bytes) -> Json:
     return _DECODER.decode(raw.decode())
 
 
-def _has_more_values(raw: bytes, limit: int) -> bool:
-    """Return True if a JSON text has more than `limit` values, without decoding it.
+def _has_too_many_values(raw: bytes) -> bool:
+    """Return True if a JSON text has more than MAX_VALUES values, without decoding it.
 
     Values are counted by the commas and opening brackets outside of strings. An empty list counts twice.
     """
-    if _count_separators(raw) <= limit:  # including those in strings
+    if _count_separators(raw) <= MAX_VALUES:  # including those in strings
         return False
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if raw.count(b'"') > 4 * limit:  # each value is at most two strings, its key and itself
+    if raw.count(b'"') > 4 * MAX_VALUES:  # each value is at most two strings, its key and itself
         return True
-    return _count_separators(b"".join(raw.split(b'"')[::2])) > limit
+    return _count_separators(b"".join(raw.split(b'"')[::2])) > MAX_VALUES
 
 
 def _count_separators(text: bytes) -> int:

@@ -34,6 +34,7 @@ from gridq.gateway.http_workers import enrolment
 from gridq.gateway.http_workers.enrolment import EnrolledWorker, describe_capability
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
+from gridq.protocol.masking import mask_account
 from gridq.protocol.models import Advertisement, Json, SeatTerms, StageCall, Usage
 from gridq.seats import registry
 from gridq.stages.coroutines import run_coroutine
@@ -252,7 +253,7 @@ class HostedSeat:
             exc.details.setdefault("stage", stage.name)
             raise
         context.report(Usage(micro_dollars=_parse_cents(reply.get("spent_cents")) * 10_000))
-        reason = str(reply.get("error") or "")[:MAX_REASON_CHARS]
+        reason = mask_account(str(reply.get("error") or ""))[:MAX_REASON_CHARS]
         if reply.get("status") == "ok":
             return reply.get("output")
         if reply.get("status") == "failed":
@@ -284,7 +285,7 @@ class HostedSeat:
                 {} if wait is None else {"retry_after": wait},
             )
         if response.status_code in (400, 413, 422):
-            reason = text[:MAX_REASON_CHARS].decode("utf-8", "replace")
+            reason = mask_account(text.decode("utf-8", "replace"))[:MAX_REASON_CHARS]
             raise StageError(
                 "The worker refused the stage", {"reason": reason, "status": response.status_code}
             )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -28,24 +26,16 @@ SERVER_TIMEOUT_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 """The time after which a client should check again."""
 
-NO_STORE = {"cache-control": "no-store"}
-
 STARTED = time.monotonic()
 
 
-@cache
-def package_version() -> str:
-    """Return the installed version of gridq."""
-    return version("gridq")
-
-
 @router.get("/health", summary="Check liveness", response_model=Health)
-async def check_health() -> Any:
+async def check_health(request: Request) -> Any:
     """Return 200 at once, without asking the Redis server. It shows that the process is alive."""
     return {
         "ok": True,
         "status": "ok",
-        "version": package_version(),
+        "version": request.app.version,
         "uptime": round(time.monotonic() - STARTED, 3),
     }
 
@@ -75,12 +65,11 @@ async def check_readiness(request: Request) -> Response:
             error = BrokerUnreachable("The Redis server does not answer", {"fix": fix})
     if error is None:
         body = Readiness(ready=True, reason="", fix="", routers=routers)
-        return JSONResponse(body.model_dump(), headers=NO_STORE)
+        return JSONResponse(body.model_dump())
     error.details.setdefault("retry_after", RETRY_SECONDS)
     reason = error.message[:1].lower() + error.message[1:]
     why = NotReady(ready=False, reason=reason, routers=routers, code=error.code, **explain_refusal(error))
-    headers = {**errors.headers_of(error, errors.request_id_of(request)), **NO_STORE}
-    return JSONResponse(why.model_dump(), 503, headers)
+    return JSONResponse(why.model_dump(), 503, errors.headers_of(error, errors.request_id_of(request)))
 
 
 async def _check_grid(grid: GridConnection) -> tuple[int, GridError | None]:

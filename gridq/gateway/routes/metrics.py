@@ -7,7 +7,6 @@ from fastapi.responses import Response
 
 from gridq.config.urls import is_loopback
 from gridq.gateway.auth.caller import FORWARDING_HEADERS, check_local, identify
-from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http.schemas import error_responses
 from gridq.gateway.metrics.collector import MetricsCollector
 
@@ -16,10 +15,9 @@ router = APIRouter(tags=["health"])
 
 async def require_reader(request: Request) -> None:
     """Allow requests from this machine, and callers with a key of the scope `read`."""
-    grid: GridConnection = request.app.state.grid
     peer = request.client.host if request.client else ""
     if is_loopback(peer) and not any(name in request.headers for name in FORWARDING_HEADERS):
-        check_local(request, grid)
+        check_local(request)
         return
     await identify(request, "read")
 

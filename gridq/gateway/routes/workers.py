@@ -92,7 +92,7 @@ async def list_workers(
 async def read_worker(request: Request, seat: SeatName) -> Any:
     """Read one live seat. It may be a router's."""
     grid: GridConnection = request.app.state.grid
-    return worker_record(find_seat(await snapshot_of(request.app).seats.get(), seat), grid.config.lease_ms)
+    return worker_record(await find_seat(request, seat), grid.config.lease_ms)
 
 
 @router.post(
@@ -108,7 +108,7 @@ async def drain_worker(
     lasts until it is undone, even if the worker restarts.
     """
     grid: GridConnection = request.app.state.grid
-    seat_name = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
+    seat_name = (await find_seat(request, seat)).seat
     await grid.call(registry.drain, grid.client.redis, grid.keys, seat_name)
     return await _wait_for_seat(request, seat_name, wait, drained=True)
 
@@ -126,13 +126,14 @@ async def undrain_worker(
     grid: GridConnection = request.app.state.grid
     seat_name = seat
     if not await grid.call(registry.undrain, grid.client.redis, grid.keys, seat):
-        seat_name = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
+        seat_name = (await find_seat(request, seat)).seat
         await grid.call(registry.undrain, grid.client.redis, grid.keys, seat_name)
     return await _wait_for_seat(request, seat_name, wait, drained=False)
 
 
-def find_seat(seats: list[LiveSeat], given: str) -> LiveSeat:
-    """Return the seat that `given` names. Raises SeatNotFound if none or several match."""
+async def find_seat(request: Request, given: str) -> LiveSeat:
+    """Return the live seat that `given` names. Raises SeatNotFound if none or several match."""
+    seats = await snapshot_of(request.app).seats.get()
     for seat in seats:
         if seat.seat == given:
             return seat

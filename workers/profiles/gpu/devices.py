@@ -190,10 +190,11 @@ def measure_total_mb(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return total if limit is None else min(total, limit // MB)
 
 
-def measure_available_mb(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
+def measure_available_mb(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the memory that is available without swapping, in this container, in MB."""
     try:
-        match = re.search(r"^MemAvailable: +(\d+) kB", meminfo.read_text("utf-8"), re.MULTILINE)
+        meminfo = Path("/proc/meminfo").read_text("utf-8")
+        match = re.search(r"^MemAvailable: +(\d+) kB", meminfo, re.MULTILINE)
         available = int(match[1]) // 1024 if match else measure_total_mb(cgroup)
     except OSError:
         available = _measure_mac_available_mb(_run_command) or measure_total_mb(cgroup)

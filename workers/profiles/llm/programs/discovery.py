@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.profiles.llm.programs.environment import build_environment
 from workers.profiles.llm.programs.failures import redact
 from workers.profiles.llm.programs.process import run_to_end
-from workers.profiles.llm.programs.seat_table import ProgramSeat
+from workers.profiles.llm.programs.seat_table import ProgramSeat, build_environment
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
 CHECK_SECONDS = 1.5
@@ -112,7 +111,7 @@ def _run_check(
     argv: list[str],
     environ: Mapping[str, str],
 ) -> None:
-    environment = build_environment(VENDOR_PROGRAMS[seat.cli], seat.expand_home(), seat.env, environ)
+    environment = build_environment(seat, environ)
     with tempfile.TemporaryDirectory(prefix="gridq-cli-", ignore_cleanup_errors=True) as folder:
         try:
             results[key] = run_to_end(argv, environment, Path(folder), CHECK_SECONDS)

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.protocol.masking import MAX_CHARACTERS, mask_account
 from gridq.protocol.models import Json
 from workers.profiles.llm.programs.reset_times import parse_reset_time
 from workers.profiles.llm.programs.vendor import Failure, VendorProgram
@@ -36,10 +37,6 @@ BROKEN_INSTALL = re.compile(
 )
 """Messages of the system, or of a version that does not know an option: the installation needs repair."""
 
-_SECRETS = re.compile(
-    r"\b(?:sk|pk|rk|ghp|gho|ghu|ghs|github_pat|xox[bp]|AIza|crsr|key)[-_]?[A-Za-z0-9_-]{16,}|"
-    r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]+"
-)
 MIN_QUOTE_CHARACTERS = 12
 """Minimum length of a line that counts as a quote of the prompt."""
 
@@ -69,11 +66,8 @@ def remove_prompt(output: str, prompt: str) -> str:
 
 
 def redact(output: str, secrets: Iterable[str] = ()) -> str:
-    """Return the end of a program's output in one line, without secrets, for an error message."""
-    text = _SECRETS.sub("***", " ".join(output.split()))
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text[-MAX_REASON_CHARACTERS:]
+    """Return the end of a program's output in one line, for an error message. Keys and accounts are masked."""
+    return mask_account(" ".join(output.split())[-MAX_CHARACTERS:], secrets)[-MAX_REASON_CHARACTERS:]
 
 
 def make_error(

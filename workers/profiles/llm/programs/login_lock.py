@@ -18,7 +18,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,15 +38,13 @@ class LockedLogin:
 
 
 @contextlib.contextmanager
-def lock_login(
-    login: str, context: StageContext, environ: Mapping[str, str] = os.environ
-) -> Iterator[LockedLogin]:
+def lock_login(login: str, context: StageContext) -> Iterator[LockedLogin]:
     """Hold the lock of `login` during the block.
 
     Raises SeatUnavailable if another process holds it for more than WAIT_SECONDS, or if its folder cannot be
     created.
     """
-    lock, folder = _open_lock(login, environ)
+    lock, folder = _open_lock(login)
     is_held = False
     try:
         deadline = time.monotonic() + WAIT_SECONDS
@@ -87,8 +85,8 @@ def _try_lock(lock: int) -> bool:
     return True
 
 
-def _open_lock(login: str, environ: Mapping[str, str]) -> tuple[int, Path]:
-    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+def _open_lock(login: str) -> tuple[int, Path]:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     base = Path(cache) / "gridq" / "logins"
     name = hashlib.sha256(login.encode()).hexdigest()[:12]  # short, because programs create sockets below it
     try:

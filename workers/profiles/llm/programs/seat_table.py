@@ -15,8 +15,24 @@ from gridq.protocol.models import Json
 from workers.profiles.llm.budget import SeatBudgets, describe_validation_error
 from workers.profiles.llm.capability import Billing, DeclaredModel
 from workers.profiles.llm.programs.backend import ProgramLogin
-from workers.profiles.llm.programs.environment import build_environment, find_login_folder
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
+
+COMMON_VARIABLES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TMPDIR"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+        # for keyrings, which hold logins on many desktops
+        *("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+    }
+)
+"""The variables that every program gets, besides its own and those that the seat's table names. Others, such
+as a key of the worker's, could replace its owner's login.
+"""
+
+PLAIN_OUTPUT = {"TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
+"""Makes programs print plain text, ask nothing and print times in UTC."""
 
 
 class ProgramSeat(SeatBudgets):
@@ -86,7 +102,7 @@ def parse_seat(table: Mapping[str, Json], path: str) -> ProgramSeat:
 def make_login(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> ProgramLogin:
     """Return the login of a seat, ready for calls. Starts nothing."""
     program = VENDOR_PROGRAMS[seat.cli]
-    environment = build_environment(program, seat.expand_home(), seat.env, environ)
+    environment = build_environment(seat, environ)
     return ProgramLogin(
         program=program,
         path=seat.program or program.names[0],
@@ -100,6 +116,26 @@ def make_login(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> Pr
     )
 
 
+def build_environment(seat: ProgramSeat, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the seat's program."""
+    program, home = VENDOR_PROGRAMS[seat.cli], seat.expand_home()
+    names = {*COMMON_VARIABLES, *program.environment, *(program.home if home is None else ()), *seat.env}
+    environment = {name: value for name, value in environ.items() if name in names or name.startswith("LC_")}
+    if home is not None:
+        environment |= {name: value.format(home=home) for name, value in program.home.items()}
+    return {**PLAIN_OUTPUT, **environment, **program.settings}
+
+
 def identify_login(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> str:
     """Return the program and the folder of its login, which no other seat may share."""
-    return f"{seat.cli} {find_login_folder(VENDOR_PROGRAMS[seat.cli], seat.expand_home(), environ)}"
+    home = seat.expand_home()
+    if home is not None:
+        folder = Path(home)
+    else:
+        for each in VENDOR_PROGRAMS[seat.cli].homes:
+            path = environ.get(each.removeprefix("$"), "") if each.startswith("$") else each
+            if path:
+                break
+        user_home = environ.get("HOME", "")
+        folder = Path(user_home + path[1:]) if path.startswith("~") and user_home else Path(path).expanduser()
+    return f"{seat.cli} {Path(os.path.abspath(folder)).resolve()}"
