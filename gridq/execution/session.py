@@ -212,7 +212,6 @@ class Session:
 
     @property
     def busy(self) -> int:
-        """How many stages run now."""
         return len(self._running)
 
     # -- slots
@@ -391,9 +390,7 @@ class Session:
             self._on_renewed()
 
     def _register_again(self) -> None:
-        """Register a seat that the server does not know as live, as at its start: whoever sees it live may
-        submit one of its stages.
-        """
+        """Register a seat that the server has forgotten, as at its start: others may submit its stages."""
         self._on_gone()
         try:
             self.register()
@@ -432,9 +429,7 @@ class Session:
             self._abandon(attempt)
 
     def _abandon(self, attempt: Attempt) -> None:
-        """Let the slot of an attempt that does not stop go on without it, on a thread that stands in until
-        that code returns.
-        """
+        """Let a stand-in thread serve the slot of an attempt that does not stop, until that code returns."""
         with self._lock:
             if self._running.pop(attempt.claim.lease, None) is None:
                 return

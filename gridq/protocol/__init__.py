@@ -11,6 +11,7 @@ __all__ = [
     "budget_syntax",
     "calendar",
     "durations",
+    "masking",
     "meters",
     "models",
     "money",

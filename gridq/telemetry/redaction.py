@@ -62,9 +62,7 @@ class Secrets:
 
     @classmethod
     def of(cls, config: Settings) -> Secrets:
-        """Return the secrets of this process: the server's password, and what variables named `…_KEY` and the
-        like hold.
-        """
+        """Return this process's secrets: the server's password, and the values of variables like `…_KEY`."""
         try:
             raw = urlsplit(config.broker_url.get_secret_value()).password or ""
         except ValueError:

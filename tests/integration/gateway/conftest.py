@@ -33,14 +33,14 @@ MODELS = (
 class LlmRunner:
     """Runs stages as an llm seat's slots do. `models`: the seat's, else all that a WireServer knows."""
 
-    def __init__(self, url: str, models: Sequence[dict[str, Json]] = ()) -> None:
+    def __init__(self, url: str, models: Sequence[dict[str, Json]] = (), **table: Json) -> None:
         self.profile = LlmProfile()
         usual: list[dict[str, Json]] = [
             {"name": "echo", "families": ["small"]},
             {"name": "embed", "embeddings": True},
             *({"name": name} for name in MODELS),
         ]
-        seat = {"name": "api", "url": url, "allow_loopback": True, "models": models or usual}
+        seat = {"name": "api", "url": url, "allow_loopback": True, "models": models or usual, **table}
         offer = self.profile.probe([seat]).found[0]
         self.capability = self.profile.Capability.model_validate(offer.capability)
         self.profile.open(self.capability, offer.config)

@@ -18,7 +18,7 @@ def end_cooldown(breaker: CircuitBreaker) -> None:
     breaker._cooldown_ends = 0.0
 
 
-def test_it_opens_goes_half_open_and_closes() -> None:
+def test_a_breaker_opens_goes_half_open_and_closes() -> None:
     breaker = CircuitBreaker()
     assert (breaker.opened, breaker.half_open_reason, breaker.limit_concurrency(4)) == (None, "", 4)
     assert breaker.record_failure(degraded()) == 60.0
@@ -36,7 +36,7 @@ def test_it_opens_goes_half_open_and_closes() -> None:
     assert not breaker.advance(), "it is closed"
 
 
-def test_a_failed_trial_doubles_the_cooldown_up_to_an_hour() -> None:
+def test_a_failed_half_open_stage_doubles_the_cooldown_up_to_an_hour() -> None:
     breaker = CircuitBreaker()
     cooldowns = []
     for _ in range(8):
@@ -54,7 +54,7 @@ def test_stages_that_fail_side_by_side_count_as_one_failure() -> None:
     assert [breaker.record_failure(degraded()) for _ in range(4)] == [60] * 4
 
 
-def test_the_state_lasts_since_it_began() -> None:
+def test_a_repeated_state_keeps_its_start_time() -> None:
     breaker = CircuitBreaker()
     breaker.record_failure(SeatDegraded("first", {"state": "no credit"}))
     assert breaker.opened is not None
@@ -65,14 +65,14 @@ def test_the_state_lasts_since_it_began() -> None:
     assert breaker.opened.since > began
 
 
-def test_a_short_rate_limit_leaves_it_closed() -> None:
+def test_a_short_rate_limit_leaves_the_breaker_closed() -> None:
     breaker = CircuitBreaker()
     assert breaker.record_failure(SeatRateLimited("slow down")) is None
     assert breaker.record_failure(SeatRateLimited("slow down", {"retry_after": 5})) is None
     assert breaker.record_failure(SeatRateLimited("slow down", {"retry_after": 90})) == 90
 
 
-def test_three_overloads_in_a_row_open_it() -> None:
+def test_three_overloads_in_a_row_open_the_breaker() -> None:
     breaker = CircuitBreaker()
     busy = SeatUnavailable("HTTP 529", {"state": "overloaded"})
     assert [breaker.record_failure(busy), breaker.record_failure(busy)] == [None, None]
@@ -80,7 +80,7 @@ def test_three_overloads_in_a_row_open_it() -> None:
     assert [breaker.record_failure(busy) for _ in range(3)] == [None, None, 60]
 
 
-def test_an_error_that_says_nothing_of_the_seat_leaves_it_closed() -> None:
+def test_errors_unrelated_to_the_seat_leave_the_breaker_closed() -> None:
     breaker = CircuitBreaker()
     assert [breaker.record_failure(SeatUnavailable("HTTP 500")) for _ in range(9)] == [None] * 9
 
@@ -94,5 +94,5 @@ def test_an_error_that_says_nothing_of_the_seat_leaves_it_closed() -> None:
         (SeatRateLimited("no"), "rate_limited"),
     ],
 )
-def test_the_state_that_an_error_reports(error: SeatError, state: str) -> None:
+def test_an_error_determines_the_seat_state(error: SeatError, state: str) -> None:
     assert seat_state(error) == state

@@ -11,6 +11,7 @@ from gridq.errors import (
     ChildDied,
     GridError,
     ModelFileError,
+    SeatDegraded,
     SeatError,
     SeatRateLimited,
     SeatUnavailable,
@@ -40,14 +41,31 @@ def classify(exc: BaseException, *, emitted: bool = False, failures: int = 0, ba
         (ChildDied("dead", {"alone": False}), "lost", AttemptsExhausted),
     ],
 )
-def test_whose_fault_it_was(exc: BaseException, kind: str, final: type[GridError]) -> None:
+def test_a_failure_is_attributed_to_seat_stage_or_child(
+    exc: BaseException, kind: str, final: type[GridError]
+) -> None:
     found = classify(exc)
     assert (found.kind, type(found.error)) == (kind, final)
     assert found.error.details.items() >= PLACE.items()
 
 
+@pytest.mark.parametrize("emitted", [False, True])
+def test_what_a_vendor_says_of_its_owners_account_is_not_in_the_error(emitted: bool) -> None:
+    said = {
+        "reason": "key of ada",
+        "endpoint_code": "of-ada",
+        "param": "of-ada",
+        "status": 401,
+        "fix": "renew",
+    }
+    error = classify(SeatDegraded("The endpoint rejected the key", said), emitted=emitted).error
+    assert error.reason == "seat.degraded: The endpoint rejected the key"
+    assert "ada" not in error.to_json()
+    assert error.code == ("stage.stream_cut" if emitted else "stage.attempts_exhausted")
+
+
 @pytest.mark.parametrize("exc", [SeatUnavailable("away"), ChildDied("dead"), ValueError("odd")])
-def test_after_the_first_piece_there_is_no_second_try(exc: BaseException) -> None:
+def test_a_stage_is_not_retried_after_its_first_piece(exc: BaseException) -> None:
     found = classify(exc, emitted=True)
     assert (found.kind, type(found.error), found.pause_seconds) == ("stage", StreamCut, 0.0)
 
@@ -63,27 +81,27 @@ def test_after_the_first_piece_there_is_no_second_try(exc: BaseException) -> Non
         (float("inf"), RETRY_AFTER_MAX_SECONDS),
     ],
 )
-def test_what_a_provider_says_is_obeyed_exactly(told: Any, pause: float) -> None:
+def test_a_providers_retry_after_is_obeyed_exactly(told: Any, pause: float) -> None:
     for failures in (0, 5):
         found = classify(SeatRateLimited("slow down", {"retry_after": told}), failures=failures)
         assert (found.kind, found.pause_seconds) == ("seat", pause)
 
 
 @pytest.mark.parametrize("told", [None, "soon", float("nan"), [1], {}])
-def test_what_is_no_time_is_none_told(told: Any) -> None:
+def test_an_invalid_retry_after_is_ignored(told: Any) -> None:
     assert 1.0 <= classify(SeatError("no", {"retry_after": told})).pause_seconds <= 2.0
 
 
 @pytest.mark.parametrize(
     ("failures", "longest"), [(0, 2.0), (1, 4.0), (2, 8.0), (4, 32.0), (5, 60.0), (5000, 60.0)]
 )
-def test_without_it_the_back_off_grows_with_the_failures(failures: int, longest: float) -> None:
+def test_the_default_back_off_grows_with_the_failures(failures: int, longest: float) -> None:
     pauses = [classify(SeatUnavailable("away"), failures=failures).pause_seconds for _ in range(100)]
     assert longest / 2 <= min(pauses) < longest * 0.7
     assert longest * 0.8 < max(pauses) <= longest
 
 
-def test_one_that_is_set_long_does_not_grow_and_none_is_none() -> None:
+def test_a_long_back_off_does_not_grow_and_zero_stays_zero() -> None:
     assert BACK_OFF_MAX_SECONDS < 50 * 2
     assert 100 <= back_off(5, 200.0) <= 200
     assert back_off(3, 0.0) == 0.0

@@ -31,7 +31,7 @@ print("it lives", flush=True)
 
 
 @pytest.mark.parametrize("signals", ["first", "both"])
-def test_what_waits_for_a_server_that_hangs_keeps_it_for_no_longer_than_its_time(signals: str) -> None:
+def test_shutdown_does_not_wait_longer_for_a_hanging_server_than_configured(signals: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", HANGS, signals], capture_output=True, text=True, timeout=100, check=False
     )

@@ -57,7 +57,7 @@ def lines(folder: Path, level: int | str | None = None, **settings: object) -> l
     return path.read_text().splitlines()
 
 
-def test_text(loggers: None, tmp_path: Path) -> None:
+def test_text_lines_have_level_logger_and_fields(loggers: None, tmp_path: Path) -> None:
     first, *rest = lines(tmp_path)
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ", first)
     assert first.split("Z ", 1)[1] == (
@@ -69,7 +69,7 @@ def test_text(loggers: None, tmp_path: Path) -> None:
     assert "canary" not in "\n".join(rest)
 
 
-def test_json(loggers: None, tmp_path: Path) -> None:
+def test_json_lines_have_level_logger_and_fields(loggers: None, tmp_path: Path) -> None:
     read = [json.loads(line) for line in lines(tmp_path, "DEBUG", log="json")]
     assert [line["event"] for line in read] == [
         "a detail", "the pieces wait for the server: it is away", "job admitted", "a fault: of its own",
@@ -83,14 +83,14 @@ def test_json(loggers: None, tmp_path: Path) -> None:
     assert "job" not in read[3]
 
 
-def test_narrated_whatever_the_level(loggers: None, tmp_path: Path) -> None:
+def test_narration_ignores_the_log_level(loggers: None, tmp_path: Path) -> None:
     text = "\n".join(lines(tmp_path, "ERROR", narrate=True))
     assert re.search(rf"^\S+Z {re.escape(TOLD)}$", text, re.MULTILINE)
     assert "the pieces wait" not in text, "only what happens to jobs and seats goes before the level"
     assert "a fault: of its own" in text
 
 
-def test_narrated_as_json(loggers: None, tmp_path: Path) -> None:
+def test_json_lines_have_the_sentence(loggers: None, tmp_path: Path) -> None:
     read = [json.loads(line) for line in lines(tmp_path, log="json", narrate=True)]
     assert [line.get("sentence") for line in read] == [None, TOLD, None]
 
@@ -100,7 +100,7 @@ def test_the_level_is_the_callers_else_the_settings(loggers: None, tmp_path: Pat
     assert logging.getLogger("httpx").level == logging.WARNING
 
 
-def test_set_up_twice_writes_each_line_once(loggers: None, tmp_path: Path) -> None:
+def test_repeated_setup_writes_each_line_once(loggers: None, tmp_path: Path) -> None:
     logs.setup(file=str(tmp_path / "other.log"), config=Settings())
     assert len([line for line in lines(tmp_path) if "the pieces wait" in line]) == 1
 

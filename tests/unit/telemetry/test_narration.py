@@ -72,7 +72,7 @@ FULL = {
         ("seat live", {}, "cpu@mac is live with 2 slots: llm:any, gpu:cpu."),
     ],
 )
-def test_sentences(event: str, changed: dict[str, object], sentence: str) -> None:
+def test_events_become_sentences(event: str, changed: dict[str, object], sentence: str) -> None:
     assert to_sentence(event, {**FULL, **changed}) == sentence
 
 
@@ -85,7 +85,7 @@ def test_every_event_is_a_whole_sentence(event: str) -> None:
     assert to_sentence(event, {}) is None, "what lacks its fields is a plain line"
 
 
-def test_what_is_no_event_has_no_sentence() -> None:
+def test_other_events_have_no_sentence() -> None:
     assert to_sentence("the answer is not written yet", FULL) is None
 
 
@@ -130,7 +130,7 @@ def test_each_thread_has_its_own_fields() -> None:
     assert seen == [{}]
 
 
-def test_nothing_is_made_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_listener_no_record_is_made(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger=narration.log.name):
         narrate("job admitted", **FULL)
     assert caplog.records == []

@@ -73,12 +73,13 @@ class ApiClient(ABC):
         """
         self.url = url.rstrip("/")
         self._get_key: Callable[[], str | None] = key if callable(key) else lambda: key
-        self._key: str | None = None  # the key of the last call, which no error may show
+        self._secrets: list[str] = []  # the last call's key and headers, which no error may show
         self._key_header = key_header
         self._query = query
         self.rejects_usage_option = rejects_usage_option
         self._silence = silence
-        self._connections = Connections(self.url, {**self.default_headers, **(headers or {})}, silence)
+        self._own_headers = headers or {}
+        self._connections = Connections(self.url, {**self.default_headers, **self._own_headers}, silence)
 
     @property
     def is_strict(self) -> bool:
@@ -112,7 +113,7 @@ class ApiClient(ABC):
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         """Send a request and return the JSON object of the answer. Raises an error that it reports."""
         answer = self._request_object("POST", path, body, context)
-        error = find_error(answer, self._key)
+        error = find_error(answer, self._secrets)
         if error is not None:
             raise error
         return answer
@@ -126,7 +127,7 @@ class ApiClient(ABC):
             for text in events:
                 context.check()
                 event = self._require_object(self._parse_json(text))
-                error = find_error(event, self._key)
+                error = find_error(event, self._secrets)
                 if error is not None:
                     raise error
                 yield event
@@ -178,8 +179,9 @@ class ApiClient(ABC):
         self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
     ) -> Iterator[http.client.HTTPResponse]:
         raw = None if body is None else _encode_body(body)
-        self._key = self._get_key()
-        auth_headers = self._make_key_headers(self._key) if self._key else {}
+        key = self._get_key()
+        auth_headers = self._make_key_headers(key) if key else {}
+        self._secrets = [*([key] if key else ()), *self._own_headers.values()]
         if self._query:
             path += ("&" if "?" in path else "?") + self._query
         call = Call(context.deadline, self._silence)
@@ -188,7 +190,7 @@ class ApiClient(ABC):
             if response.status != OK:
                 headers = {name.lower(): value for name, value in response.getheaders()}
                 raise make_error(
-                    response.status, headers, self._read_body(response), self._make_details(), self._key
+                    response.status, headers, self._read_body(response), self._make_details(), self._secrets
                 )
             yield response
             call.limit_to(DRAIN_SECONDS)

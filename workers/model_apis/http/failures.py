@@ -3,7 +3,7 @@
 | status | error | consequence |
 |---|---|---|
 | 401, 403, 402, a redirect | SeatDegraded | the seat cools down: its key, credit or URL is wrong |
-| 400 for an invalid key (Google) or an account without credit (Anthropic) | SeatDegraded | the same |
+| another status for an invalid key or (Anthropic) an account without credit | SeatDegraded | the same |
 | 429 | SeatRateLimited, with `retry_after`; SeatDegraded if the credit is used up | another seat |
 | 408, 5xx, 529, anything but 4xx | SeatUnavailable | another seat |
 | 403 from a moderation (OpenRouter) | StageError | the stage fails: the request is at fault, not the key |
@@ -13,9 +13,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.protocol.masking import mask_account
 from gridq.protocol.models import Json
 from workers.model_apis.http.rate_limit_headers import parse_retry_delay
 
@@ -26,8 +28,21 @@ NO_CREDIT_CODES = frozenset(
 LOW_CREDIT_MESSAGE = "credit balance is too low"
 """Anthropic's message, with status 400, for an account without credit."""
 
-INVALID_KEY_CODES = frozenset({"API_KEY_INVALID", "FAILED_PRECONDITION"})
-"""Google's codes, with status 400, for an invalid key and for an account without access from its location."""
+INVALID_KEY_CODES = frozenset(
+    {
+        *("API_KEY_INVALID", "FAILED_PRECONDITION"),  # of Google, which sends 400
+        *("invalid_api_key", "authentication_error", "invalid_authentication", "account_deactivated"),
+    }
+)
+"""Codes for an invalid key, or an account without access, whatever the status."""
+
+INVALID_KEY_MESSAGE = re.compile(
+    r"\W*(?:(?:error|bad request|unauthori[sz]ed)\W+)?(?:incorrect|invalid|wrong|missing) (?:x-)?api.?key",
+    re.IGNORECASE,
+)
+"""The start of a message about an invalid key. Some endpoints (xAI) send it with 400. A request that the
+endpoint quotes stands further on, so it cannot pass for one.
+"""
 
 OVERLOADED = 529
 """Anthropic's status for an overloaded service."""
@@ -47,13 +62,14 @@ STATUSES = {
 
 
 def make_error(
-    status: int, headers: Mapping[str, str], raw: bytes, details: dict[str, Json], key: str | None = None
+    status: int, headers: Mapping[str, str], raw: bytes, details: dict[str, Json], keys: Sequence[str] = ()
 ) -> GridError:
     """Return the error for a response with `status` and body `raw`.
 
-    `details` are added to the error's own. `key` is masked in the endpoint's message.
+    `details` are added to the error's own. What the endpoint says of the owner's `keys` and account is
+    masked.
     """
-    reason, code, param, error_details = _parse_error(raw, key)
+    reason, code, param, error_details = _parse_error(raw, keys)
     details = {**details, "status": status, "reason": reason or f"HTTP {status}"}
     if code:
         details["endpoint_code"] = code
@@ -64,7 +80,7 @@ def make_error(
         details["retry_after"] = delay
     if status == 403 and _is_moderated(raw):
         return StageError(f"The endpoint's moderation rejected the request: {details['reason']}", details)
-    if status in {401, 403} or (status == 400 and code in INVALID_KEY_CODES):
+    if status in {401, 403} or code in INVALID_KEY_CODES or INVALID_KEY_MESSAGE.match(reason):
         details |= {"state": "key refused", "fix": "give the seat a valid key"}
         return SeatDegraded("The endpoint rejected the key", details)
     no_credit = (status == 429 and code in NO_CREDIT_CODES) or (
@@ -85,7 +101,7 @@ def make_error(
     return StageError(f"The endpoint rejected the request: {details['reason']}", details)
 
 
-def find_error(event: dict[str, Json], key: str | None = None) -> GridError | None:
+def find_error(event: dict[str, Json], keys: Sequence[str] = ()) -> GridError | None:
     """Return the error that an event or an answer with status 200 reports, None if it reports none.
 
     It has the form `{"error": {"message", "code" or "type"}}`.
@@ -102,7 +118,7 @@ def find_error(event: dict[str, Json], key: str | None = None) -> GridError | No
         status = 429 if "rate_limit_exceeded" in kinds else STATUSES.get(known, 500)
         if any(isinstance(kind, str) and kind in NO_CREDIT_CODES for kind in kinds):
             status = 402
-    return make_error(status, {}, json.dumps(event).encode(), {}, key)
+    return make_error(status, {}, json.dumps(event).encode(), {}, keys)
 
 
 def _is_moderated(raw: bytes) -> bool:
@@ -119,7 +135,7 @@ def _select_retry_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     return {name: headers[name] for name in ("retry-after", "retry-after-ms") if name in headers}
 
 
-def _parse_error(raw: bytes, key: str | None) -> tuple[str, str, str, Json]:
+def _parse_error(raw: bytes, keys: Sequence[str]) -> tuple[str, str, str, Json]:
     """Return the endpoint's message, its code, the name of the wrong field, and the details.
 
     Reads `{"error": {"message", "code", "param"}}`, Google's `{"error": {"message", "status", "details"}}`,
@@ -140,14 +156,13 @@ def _parse_error(raw: bytes, key: str | None) -> tuple[str, str, str, Json]:
             details = error.get("details")
             code = _find_google_code(error, details) or str(error.get("code") or error.get("type") or "")
             param = str(error.get("param") or "")
-            text = str(error.get("message") or error.get("detail") or text)
+            text = str(error.get("message") or error.get("detail") or json.dumps(body, ensure_ascii=False))
         else:
             text = str(error)
     elif text.lstrip().startswith("<"):
         text = ""  # a proxy's HTML page adds nothing to the status
-    if key:
-        text, param = text.replace(key, "***"), param.replace(key, "***")
-    return text[:MAX_REASON_CHARACTERS], code, param[:MAX_REASON_CHARACTERS], details
+    text, code, param = (mask_account(each, keys)[:MAX_REASON_CHARACTERS] for each in (text, code, param))
+    return text, code, param, details
 
 
 def _find_google_code(error: dict[str, Json], details: Json) -> str:

@@ -65,9 +65,35 @@ def test_each_refusal_is_its_error(status: int, body: Any, kind: type[GridError]
     assert found.details["status"] == status
 
 
-def test_a_key_in_the_endpoints_words_is_blotted_out():
-    told = make_error(401, {}, b'{"error": {"message": "wrong key sk-1"}}', {}, "sk-1")
-    assert "sk-1" not in told.to_json()
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"code": "invalid_api_key", "message": "wrong"}),
+        (400, {"message": "Incorrect API key provided: xa***yz."}),
+        (422, {"message": "invalid x-api-key"}),
+        (500, {"type": "authentication_error", "message": "the key is wrong"}),
+        (500, {"message": "Error: Invalid API Key"}),
+    ],
+)
+def test_a_rejected_key_is_the_seats_fault_whatever_the_status(status: int, error: dict[str, str]) -> None:
+    found = fault(status, {"error": error})
+    assert type(found) is SeatDegraded
+    assert found.details["state"] == "key refused"
+
+
+def test_a_request_that_quotes_a_rejected_key_does_not_degrade_the_seat() -> None:
+    quoted = {"error": {"message": "Cannot parse the input: 'Incorrect API key provided'"}}
+    assert type(fault(400, quoted)) is StageError
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+@pytest.mark.parametrize("field", ["message", "code", "param"])
+def test_what_an_endpoint_says_of_the_key_and_the_account_is_masked(status: int, field: str) -> None:
+    words = "key sk-1, ABCDEFGH-secret, sk-…5678, in organization org-a1b2c3d4e5 of ada@example.com"
+    raw = json.dumps({"error": {field: words}}).encode()
+    shown = make_error(status, {}, raw, {}, ["sk-1", "abcdefgh-secret-abcdefgh"]).to_json()
+    for secret in ("sk-1", "ABCDEFGH", "5678", "a1b2c3d4e5", "ada@"):
+        assert secret not in shown
 
 
 @pytest.mark.parametrize(
@@ -113,22 +139,20 @@ def test_a_key_in_the_endpoints_words_is_blotted_out():
         ({"ratelimit-reset": "12"}, 12),
     ],
 )
-def test_the_time_is_read_from_the_headers_by_the_endpoints_clock(
-    headers: dict[str, str], seconds: float | None
-):
+def test_retry_delays_are_read_by_the_endpoints_clock(headers: dict[str, str], seconds: float | None):
     told = parse_retry_delay({**headers, "date": formatdate(NOW, usegmt=True)})
     assert told == (None if seconds is None else pytest.approx(seconds))
     found = fault(429, None, **headers, date=formatdate(NOW, usegmt=True))
     assert found.details.get("retry_after") == told
 
 
-def test_without_its_clock_this_machines_counts():
+def test_without_a_date_header_the_local_clock_counts():
     left = parse_retry_delay({"x-ratelimit-reset": str(int(time.time()) + 500)})
     assert left is not None
     assert 400 < left <= 500
 
 
-def test_the_error_has_googles_retry_delay():
+def test_an_error_has_googles_retry_delay():
     delay = {"@type": google_type("RetryInfo"), "retryDelay": "34.5s"}
     assert fault(429, google_error(429, "quota", delay)).details["retry_after"] == 34.5
     assert fault(503, google_error(503, "busy", delay)).details["retry_after"] == 34.5
@@ -136,7 +160,7 @@ def test_the_error_has_googles_retry_delay():
     assert "retry_after" not in fault(429, google_error(429, "quota", odd)).details
 
 
-def test_a_limits_turn_is_no_reason_to_leave_a_broken_endpoint_alone_that_long():
+def test_a_rate_limit_reset_does_not_delay_a_broken_endpoint():
     headers = {"anthropic-ratelimit-requests-reset": "2099-01-01T00:00:00Z"}
     assert "retry_after" not in fault(529, None, **headers).details
     assert fault(529, None, **headers, **{"retry-after": "3"}).details["retry_after"] == 3
@@ -157,6 +181,6 @@ def test_a_limits_turn_is_no_reason_to_leave_a_broken_endpoint_alone_that_long()
         ({"error": None, "choices": []}, None),
     ],
 )
-def test_an_error_within_a_stream(event: dict[str, Any], kind: type[GridError] | None):
+def test_errors_within_a_stream_are_found(event: dict[str, Any], kind: type[GridError] | None):
     found = find_error(event)
     assert kind is None if found is None else type(found) is kind
