@@ -46,7 +46,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         app.state.authenticator = Authenticator(grid)
         app.state.snapshot = GridSnapshot(grid)
         app.state.metrics = MetricsCollector(grid, app.state.request_metrics)
-        app.state.worker_host = WorkerHost(config)
+        app.state.worker_host = WorkerHost(config, options.worker_networks)
         app.state.worker_host.start()
         try:
             yield

@@ -67,6 +67,11 @@ class GatewayOptions(BaseSettings):
     worker_secret: SecretStr | None = Field(
         None, description="the secret that workers over HTTP send in X-Grid-Secret"
     )
+    worker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="addresses and networks that URLs of workers over HTTP may lead to although they are "
+        "link-local, of a metadata service or of the gateway's own machine",
+    )
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **named: Any) -> Any:
@@ -77,17 +82,19 @@ class GatewayOptions(BaseSettings):
     def _empty_to_none(cls, value: object) -> object:
         return None if value == "" else value
 
-    @field_validator("trusted_proxies")
+    @field_validator("trusted_proxies", "worker_networks")
     @classmethod
     def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for proxy in value:
+        for network in value:
             try:
-                ip_network(proxy, strict=False)
+                ip_network(network, strict=False)
             except ValueError:
-                raise ValueError(f"{proxy!r} is not an IP address or a network such as 10.0.0.0/8") from None
+                raise ValueError(
+                    f"{network!r} is not an IP address or a network such as 10.0.0.0/8"
+                ) from None
         return value
 
-    @field_validator("allowed_origins", "trusted_proxies", mode="before")
+    @field_validator("allowed_origins", "trusted_proxies", "worker_networks", mode="before")
     @classmethod
     def _split_words(cls, value: object) -> object:
         return split_words(value)

@@ -14,12 +14,14 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
 from gridq import stages
 from gridq.config.settings import Settings
+from gridq.config.urls import is_loopback
 from gridq.errors import (
     GridError,
     OutputTooLarge,
@@ -31,6 +33,7 @@ from gridq.errors import (
 from gridq.execution.session import Session
 from gridq.execution.shutdown import SERVER_SECONDS
 from gridq.gateway.http_workers import enrolment
+from gridq.gateway.http_workers.addresses import find_refusal, look_up
 from gridq.gateway.http_workers.enrolment import EnrolledWorker, describe_capability
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
@@ -63,8 +66,10 @@ MAX_REASON_CHARS = 500
 class WorkerHost:
     """The workers that this gateway hosts, between `start` and `stop`."""
 
-    def __init__(self, config: Settings) -> None:
+    def __init__(self, config: Settings, networks: Sequence[str] = ()) -> None:
+        """Prepare to host. `networks` are GRIDQ_GATEWAY_WORKER_NETWORKS."""
         self.config = config
+        self.networks = networks
         self.host = f"gateway-{secrets.token_hex(6)}"
         self.client = connect(config.broker_url.get_secret_value(), name="gridq-gateway-seats")
         self.scripts = Scripts(self.client, config)
@@ -142,6 +147,7 @@ class HostedSeat:
 
     def __init__(self, worker_host: WorkerHost, worker: EnrolledWorker) -> None:
         self.worker = worker
+        self._networks = worker_host.networks
         self.scripts, self.config, self.client = worker_host.scripts, worker_host.config, worker_host.client
         self.session = Session(
             worker_host.scripts,
@@ -267,15 +273,34 @@ class HostedSeat:
         """Return the worker's response to an ExecuteRequest."""
         import httpx
 
+        url = httpx.URL(self.worker.advertisement.url.rstrip("/") + "/execute")
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)  # the stage's own timeout applies
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        url = self.worker.advertisement.url.rstrip("/") + "/execute"
+        headers = {
+            "host": url.netloc.decode("ascii"),
+            "content-type": "application/json",
+            "accept": "application/json",
+        }
         try:
-            async with (
-                httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client,
-                client.stream("POST", url, content=body, headers=headers) as response,
-            ):
-                text = await self._read(response)
+            async with httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client:
+                for address in await self._find_addresses(url):
+                    request = client.build_request(
+                        "POST",
+                        url.copy_with(host=address),
+                        content=body,
+                        headers=headers,
+                        extensions={"sni_hostname": url.host},
+                    )
+                    try:
+                        response = await client.send(request, stream=True)
+                        break
+                    except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+                        refused = exc  # the name may have other addresses
+                else:
+                    raise refused
+                try:
+                    text = await self._read(response)
+                finally:
+                    await response.aclose()
         except (httpx.HTTPError, OSError) as exc:
             raise self._unavailable(f"{type(exc).__name__}: {exc}"[:MAX_REASON_CHARS]) from None
         if response.status_code == 429:
@@ -298,6 +323,17 @@ class HostedSeat:
         if not isinstance(reply, dict) or "status" not in reply:
             raise self._unavailable("its response is not that of a worker")
         return reply
+
+    async def _find_addresses(self, url: httpx.URL) -> list[str]:
+        """Return the addresses of the worker's host. Raises SeatUnavailable if a worker may not have one of
+        them: a name may lead elsewhere than it did when the worker enrolled.
+        """
+        addresses = await look_up(str(url))
+        for address in addresses:
+            reason = find_refusal(address, self._networks, accepts_loopback=is_loopback(url.host))
+            if reason:
+                raise self._unavailable(f"its URL leads to {address}, {reason}")
+        return addresses
 
     async def _read(self, response: httpx.Response) -> bytes:
         parts, size = [], 0

@@ -7,10 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
+from gridq.config.urls import is_loopback
 from gridq.errors import SeatNotFound
-from gridq.gateway.auth.caller import require_worker_secret
+from gridq.gateway.auth.caller import client_address, require_worker_secret
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http.schemas import error_responses
+from gridq.gateway.http_workers.addresses import check_url
 from gridq.gateway.http_workers.enrolment import (
     EnrolmentResult,
     Heartbeat,
@@ -41,6 +43,8 @@ async def enrol_worker(request: Request, body: WorkerAdvertisement) -> Enrolment
     `X-Grid-Secret`.
     """
     grid: GridConnection = request.app.state.grid
+    networks, enrols_from_here = grid.options.worker_networks, is_loopback(client_address(request))
+    await check_url(body.url, networks, enrols_from_here=enrols_from_here)
     await grid.call(enrol, grid.client.redis, grid.keys, body)
     request.app.state.worker_host.reconcile_soon()
     return EnrolmentResult(worker_id=body.worker_id, seat=seat_of(body.worker_id))

@@ -1,12 +1,10 @@
-"""Workers that come over HTTP, as noether-grid's do: asked at their own /execute, served by some gateway."""
+"""Workers that enrol over HTTP, like those of noether-grid: a gateway sends stages to their `/execute`."""
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from gridq.views.audit import find_keys_without_ttl
 from tests.builders import stage
+from tests.fakes.http_server import Handler, LocalServer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
 from tests.refusals import check_refusal
@@ -32,40 +31,28 @@ SECRET = "the-grids-secret"
 SHOWN = {"X-Grid-Secret": SECRET}
 
 
-class ForeignWorker:
-    """A worker as noether-grid has them; `answer` makes (status, body) of each request."""
+class ForeignWorker(LocalServer):
+    """A worker like those of noether-grid. `answer` returns the status and the body for a request."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.gone = threading.Event()
-        self.answer: Callable[[dict[str, Any]], tuple[int, Any]] = self.well
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                said = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.asked.append({"path": self.path, **said})
-                status, body = outer.answer(said)
-                data = json.dumps(body).encode()
-                try:
-                    self.send_response(status)
-                    self.send_header("content-length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-                except OSError:
-                    outer.gone.set()
-
-            def log_message(self, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.requests: list[dict[str, Any]] = []
+        self.answer: Callable[[dict[str, Any]], tuple[int, Any]] = self.succeed
+        super().__init__(_handler(self))
 
     @staticmethod
-    def well(asked: dict[str, Any]) -> tuple[int, Any]:
-        result = {"job_id": asked["job_id"], "status": "ok", "output": {"said": asked["input"]}}
+    def succeed(request: dict[str, Any]) -> tuple[int, Any]:
+        result = {"job_id": request["job_id"], "status": "ok", "output": {"input": request["input"]}}
         return 200, {**result, "spent_cents": 3, "completed_at": "2026-01-01T00:00:00Z"}
+
+
+def _handler(state: ForeignWorker) -> type[Handler]:
+    class Worker(Handler):
+        def do_POST(self) -> None:
+            request = self.body()
+            state.requests.append({"path": self.path, **request})
+            self.answer(*state.answer(request))
+
+    return Worker
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +84,10 @@ def gateway(config: Settings) -> Iterator[Gateway]:
 
 @pytest.fixture
 def worker(gateway: Gateway, config: Settings) -> Iterator[ForeignWorker]:
-    made = ForeignWorker()
-    yield made
-    gateway.http.delete("/workers/alice", headers=SHOWN)
-    wait_for(lambda: not seats(config))
-    made.server.shutdown()
-    made.server.server_close()
+    with ForeignWorker() as made:
+        yield made
+        gateway.http.delete("/workers/alice", headers=SHOWN)
+        wait_for(lambda: not seats(config))
 
 
 def enrol(
@@ -120,7 +105,7 @@ def enrol(
 
 
 def seats(config: Settings) -> list[LiveSeat]:
-    """The enrolled workers' seats, asked of the server itself: a gateway may be a second behind."""
+    """Return the seats of enrolled workers, read from the server itself: a gateway may be a second behind."""
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
         live = registry.read_live_seats(client, Keys(config.prefix), routers=False)
     return [seat for seat in live if not seat.stale]
@@ -138,14 +123,14 @@ def test_an_enrolled_worker_runs_the_stages_that_need_its_model(
     assert enrol(gateway, worker, config) == {"worker_id": "alice", "seat": "http.alice"}
     done = ask(gateway)
     assert (done["state"], done["dispatched_to"], done["spent_cents"]) == ("done", "alice@http", 3)
-    [asked] = worker.asked
-    assert asked["path"] == "/execute"
-    assert asked["job_id"] == done["job"]
-    assert asked["graph"]["description"] == done["rows"][0]["stage"] == "llm_complete"
-    assert asked["graph"]["root"]["op"] == "Stage"
-    assert done["result"]["output"] == {"said": asked["input"]}
+    [request] = worker.requests
+    assert request["path"] == "/execute"
+    assert request["job_id"] == done["job"]
+    assert request["graph"]["description"] == done["rows"][0]["stage"] == "llm_complete"
+    assert request["graph"]["root"]["op"] == "Stage"
+    assert done["result"]["output"] == {"input": request["input"]}
     assert ask(gateway, ["nobody-has-it", "claude-opus-4-6"])["state"] == "done"
-    assert worker.asked[-1]["input"]["model"] == "claude-opus-4-6"  # it knows no list
+    assert worker.requests[-1]["input"]["model"] == "claude-opus-4-6"  # it knows no list
 
 
 def test_an_enrolled_worker_is_listed_for_noether_clients(
@@ -169,11 +154,11 @@ def test_an_enrolled_worker_is_listed_for_noether_clients(
 
 def test_a_failed_stage_is_not_retried(gateway: Gateway, worker: ForeignWorker, config: Settings) -> None:
     enrol(gateway, worker, config)
-    worker.answer = lambda asked: (200, {"status": "failed", "error": "no such stage", "spent_cents": 0})
+    worker.answer = lambda request: (200, {"status": "failed", "error": "no such stage", "spent_cents": 0})
     done = ask(gateway)
     assert (done["state"], done["error"]["code"]) == ("failed", "stage.failed")
     assert "no such stage" in done["result"]["error"]
-    assert len(worker.asked) == 1
+    assert len(worker.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,9 +177,9 @@ def test_a_failing_worker_is_retried(
 ) -> None:
     enrol(gateway, worker, config)
     faults = [fault]
-    worker.answer = lambda asked: faults.pop() if faults else worker.well(asked)
+    worker.answer = lambda request: faults.pop() if faults else worker.succeed(request)
     done = ask(gateway)
-    assert (done["state"], len(worker.asked)) == ("done", 2)
+    assert (done["state"], len(worker.requests)) == ("done", 2)
     assert done["rows"][-1]["failures"] == 1
 
 
@@ -204,14 +189,14 @@ def test_a_cancelled_job_hangs_up_on_its_worker(
     enrol(gateway, worker, config)
     released = threading.Event()
 
-    def slow(asked: dict[str, Any]) -> tuple[int, Any]:
+    def slow(request: dict[str, Any]) -> tuple[int, Any]:
         released.wait(30)
-        return worker.well(asked)
+        return worker.succeed(request)
 
     worker.answer = slow
     graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
     job = gateway.post("/jobs", {"graph": graph, "input": {}}, 202)["job"]
-    wait_for(lambda: worker.asked)
+    wait_for(lambda: worker.requests)
     gateway.ask("DELETE", f"/jobs/{job}", 200)
     wait_for(lambda: gateway.get("/workers/http.alice"), true=lambda seat: seat["busy"] == 0)
     released.set()
@@ -237,7 +222,7 @@ def test_an_enrolled_worker_gets_no_model_api_requests(
     reply = gateway.http.post("/v1/chat/completions", json=body, headers={"x-gridq-deadline": "20"})
     assert reply.status_code >= 500
     assert "cannot run requests of a model API" in reply.text
-    assert worker.asked == []
+    assert worker.requests == []
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
         assert models.read_models(client, Keys(config.prefix)) == {}, (
             "the model APIs' clients would ask for it"
@@ -259,15 +244,15 @@ def test_another_gateway_takes_over_workers_of_a_stopped_one(
 def test_a_stopping_gateway_releases_workers_while_requests_end(
     worker: ForeignWorker, gateway: Gateway, config: Settings
 ) -> None:
-    """And not one after the other, each for as long as the drain."""
+    """It does not wait for one after the other, each for as long as the drain."""
     runs, go_on = threading.Event(), threading.Event()
 
-    def held(asked: dict[str, Any]) -> tuple[int, Any]:
+    def hold(request: dict[str, Any]) -> tuple[int, Any]:
         runs.set()
         go_on.wait(30)
-        return worker.well(asked)
+        return worker.succeed(request)
 
-    worker.answer = held
+    worker.answer = hold
     long = config.model_copy(update={"drain": 60.0, "prefix": f"o{secrets.token_hex(4)}:"})
     with (
         connect(config.broker_url.get_secret_value(), name="tests") as client,
@@ -346,3 +331,54 @@ def test_enrolling_needs_the_secret(gateway: Gateway, headers: dict[str, str]) -
 )
 def test_an_invalid_advertisement_is_refused(gateway: Gateway, body: Any) -> None:
     assert gateway.post("/workers", body, 400, headers=SHOWN)["error"]["path"].startswith("body")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data",
+        "http://2852039166",  # the same, as one number
+        "http://[fe80::1]:8080",
+        "http://[::ffff:169.254.169.254]",
+        "http://[2002:a9fe:a9fe::1]",
+        "http://[64:ff9b::169.254.169.254]",
+        "http://100.100.100.200",
+        "http://[fd00:ec2::254]",
+        "http://0.0.0.0:8080",
+        "http://255.255.255.255",
+        "http://224.0.0.1",
+    ],
+)
+def test_a_url_that_only_the_gateway_may_reach_is_refused(gateway: Gateway, url: str) -> None:
+    error = gateway.post("/workers", {"worker_id": "eve", "url": url}, 400, headers=SHOWN)["error"]
+    assert (error["code"], error["path"]) == ("request.invalid", "body.url")
+    assert gateway.http.delete("/workers/eve", headers=SHOWN).status_code == 404
+
+
+def test_a_named_network_is_accepted(config: Settings) -> None:
+    with serving(config, worker_networks=("169.254.10.0/24",)) as own:
+        own.post("/workers", {"worker_id": "bob", "url": "http://169.254.10.9"}, 201)
+        own.post("/workers", {"worker_id": "eve", "url": "http://169.254.11.9"}, 400)
+        assert own.http.delete("/workers/bob").status_code == 204
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "127.0.0.1"])
+def test_a_name_that_leads_elsewhere_later_is_refused_at_the_call(
+    gateway: Gateway, worker: ForeignWorker, config: Settings, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    port = int(worker.url.rpartition(":")[2])
+
+    async def look_up(url: str) -> list[str]:
+        return [address]
+
+    monkeypatch.setattr(hosting, "look_up", look_up)
+    offer = {"provider": "anthropic", "model": "claude-opus-4-6"}
+    body = {"worker_id": "alice", "url": f"http://worker.invalid:{port}", "capabilities": [offer]}
+    gateway.post("/workers", body, 201, headers=SHOWN)
+    wait_for(lambda: seats(config))
+    graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
+    job = gateway.http.post("/jobs", json={"graph": graph}).json()
+    error = wait_for(lambda: gateway.get(f"/jobs/{job['job_id']}", 200).get("error"))
+    assert f"leads to {address}" in error["details"]["reason"]
+    assert worker.requests == []
+    assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
