@@ -97,7 +97,7 @@ def test_every_queue_is_on_the_default_exchange() -> None:
     assert all(queue.exchange.name == "" for queue in queues.values())
 
 
-def test_celery_accepts_json_only() -> None:
+def test_celery_accepts_json_and_acknowledges_late() -> None:
     from gridq.app import app
 
     assert list(app.conf.accept_content) == ["json"]

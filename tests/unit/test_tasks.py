@@ -37,7 +37,7 @@ def submitted(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> GridEnv:
         {"chain": [gridq.run_graph.si(ECHO)]},
     ],
 )
-def test_an_option_that_follows_the_message_is_refused_and_nothing_stored(
+def test_celery_options_of_the_message_are_refused_and_nothing_is_stored(
     submitted: GridEnv, option: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -61,12 +61,12 @@ def test_a_group_is_several_jobs(submitted: GridEnv) -> None:
 
 
 @pytest.mark.parametrize("job", [5, "a:b", "a\n", "*"])
-def test_an_id_that_is_none(submitted: GridEnv, job: Any) -> None:
+def test_an_invalid_job_id_is_refused(submitted: GridEnv, job: Any) -> None:
     with pytest.raises(ConfigError, match="Invalid job id"):
         gridq.run_graph.apply_async((ECHO,), task_id=job)
 
 
-def test_a_revoked_message_is_a_wake_up_all_the_same() -> None:
+def test_a_revoked_message_still_wakes_the_router() -> None:
     """Else Celery would say REVOKED of a job that goes on."""
     message = app.amqp.create_task_message("job-7", gridq.run_graph.name, ["job-7"], {})
 

@@ -89,7 +89,7 @@ class Case:
         self.celery = ("FAILURE", error)
 
 
-def test_good_books_are_in_order() -> None:
+def test_consistent_records_have_no_breaches() -> None:
     case = Case()
     assert case.told() == []
     audit_result = case.audit_result()
@@ -101,7 +101,7 @@ def test_good_books_are_in_order() -> None:
     )
 
 
-def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
+def test_an_attempt_that_never_ran_is_no_breach() -> None:
     case = Case()
     del case.runs[1]
     case.record.lost[1] = {1: ("m1.bench", 0)}
@@ -110,7 +110,7 @@ def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
     assert case.told() == []
 
 
-def test_what_is_handed_back_before_it_used_anything_is_no_request() -> None:
+def test_a_stage_returned_unused_is_no_request() -> None:
     case = Case()
     case.record.lost[1] = {1: ("m1.bench", 0)}
     case.runs[1] = replace(case.runs[1], spend=0)
@@ -128,7 +128,7 @@ def by_gateway(case: Case, answer: tuple[Any, Any] | None) -> Case:
     return case
 
 
-def test_what_a_gateway_said_is_what_is_recorded() -> None:
+def test_a_gateways_answer_must_equal_the_recorded_result() -> None:
     assert by_gateway(Case(), ("right", None)).told() == []
     case = Case()
     case.end(JobState.CANCELLED, JobCancelled("so"), "job.cancelled")
@@ -196,13 +196,13 @@ SPOILT: dict[str, Callable[[Case], object]] = {
 
 
 @pytest.mark.parametrize("says", SPOILT)
-def test_what_is_spoilt_is_found(says: str) -> None:
+def test_corrupted_records_are_found(says: str) -> None:
     case = Case()
     SPOILT[says](case)
     assert says in " | ".join(case.told())
 
 
-def test_errors_that_the_faults_or_the_agents_explain_are_none() -> None:
+def test_errors_explained_by_faults_or_agents_are_no_breaches() -> None:
     case = Case()
     case.end(JobState.CANCELLED, JobCancelled("so"), "job.cancelled")
     assert case.told() == []
@@ -219,7 +219,7 @@ def test_errors_that_the_faults_or_the_agents_explain_are_none() -> None:
     assert case.told() == []
 
 
-def test_recovery_is_from_the_kill_to_the_next_run_of_what_it_ran() -> None:
+def test_recovery_is_the_time_from_the_kill_to_the_next_run() -> None:
     case = Case()
     deaths = [(40, 7), (5000, 8)]
     expected: dict[str, list[float]] = {"interactive": [2.99], "batch": [], "poor": []}

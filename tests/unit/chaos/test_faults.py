@@ -16,11 +16,11 @@ def part(folder: Path, name: str, sort: str) -> Part:
     return Part(name, sort, "m", program, Proxy(("127.0.0.1", 1)), name)
 
 
-def test_two_of_each_sort_stay_and_those_that_must(tmp_path: Path) -> None:
+def test_two_parts_of_each_kind_and_the_protected_ones_stay(tmp_path: Path) -> None:
     parts = [part(tmp_path, name, name[0]) for name in ("a1", "a2", "a3", "b1", "b2")]
 
-    def gone(*stays: str) -> list[str]:
-        return [each.name for each in parts if is_dispensable(each, parts, stays)]
+    def gone(*always_restarted: str) -> list[str]:
+        return [each.name for each in parts if is_dispensable(each, parts, always_restarted)]
 
     assert gone() == ["a1", "a2", "a3"]
     assert gone("a3") == ["a1", "a2"]

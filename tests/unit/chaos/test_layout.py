@@ -17,7 +17,7 @@ PLAN = plan.make_plan(2000, 5, 300, (), 1.5)
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3, 5])
-def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) -> None:
+def test_every_generated_file_is_valid_and_has_its_limits(tmp_path: Path, machines: int) -> None:
     layout = make_layout(machines, PLAN)
     found = quotas_file.parse(layout.quotas.format(dollars=1), "q.toml")
     assert {found.agents[agent].team for agent in plan.LIMITED_AGENTS} == {TEAM}
@@ -42,10 +42,10 @@ def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) 
         }
     concurrency = next(seat for seat in seats.seats if seat.name == "bench").offer.concurrency
     assert concurrency == 2 * CONCURRENCY
-    assert layout.stays == {f"m{machines}.bench"}
+    assert layout.always_restarted == {f"m{machines}.bench"}
 
 
-def test_windows_turn_and_the_last_machine_has_room_for_all() -> None:
+def test_windows_reset_and_the_last_machine_has_room_for_all() -> None:
     limits = make_limits(3, PLAN)
     assert {bound.kind for bound in limits} == {"seat", "owner", "agent", "team", "grid"}
     assert {bound.per for bound in limits} >= {"minute", "1m", "5h", "day", "month"}

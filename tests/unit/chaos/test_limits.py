@@ -24,7 +24,7 @@ def limit(resource: str, window: str, most: int) -> Limit:
     return Limit.model_validate({"resource": resource, "window": window, "amount": most})
 
 
-def test_the_quotas_file_says_what_the_bounds_say() -> None:
+def test_the_quotas_file_has_the_bounds() -> None:
     bounds = (
         Bound("seat m1.a", "dollars", 5, "month"),  # its own machine's file has it
         Bound("seat m1.a", "requests", 60, "minute", own=False, key="requests_per_minute"),
@@ -51,7 +51,7 @@ def test_the_quotas_file_says_what_the_bounds_say() -> None:
     assert found.grid == (limit("money", "1m", 1),)
 
 
-def test_a_machines_file_has_what_is_its_own_and_what_is_lent_of_it() -> None:
+def test_a_machines_file_has_its_own_limits_and_its_lending_terms() -> None:
     bounds = (
         Bound("seat m1.a", "dollars", 5_000_000, "day", key="budget"),
         Bound("seat m1.a", "requests", 3, "5h"),
@@ -98,7 +98,7 @@ class Ledger:
 
     def use(self, *bounds: Bound) -> list[tuple[int, int, int]]:
         found = compute_uses(bounds, self.entries, {"m1.a": "alice"}, {"m1.a": ("deep",)})
-        return [(use.most, use.late, use.windows) for use in found]
+        return [(use.used, use.late, use.windows) for use in found]
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def test_each_window_begins_where_the_ledger_says_so(ledger: Ledger) -> None:
+def test_each_window_begins_at_its_ledger_entry(ledger: Ledger) -> None:
     ledger.begins("own/money/1m")
     ledger.ran(1, 30)
     ledger.ran(2, 30)
@@ -124,7 +124,7 @@ def test_each_window_begins_where_the_ledger_says_so(ledger: Ledger) -> None:
     assert ledger.use(Bound("seat m1.a", "dollars", 60, "1m", own=False)) == [(115, 0, 1)]
 
 
-def test_shared_ones_count_all_whom_they_concern(ledger: Ledger) -> None:
+def test_shared_limits_count_all_their_users(ledger: Ledger) -> None:
     for bearer in ("g", "o:alice", "f:deep", "a:ann", "t:t"):
         ledger.begins("tokens/day", "", bearer)
     ledger.ran(1, 300)
@@ -139,7 +139,7 @@ def test_shared_ones_count_all_whom_they_concern(ledger: Ledger) -> None:
     assert [most for most, *_ in ledger.use(*bounds)] == [41, 41, 0]
 
 
-def test_a_month_of_agents_is_that_of_the_entry(ledger: Ledger) -> None:
+def test_an_agents_month_is_taken_from_the_entry(ledger: Ledger) -> None:
     for month in ("1", "2", "2"):
         ledger.counted(month)
         ledger.ran(len(ledger.entries), 10, month=month)
@@ -152,7 +152,7 @@ def test_a_month_of_agents_is_that_of_the_entry(ledger: Ledger) -> None:
     ) == [(3, 0, 2), (20, 0, 2), (3, 0, 2)]
 
 
-def test_any_sixty_seconds_are_a_minute(ledger: Ledger) -> None:
+def test_the_minute_limit_slides(ledger: Ledger) -> None:
     for attempt, at in enumerate((1000, 30_000, 60_900, 61_100, 200_000), 1):
         ledger.ran(attempt, 1, at=at)
     assert ledger.use(Bound("seat m1.a", "requests", 9, "minute")) == [(3, 0, 1)]
@@ -162,7 +162,7 @@ def over(bounds: Iterable[Use]) -> list[bool]:
     return [use.over for use in bounds]
 
 
-def test_more_than_it_may_only_by_what_was_told_of_attempts_given_up(ledger: Ledger) -> None:
+def test_only_late_reports_of_abandoned_attempts_may_exceed_a_limit(ledger: Ledger) -> None:
     ledger.ran(1, 0, "lost")
     ledger.ran(2, 90)
     ledger.ran(1, 30, "late")

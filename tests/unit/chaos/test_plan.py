@@ -45,7 +45,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("failing", [0.0, 0.15])
-def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
+def test_the_expected_outcome_matches_the_reference(failing: float) -> None:
     generator = GraphGenerator(random.Random(int(failing * 100)))
     seen = set()
     for _ in range(150):
@@ -59,7 +59,7 @@ def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
     assert seen == ({False} if not failing else {False, True})
 
 
-def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
+def test_a_plan_uses_every_operator_and_distinct_stage_ids() -> None:
     made = plan.make_plan(1000, 5, 60, (), 1.5)
     text = json.dumps([job.made.graph for job in made.jobs])
     for op in ("Sequential", "Parallel", "Branch", "Retry", "Fanout", "Merge", "Let", "Const"):
@@ -69,7 +69,7 @@ def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
     assert 1000 <= made.stages < 1100
 
 
-def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
+def test_the_seed_determines_the_plan() -> None:
     one, same, other = (plan.make_plan(300, seed, 30, plan.parse_faults("all"), 1.5) for seed in (7, 7, 8))
     assert one == same
     assert one.jobs[0].id != other.jobs[0].id
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
     assert {fault.kind for fault in plan.make_plan(300, 7, 30, ("kill",), 1.5).faults} == {"kill"}
 
 
-def test_jobs_go_by_every_door_and_those_with_a_key_are_submitted_twice() -> None:
+def test_jobs_use_all_channels_and_keyed_jobs_are_submitted_twice() -> None:
     jobs = plan.make_plan(2000, 5, 60, (), 1.5).jobs
     assert {(job.channel, "idempotency_key" in job.options) for job in jobs} == {
         (channel, keyed) for channel in ("server", "celery", "gateway") for keyed in (False, True)
@@ -89,7 +89,7 @@ def test_jobs_go_by_every_door_and_those_with_a_key_are_submitted_twice() -> Non
     assert any("deadline" in job.options for job in jobs)
 
 
-def test_who_may_be_refused_submits_once_and_never_repeats_a_stage() -> None:
+def test_jobs_of_limited_agents_are_submitted_once_and_retry_no_stage() -> None:
     jobs = [
         job
         for job in plan.make_plan(4000, 5, 60, (), 1.5).jobs
@@ -103,7 +103,7 @@ def test_who_may_be_refused_submits_once_and_never_repeats_a_stage() -> None:
         assert '"op": "Retry"' not in json.dumps(job.made.graph)
 
 
-def test_what_the_stages_of_a_plan_use_is_known() -> None:
+def test_the_planned_spending_of_stages_is_computed() -> None:
     stages = [
         {"op": "Stage", "id": name, "config": {ORDERS: {"id": name, "spend": spend}}}
         for name, spend in (("chaos_seat", 100), ("chaos_rare", 0), ("chaos_seat", 500))
@@ -120,7 +120,7 @@ def test_what_the_stages_of_a_plan_use_is_known() -> None:
     assert set(made.spends) == {0, 100, 500}
 
 
-def test_faults_are_called_by_name() -> None:
+def test_faults_are_selected_by_name() -> None:
     assert plan.parse_faults("cut, kill") == ("kill", "cut")
     assert plan.parse_faults("all") == tuple(plan.FAULTS)
     assert plan.parse_faults("none") == ()

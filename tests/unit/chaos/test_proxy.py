@@ -68,7 +68,7 @@ def silent(caller: socket.socket) -> bool:
         caller.settimeout(5)
 
 
-def test_what_is_sent_arrives_both_ways(proxy: Proxy) -> None:
+def test_data_is_forwarded_in_both_directions(proxy: Proxy) -> None:
     much = bytes(range(256)) * 4096
     with dial(proxy) as caller:
         sender = threading.Thread(target=caller.sendall, args=(much,))
@@ -95,7 +95,7 @@ def test_a_cut_closes_every_connection_and_new_ones_are_served(proxy: Proxy) -> 
     wait_for(lambda: proxy.connections == 0)
 
 
-def test_in_a_black_hole_nothing_is_heard_and_nothing_is_closed(proxy: Proxy) -> None:
+def test_a_black_hole_delivers_nothing_and_closes_nothing(proxy: Proxy) -> None:
     with dial(proxy) as before:
         assert ask(before) == b"hello"
         proxy.blackhole(True)
@@ -122,7 +122,7 @@ def test_a_short_black_hole_only_delays(proxy: Proxy) -> None:
         assert before.recv(10) == b"late"
 
 
-def test_a_black_hole_takes_no_memory(proxy: Proxy) -> None:
+def test_a_black_hole_buffers_nothing(proxy: Proxy) -> None:
     with dial(proxy) as caller:
         assert ask(caller) == b"hello"
         proxy.blackhole(True)
@@ -133,7 +133,7 @@ def test_a_black_hole_takes_no_memory(proxy: Proxy) -> None:
     wait_for(lambda: proxy.connections == 0)
 
 
-def test_where_nobody_listens_the_caller_is_refused(proxy: Proxy) -> None:
+def test_a_caller_is_refused_if_the_target_does_not_listen(proxy: Proxy) -> None:
     with socket.create_server((HOST, 0)) as free:
         nobody = free.getsockname()
     proxy.address = nobody
@@ -141,7 +141,7 @@ def test_where_nobody_listens_the_caller_is_refused(proxy: Proxy) -> None:
         caller.recv(1)
 
 
-def test_a_delay_and_a_second_close(proxy: Proxy) -> None:
+def test_data_may_be_delayed_and_close_is_repeatable(proxy: Proxy) -> None:
     proxy.delay = 0.05
     with dial(proxy) as caller:
         assert ask(caller) == b"hello"

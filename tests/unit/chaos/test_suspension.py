@@ -40,7 +40,7 @@ def came(child: subprocess.Popen[bytes], what: int) -> bool:
     return True
 
 
-def test_it_goes_on_where_the_run_is_killed(child: subprocess.Popen[bytes]) -> None:
+def test_a_stopped_process_continues_if_the_run_is_killed(child: subprocess.Popen[bytes]) -> None:
     with subprocess.Popen([sys.executable, "-c", RUN, str(child.pid)], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"stopped\n"
@@ -49,7 +49,7 @@ def test_it_goes_on_where_the_run_is_killed(child: subprocess.Popen[bytes]) -> N
     assert came(child, os.WCONTINUED)
 
 
-def test_it_goes_on_when_it_is_told_to_or_the_run_ends(child: subprocess.Popen[bytes]) -> None:
+def test_a_stopped_process_continues_on_resume_and_on_close(child: subprocess.Popen[bytes]) -> None:
     stopped = Suspender()
     stopped.stop(child.pid)
     assert came(child, os.WSTOPPED)

@@ -29,7 +29,7 @@ print(json.dumps(near))
 @pytest.mark.parametrize(
     "when", ["2026-11-28T22:11:17", "2026-12-01T09:00:00", "2026-12-01T00:00:00", "2026-11-30T23:59:59"]
 )
-def test_a_day_begins_there_and_no_month(tmp_path: Path, when: str) -> None:
+def test_a_day_begins_at_the_chosen_time_and_a_month_does_not(tmp_path: Path, when: str) -> None:
     midnight = datetime.fromisoformat(when).replace(tzinfo=UTC).timestamp()
     env = {**os.environ, **time_zone.install(tmp_path, midnight)}
     told = subprocess.run(

@@ -27,7 +27,7 @@ def asked(**orders: Json) -> Json:
     return {"items": 1, witness.ORDERS: {"id": "s0", **orders}}
 
 
-def test_every_run_is_noted_whatever_comes_of_it(file: Path) -> None:
+def test_every_run_is_recorded_whatever_its_outcome(file: Path) -> None:
     assert witness.work(asked(), StageContext(job="j", attempt=3)) == witness.answer(asked())
     for orders, fault in (
         ({"fail": True}, StageError),
@@ -44,13 +44,13 @@ def test_every_run_is_noted_whatever_comes_of_it(file: Path) -> None:
     assert all(run.ended >= run.begun > 0 for run in runs)
 
 
-def test_what_a_run_uses_is_reported_with_its_tokens(file: Path) -> None:
+def test_a_runs_usage_is_reported_with_its_tokens(file: Path) -> None:
     context = StageContext(job="j")
     witness.work(asked(spend=500), context)
     assert context.usage == Usage(micro_dollars=500, tokens_in=50, tokens_out=25)
 
 
-def test_a_run_that_never_ended_and_one_that_was_begun_twice_are_told_apart(file: Path) -> None:
+def test_unfinished_and_repeated_runs_are_distinguished(file: Path) -> None:
     file.write_text("+ j s0 1 7 0 10\n+ j s0 1 7 0 20\n- j s0 1 7 0 25\n+ j s1 1 7 500 30\n")
     assert [(run.stage, run.begun, run.ended, run.spend) for run in witness.read(file)] == [
         ("s0", 10, 0, 0),
@@ -60,7 +60,7 @@ def test_a_run_that_never_ended_and_one_that_was_begun_twice_are_told_apart(file
     assert witness.read(file.with_name("none")) == []
 
 
-def test_the_answer_tells_one_input_and_one_stage_from_another(file: Path) -> None:
+def test_the_answer_depends_on_input_and_stage(file: Path) -> None:
     answers = [
         witness.answer({"a": a, witness.ORDERS: {"id": name}}) for a in (1, 2) for name in ("s0", "s1")
     ]
@@ -69,7 +69,7 @@ def test_the_answer_tells_one_input_and_one_stage_from_another(file: Path) -> No
     assert len(str(witness.answer(asked(size=70_000)))) > 70_000
 
 
-def test_it_stops_when_it_is_told_to_or_its_time_is_over(file: Path) -> None:
+def test_a_run_ends_on_cancel_and_at_its_deadline(file: Path) -> None:
     context = StageContext(job="j")
     context.cancel()
     with pytest.raises(JobCancelled):
@@ -78,7 +78,7 @@ def test_it_stops_when_it_is_told_to_or_its_time_is_over(file: Path) -> None:
         witness.work(asked(ms=60_000), StageContext(job="j", deadline=time.monotonic()))
 
 
-def test_a_child_s_clock_is_off_by_what_the_file_says_also_while_it_runs(tmp_path: Path) -> None:
+def test_a_childs_clock_follows_the_offset_in_the_file(tmp_path: Path) -> None:
     hook, file = clock.install(tmp_path / "hook"), tmp_path / "clock"
     clock.shift(file, 5000)
     program = (

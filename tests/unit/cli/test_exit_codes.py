@@ -70,7 +70,7 @@ def test_debug_shows_the_traceback_in_any_position(arguments: list[str]) -> None
     assert told.stderr.endswith(plain.stderr)
 
 
-def test_ctrl_c_is_130() -> None:
+def test_ctrl_c_exits_with_130() -> None:
     assert CliRunner().invoke(program(KeyboardInterrupt()), ["fail"]).exit_code == 130
 
 

@@ -29,7 +29,7 @@ from gridq.cli.output import (
         (None, "null\n"),
     ],
 )
-def test_text_is_printed_as_it_is_and_anything_else_as_json(value: Any, printed: str, capsys: Any) -> None:
+def test_text_is_printed_verbatim_and_other_values_as_json(value: Any, printed: str, capsys: Any) -> None:
     print_answer(value)
     assert capsys.readouterr().out == printed
 
@@ -64,7 +64,7 @@ def test_long_lists_of_numbers_are_cut() -> None:
 @pytest.mark.parametrize(
     ("ms", "text"), [(None, "-"), (0.04, "0.0 ms"), (12, "12 ms"), (1500, "1.5 s"), (125_000, "2 min")]
 )
-def test_durations(ms: float | None, text: str) -> None:
+def test_format_duration_picks_the_unit(ms: float | None, text: str) -> None:
     assert format_duration(ms) == text
 
 
@@ -72,14 +72,14 @@ def test_durations(ms: float | None, text: str) -> None:
     ("micro", "text"),
     [(None, "-"), (0, "$0.00"), (1_500_000, "$1.50"), (12, "$0.000012"), (-5, "-$0.000005")],
 )
-def test_money(micro: int | None, text: str) -> None:
+def test_format_money_is_exact(micro: int | None, text: str) -> None:
     assert format_money(micro) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (90_000, "1 d")]
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_format_span_picks_the_unit(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
 
 

@@ -88,7 +88,7 @@ def test_every_command_has_json_and_explains_exit_codes(command: str) -> None:
     assert "124 timed out" in " ".join(done.stdout.split())
 
 
-def test_the_version() -> None:
+def test_version_option_prints_the_version() -> None:
     done = CliRunner().invoke(cli.app, ["--version"])
     assert done.exit_code == 0
     assert done.stdout.startswith("gridq 0.")

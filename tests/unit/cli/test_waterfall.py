@@ -22,7 +22,7 @@ from gridq.views.jobs import JobView, StageView
         (0, 10_000, 0, "░░░░░░░░░░"),
     ],
 )
-def test_a_bar(offset: float, wait_ms: float, run_ms: float, line: str) -> None:
+def test_bar_shows_wait_and_run_time(offset: float, wait_ms: float, run_ms: float, line: str) -> None:
     assert draw_bar(offset, wait_ms, run_ms, 10, 10) == line
 
 

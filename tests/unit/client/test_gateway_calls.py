@@ -252,7 +252,7 @@ def test_a_gateway_on_this_machine_is_called_without_a_proxy(
     assert ask(make(one.url), HELLO) == "hello"
 
 
-def test_one_client_serves_several_loops(one: Answering, make: Callable[..., Gateways]) -> None:
+def test_a_client_works_on_several_event_loops(one: Answering, make: Callable[..., Gateways]) -> None:
     way = AsyncGateways(make(one.url))
 
     async def scene() -> Json:

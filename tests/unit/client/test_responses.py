@@ -83,7 +83,7 @@ def test_a_job_that_failed_raises_its_error() -> None:
     assert (caught.value.message, caught.value.details) == (sent.message, sent.details)
 
 
-def test_a_page_of_jobs() -> None:
+def test_a_page_of_jobs_is_parsed() -> None:
     line = {"job_id": "j", "status": "ok", **json.loads(json.dumps(JobSummary("j", JobState.DONE).to_json()))}
     assert responses.read_job_page({"jobs": [line], "next": "5:j"}) == (
         [JobSummary("j", JobState.DONE)],

@@ -10,7 +10,7 @@ from gridq.config.machine_id import get_machine_id
 from gridq.errors import ConfigError
 
 
-def test_it_is_created_once(tmp_path: Path) -> None:
+def test_a_machine_id_is_created_once(tmp_path: Path) -> None:
     assert get_machine_id(tmp_path / "new") == get_machine_id(tmp_path / "new")
 
 

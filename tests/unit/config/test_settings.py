@@ -28,18 +28,18 @@ def _file(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_setting_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_BROKER_URL_FILE", _file(tmp_path, "redis://:s3cret@redis:6379/0\n"))
     assert settings().broker_url.get_secret_value() == "redis://:s3cret@redis:6379/0"
 
 
-def test_the_variable_goes_before_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_overrides_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_BROKER_URL_FILE", _file(tmp_path, "redis://other:6379/0"))
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://this:6379/0")
     assert settings().broker_url.get_secret_value() == "redis://this:6379/0"
 
 
-def test_the_password_goes_into_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_password_is_inserted_into_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://redis:6379/2")
     monkeypatch.setenv("GRIDQ_BROKER_PASSWORD_FILE", _file(tmp_path, "a/b@c:\n"))
     assert settings().broker_url.get_secret_value() == "redis://:a%2Fb%40c%3A@redis:6379/2"
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     assert "GRIDQ_BROKER_PASSWORD_FILE" in str(caught.value)
 
 
-def test_a_time_zone_that_is_none_here_is_told_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_time_zone_error_suggests_tzdata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_TIMEZONE", "Mars/Gale")
     settings.cache_clear()
     with pytest.raises(ConfigError) as caught:
@@ -80,7 +80,7 @@ def test_a_time_zone_that_is_none_here_is_told_with_what_helps(monkeypatch: pyte
     assert "pip install tzdata" in reason
 
 
-def test_a_level_is_written_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_level_ignores_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_LOG_LEVEL", "debug")
     assert settings().log_level == "DEBUG"
     settings.cache_clear()
@@ -102,7 +102,7 @@ def _record(home: Path, **values: object) -> None:
     (home / "grid.lock").touch()
 
 
-def test_a_machine_has_settings_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_toml_has_the_machines_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "config.toml").write_text('drain = 5\nprofiles = ["bench"]\n')
     assert (settings().drain, settings().profiles) == (5, ("bench",))
     settings.cache_clear()
@@ -121,7 +121,7 @@ def test_a_machine_has_settings_of_its_own(home: Path, monkeypatch: pytest.Monke
         ('broker_url = "redis://h:1/0"', "config.toml"),  # others may read it
     ],
 )
-def test_a_fault_in_them_is_named_with_its_place(home: Path, text: str, at: str) -> None:
+def test_an_error_in_config_toml_names_its_place(home: Path, text: str, at: str) -> None:
     (home / "config.toml").write_text(text)
     (home / "config.toml").chmod(0o644)
     with pytest.raises(ConfigError) as caught:
@@ -129,7 +129,7 @@ def test_a_fault_in_them_is_named_with_its_place(home: Path, text: str, at: str)
     assert caught.value.path == str(home / at)
 
 
-def test_a_grid_that_runs_here_is_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_a_local_grid_are_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _record(home, broker_url="redis://:p@127.0.0.1:7/0", prefix="x:", profiles=["bench"], pid=1)
     with (home / "grid.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -141,7 +141,7 @@ def test_a_grid_that_runs_here_is_found(home: Path, monkeypatch: pytest.MonkeyPa
         assert settings().broker_url.get_secret_value() == "redis://h:1/0"
 
 
-def test_the_record_of_a_grid_that_was_killed_is_not_believed(home: Path) -> None:
+def test_the_record_of_a_killed_grid_is_ignored(home: Path) -> None:
     _record(home, broker_url="redis://:p@127.0.0.1:7/0", prefix="x:", pid=1)
     assert settings().prefix == "gq:"
 
@@ -155,7 +155,7 @@ def test_the_record_of_a_grid_that_was_killed_is_not_believed(home: Path) -> Non
         ({"LEASE_MS": "1000", "RENEW_MS": "500"}, "GRIDQ_SWEEP_MS"),
     ],
 )
-def test_times_by_which_no_lease_would_ever_lapse_are_refused(
+def test_intervals_longer_than_half_a_lease_are_refused(
     given: dict[str, str], at_fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in given.items():
@@ -166,7 +166,7 @@ def test_times_by_which_no_lease_would_ever_lapse_are_refused(
     assert "half of GRIDQ_LEASE_MS" in str(caught.value.reason)
 
 
-def test_times_that_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_shorter_than_half_a_lease_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LEASE_MS": "1000", "RENEW_MS": "300", "SWEEP_MS": "350"}.items():
         monkeypatch.setenv(f"GRIDQ_{name}", value)
     assert settings().sweep_ms == 350

@@ -19,7 +19,7 @@ from gridq.errors import ConfigError
         "sentinels://:p@h,h2/main?ssl_ca_certs=/ca.pem",
     ],
 )
-def test_the_url_of_a_server(url: str) -> None:
+def test_valid_server_urls_are_accepted(url: str) -> None:
     check_url(url)
 
 
@@ -45,7 +45,7 @@ def test_an_invalid_url_is_rejected_without_showing_it(url: str, reason: str) ->
     assert "sec" not in str(caught.value)
 
 
-def test_the_parts_of_a_sentinel_url() -> None:
+def test_a_sentinel_url_is_parsed_into_its_parts() -> None:
     found = parse_sentinels(
         "sentinels://u:p%40@a,b:2,[::1]:3/the%20one/4?sentinel_user=s&sentinel_password=t&ssl_a=b"
     )

@@ -48,7 +48,7 @@ def test_details_that_are_not_json_become_text(details: dict[str, Any]) -> None:
         ("it failed", {str(number): "x" * 100 for number in range(10_000)}),
     ],
 )
-def test_long_texts_are_cut(message: str, more: dict[str, Any]) -> None:
+def test_long_texts_are_truncated(message: str, more: dict[str, Any]) -> None:
     text = StageError(message, {**more, "path": "root", "retry_after": 1.5}).to_json()
     assert len(text) <= MAX_JSON_CHARACTERS
     error = error_from_record(json.loads(text))

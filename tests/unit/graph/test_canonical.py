@@ -48,7 +48,7 @@ DOUBLES = [
 
 
 @pytest.mark.parametrize(("bits", "text"), DOUBLES)
-def test_doubles_as_ecmascript_writes_them(bits: int, text: str) -> None:
+def test_doubles_are_formatted_like_ecmascript(bits: int, text: str) -> None:
     (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
     assert format_number(value) == text
 
@@ -59,7 +59,7 @@ def test_a_double_is_read_back_the_same(value: float) -> None:
     assert float(format_number(value)) == value
 
 
-def test_the_rfcs_example() -> None:
+def test_the_rfc_example_is_reproduced() -> None:
     text = (
         '{"numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],'
         '"string": "\\u20ac$\\u000F\\u000aA\'\\u0042\\u0022\\u005c\\\\\\"\\/",'
@@ -87,17 +87,17 @@ def test_big_integers_are_written_exactly() -> None:
     assert compute_composition_id(one) != compute_composition_id(two)
 
 
-def test_whole_doubles_and_integers_are_one() -> None:
+def test_whole_doubles_and_integers_are_equal() -> None:
     assert canonical_json([1.0, 1, -0.0, 1e20]) == b"[1,1,0,100000000000000000000]"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {1: 2}, {1}, object()])
-def test_what_is_no_json(value: Any) -> None:
+def test_values_that_are_not_json_are_refused(value: Any) -> None:
     with pytest.raises(ValueNotJson):
         canonical_json({"x": [value]})
 
 
-def test_lone_surrogates_and_depth_are_no_fault() -> None:
+def test_lone_surrogates_and_deep_values_are_accepted() -> None:
     assert canonical_json("\ud800") != canonical_json("\ud801")
     deep: Any = 1
     for _ in range(5000):
@@ -107,7 +107,7 @@ def test_lone_surrogates_and_depth_are_no_fault() -> None:
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(values(), st.integers(0, 2**32))
-def test_one_text_whatever_the_order_of_keys(value: Any, seed: int) -> None:
+def test_canonical_text_does_not_depend_on_key_order(value: Any, seed: int) -> None:
     order = random.Random(seed)
 
     def shuffled(part: Any) -> Any:
@@ -184,7 +184,7 @@ def test_the_id_is_the_hash_of_the_canonical_root() -> None:
         ),
     ],
 )
-def test_rewrites(root: Node, same: Node) -> None:
+def test_equivalent_graphs_have_the_same_id(root: Node, same: Node) -> None:
     assert id_of(root) == id_of(same)
 
 
@@ -204,7 +204,7 @@ def test_rewrites(root: Node, same: Node) -> None:
         ),
     ],
 )
-def test_what_makes_another_id(root: Node, other: Node) -> None:
+def test_different_graphs_have_different_ids(root: Node, other: Node) -> None:
     assert id_of(root) != id_of(other)
 
 

@@ -64,7 +64,7 @@ def test_a_stage_alone_is_the_answer() -> None:
     assert step.value == ["op", 0]
 
 
-def test_config_is_an_expression_and_none_leaves_the_input_as_it_is() -> None:
+def test_config_is_merged_into_the_input_and_no_config_keeps_it() -> None:
     plan = plan_of(seq(stage(), stage("slow_echo", b=1), stage("labelled", b=2), {**stage(), "config": {}}))
     inputs = [op.input for step in plan.steps for op in step.ops]
     assert inputs[0] == ["in"]
@@ -118,14 +118,10 @@ def test_a_merge_target_waits_for_sources_that_it_does_not_read() -> None:
     assert plan.steps[1].after == (0,)
 
 
-def test_merge_gives_null_where_the_record_lacks_the_source_and_all_where_it_is_none() -> None:
+def test_merge_gives_null_for_a_missing_source_and_the_whole_value_if_all_are_missing() -> None:
     root = {"op": "Merge", "sources": [stage(), stage()], "target": stage()}
     assert outcome(root, {"source_1": 5})[0] == {"source_0": None, "source_1": 5}
     assert outcome(root, [1])[0] == {"source_0": [1], "source_1": [1]}
-
-
-def test_parallel_picks_the_field_of_its_name() -> None:
-    assert outcome(parallel(a=stage(), z=stage()), {"a": None})[0] == {"a": None, "z": {"a": None}}
 
 
 # -- Branch -------------------------------------------------------------------------------------------------
@@ -142,7 +138,7 @@ def test_the_predicates_step_is_the_gate_and_arms_depend_on_it() -> None:
     assert last.after == (0, 1, 2)
 
 
-def test_a_predicate_that_is_no_step_gets_one() -> None:
+def test_a_predicate_without_a_step_gets_one() -> None:
     plan = plan_of(branch(const(True), stage(), const(0)))
     assert plan.steps[0].value == ["const", True]
     assert plan.steps[0].queue == queue_names.PURE
@@ -161,13 +157,13 @@ def test_the_arm_taken_gets_the_original_input_and_the_other_never_runs() -> Non
     assert outcome(root, "original") == ("original", ["root.predicate.stages[0]", "root.if_false"])
 
 
-def test_two_branches_on_equal_predicates_have_a_gate_each() -> None:
+def test_branches_on_equal_predicates_have_separate_gates() -> None:
     same = branch(const(True), stage(), stage("size"))
     plan = plan_of(seq(same, same, parallel(a=same, b=same)))
     assert len({arms.gate for arms in plan.arms}) == len(plan.arms) == 4
 
 
-def test_a_step_that_a_retry_may_run_again_is_no_gate() -> None:
+def test_a_step_inside_a_retry_is_not_a_gate() -> None:
     plan = plan_of(branch(retry(stage("slow_true")), stage(), const(0)))
     assert [arms.gate for arms in plan.arms] == [1]
     assert (plan.steps[1].scope, plan.steps[1].value) == (None, ["out", 0])
@@ -182,13 +178,13 @@ def test_a_nested_gate_is_itself_guarded_and_skipped() -> None:
     assert outcome(branch(stage("slow_true"), inner, const(0)), False) == (0, ["root.predicate"])
 
 
-def test_a_branch_as_predicate_of_a_branch() -> None:
+def test_a_branch_may_be_the_predicate_of_a_branch() -> None:
     root = branch(branch(stage("slow_true"), const(False), const(True)), const("a"), stage())
     assert outcome(root, True)[0] is True
     assert outcome(root, 3)[0] == "a"
 
 
-def test_what_follows_an_empty_arm_waits_for_the_gate() -> None:
+def test_a_step_after_an_empty_arm_waits_for_the_gate() -> None:
     plan = plan_of(seq(branch(stage("slow_true"), const(1), stage()), const(0), stage()))
     assert plan.steps[2].after == (0, 1)
 
@@ -219,7 +215,7 @@ def test_a_retry_without_a_step_vanishes() -> None:
     ]
 
 
-def test_nothing_outside_counts_a_step_that_a_retry_may_run_again() -> None:
+def test_steps_outside_a_retry_wait_only_for_its_last_step() -> None:
     plan = plan_of(seq(retry(parallel(a=stage(), b=stage("slow_fail"))), stage()))
     join, after = plan.steps[2], plan.steps[3]
     assert (join.scope, join.after) == (0, (0, 1))
@@ -233,7 +229,7 @@ def test_tries_are_counted_and_the_last_error_is_the_error() -> None:
     assert outcome(nested, 1)[1] == ["root.stage.stages[0]", *["root.stage.stages[1].stage"] * 2] * 2
 
 
-def test_a_branch_in_a_retry_in_a_branch() -> None:
+def test_branches_and_retries_nest() -> None:
     inner = retry(seq(branch(stage("slow_true"), stage("flaky", fails=1), const(9)), stage("size")), 2)
     answer, calls = outcome(branch(stage("slow_true"), inner, const(0)), True)
     assert answer == len(json.dumps({"items": True, "fails": 1}))
@@ -262,7 +258,7 @@ def test_a_run_of_pure_stages_is_one_step() -> None:
     assert (fused.path, fused.value, fused.after, fused.refs) == ("root.stages[1]", ["op", 2], (0,), (0,))
 
 
-def test_what_is_worked_out_last_fuses_too() -> None:
+def test_final_pure_stages_are_fused_too() -> None:
     plan = plan_of(parallel(a=seq(stage("echo"), stage("wrap")), b=const(1)))
     (step,) = plan.steps
     assert step.value == ["rec", {"a": ["op", 1], "b": ["const", 1]}]

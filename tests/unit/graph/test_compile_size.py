@@ -24,7 +24,7 @@ from tests.unit.graph.test_compile import plan_of
 # -- size ---------------------------------------------------------------------------------------------------
 
 
-def test_a_heavy_input_is_worked_out_once() -> None:
+def test_a_large_input_is_computed_once() -> None:
     heavy = parallel(**{f"b{i}": stage() for i in range(40)})
     plan = plan_of(seq(heavy, parallel(**{f"b{i}": stage() for i in range(40)})))
     joins = [number for number, step in enumerate(plan.steps) if not step.ops and number != plan.answer]
@@ -32,7 +32,7 @@ def test_a_heavy_input_is_worked_out_once() -> None:
     assert all(step.after == (40,) for step in plan.steps[41:81])
 
 
-def test_many_steps_waiting_for_many_are_joined() -> None:
+def test_many_to_many_dependencies_go_through_a_join() -> None:
     wide = fanout(const(1), *[stage()] * 200)
     plan = plan_of(seq(wide, const(0), fanout(const(1), *[stage()] * 200)))
     assert sum(len(step.after) for step in plan.steps) < 700
@@ -74,7 +74,7 @@ def test_depth_costs_no_stack(operator: str) -> None:
     )
 
 
-def test_the_limit_of_steps() -> None:
+def test_a_plan_with_too_many_steps_is_refused() -> None:
     graph = parse({"root": seq(*[stage()] * 11)})
     assert len(compile_plan(graph, CATALOGUE, place, max_steps=11).steps) == 11
     with pytest.raises(GraphTooLarge) as caught:
@@ -92,7 +92,7 @@ def test_unknown_stages_name_the_path() -> None:
 # -- placing ------------------------------------------------------------------------------------------------
 
 
-def test_place_gets_the_effects_of_the_node_and_is_asked_once_for_each() -> None:
+def test_place_is_called_once_per_distinct_node_with_its_effects() -> None:
     chat = make_stage_spec(
         "chat", "llm:chat", effects=[Effect(effect="Llm", model={"$config": "model", "default": "any"})]
     )
@@ -110,7 +110,7 @@ def test_place_gets_the_effects_of_the_node_and_is_asked_once_for_each() -> None
     assert plan.steps[1].ops[0].effects == ({"effect": "Llm", "model": "claude"},)
 
 
-def test_a_step_survives_its_text() -> None:
+def test_a_step_survives_the_round_trip() -> None:
     op = Op("root.a", "1f", "chat", "llm:chat", ["cfg", ["in"], {"π": 10**30}], ({"effect": "Llm"},), 2.5)
     step = Step(
         "root",
@@ -130,7 +130,7 @@ def test_a_step_survives_its_text() -> None:
     assert (loaded.refs, loaded.reads_input) == (step.refs, True)
 
 
-def test_phi_evaluates_only_the_arm_that_is_taken() -> None:
+def test_phi_evaluates_only_the_taken_arm() -> None:
     def outputs(number: int) -> Any:
         return {0: True, 1: "taken"}[number]
 

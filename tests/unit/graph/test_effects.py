@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import InvalidField, UnknownStage
+from gridq.errors import InvalidField
 from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.effects import (
@@ -24,7 +24,7 @@ from gridq.protocol.models import Effect
 MODEL = Effect(effect="Llm", model={"$config": "model", "default": "any"})
 
 
-def test_both_spellings() -> None:
+def test_an_effect_is_a_name_or_an_object() -> None:
     assert parse_effect("Network", "") == parse_effect({"effect": "Network"}, "") == Effect(effect="Network")
     assert parse_effect("Llm", "").fields == {}
 
@@ -45,24 +45,24 @@ def test_no_field_of_an_effect_is_dropped(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("data", [None, "", 1, [], {}, {"effect": 1}, {"Llm": "x"}])
-def test_what_is_no_effect(data: Any) -> None:
+def test_invalid_effects_are_refused(data: Any) -> None:
     with pytest.raises(InvalidField) as caught:
         parse_effects(["Pure", data], "effects")
     assert caught.value.path == "effects[1]"
 
 
-def test_a_parameter_names_a_key() -> None:
+def test_a_parameter_must_name_a_config_key() -> None:
     with pytest.raises(InvalidField) as caught:
         parse_effect({"effect": "Llm", "model": {"$config": 1}}, "effects[0]")
     assert caught.value.path == "effects[0].model"
 
 
-def test_none_declared_is_unknown() -> None:
+def test_undeclared_effects_are_unknown() -> None:
     assert parse_effects(None, "") == parse_effects([], "") == (UNKNOWN,)
     assert make_stage_spec("x", "builtin:x").effects == (UNKNOWN,)
 
 
-def test_repeats_are_dropped_and_order_kept() -> None:
+def test_duplicate_effects_are_dropped_in_order() -> None:
     effects = parse_effects(["Network", "Llm", {"effect": "Network"}, {"effect": "Llm", "model": "m"}], "")
     assert [effect.effect for effect in effects] == ["Network", "Llm", "Llm"]
     assert remove_duplicates(effects) == effects
@@ -131,9 +131,3 @@ def test_a_remote_stage_has_network_and_fallible_and_a_constant_nothing() -> Non
     remote = {"op": "RemoteStage", "url": "https://h", "input": any_type, "output": any_type}
     assert effects_of(remote) == [{"effect": "Network"}, {"effect": "Fallible"}]
     assert effects_of({"op": "Const", "value": 1}) == []
-
-
-def test_an_unknown_stage_is_named() -> None:
-    with pytest.raises(UnknownStage) as caught:
-        effects_of({"op": "Parallel", "branches": {"x": stage("chatt")}})
-    assert caught.value.path == "root.branches.x"

@@ -98,7 +98,7 @@ def test_description_and_version_may_be_left_out() -> None:
     assert fault({"root": STAGE, "version": 1}, InvalidField).path == "version"
 
 
-def test_a_bare_node_is_told_to_be_wrapped() -> None:
+def test_a_bare_node_suggests_wrapping_it_in_a_graph() -> None:
     exc = fault(STAGE, MissingField)
     assert exc.path == "root"
     assert "wrap it" in str(exc.fix)
@@ -109,7 +109,7 @@ def test_a_misspelt_root_is_named() -> None:
 
 
 @pytest.mark.parametrize("data", [[], None, 3, "[]", "null", '"text"'])
-def test_a_graph_is_an_object(data: Any) -> None:
+def test_a_graph_must_be_an_object(data: Any) -> None:
     assert fault(data, InvalidField).path == ""
 
 
@@ -128,14 +128,14 @@ def test_a_graph_is_an_object(data: Any) -> None:
         ('{"root": {"op": "Const", "value": ' + "9" * 5000 + "}}", ""),
     ],
 )
-def test_text_that_is_no_json(text: str | bytes, path: str) -> None:
+def test_text_that_is_not_json_is_refused_with_its_place(text: str | bytes, path: str) -> None:
     exc = fault(text, InvalidJson)
     assert exc.path == path
     assert exc.code == "graph.not_json"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object(), {1: 2}, b"bytes"])
-def test_python_values_that_are_no_json(value: Any) -> None:
+def test_python_values_that_are_not_json_are_refused_with_their_path(value: Any) -> None:
     root = {"op": "Sequential", "stages": [STAGE, {"op": "Const", "value": {"x": [value]}}]}
     assert fault(graph(root), InvalidField).path == "root.stages[1].value.x[0]"
 
@@ -166,7 +166,7 @@ def test_an_unknown_operator_names_the_nearest(op: str, near: str | None) -> Non
 
 
 @pytest.mark.parametrize("op", [None, 1, [], {"x": 1}])
-def test_an_operator_is_text(op: Any) -> None:
+def test_an_operator_must_be_text(op: Any) -> None:
     assert fault(graph({"op": op}), UnknownOperator).path == "root.op"
 
 
@@ -185,7 +185,7 @@ def test_a_missing_field_is_named(node: dict[str, Any], key: str) -> None:
     assert misspelt.fix == f"rename {key + 's'!r} to {key!r}"
 
 
-def test_a_node_without_op() -> None:
+def test_a_node_without_operator_is_refused() -> None:
     assert fault(graph({"id": "a"}), MissingField).path == "root.op"
 
 
@@ -228,7 +228,7 @@ def test_a_wrong_field_is_named(node: Any, path: str) -> None:
     assert exc.expected
 
 
-def test_null_stands_for_an_optional_field_left_out() -> None:
+def test_null_means_that_an_optional_field_is_absent() -> None:
     node = {
         "op": "Retry",
         "stage": {**STAGE, "pinning": None, "config": None},
@@ -246,7 +246,7 @@ def test_a_cycle_is_named() -> None:
     assert exc.path == "root.stage.stages[1]"
 
 
-def test_one_node_twice_is_no_cycle() -> None:
+def test_a_node_used_twice_is_not_a_cycle() -> None:
     assert parse(graph({"op": "Fanout", "source": STAGE, "targets": [STAGE, STAGE]}))
 
 
@@ -267,7 +267,7 @@ def as_text(depth: int) -> str:
     )
 
 
-def test_the_limit_of_depth() -> None:
+def test_a_graph_nested_too_deeply_is_refused() -> None:
     assert len(list(walk_nodes(parse(nested(MAX_DEPTH)).root))) == MAX_DEPTH
     assert len(list(walk_nodes(parse(as_text(MAX_DEPTH)).root))) == MAX_DEPTH
     exc = fault(as_text(MAX_DEPTH + 1), GraphTooLarge)

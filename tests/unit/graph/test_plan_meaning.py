@@ -50,7 +50,7 @@ def test_any_order_gives_the_reference_answer_or_a_permitted_error(
 
 @BOUNDS
 @given(graphs(concurrent=False), values(), st.integers(0, 2**32))
-def test_without_concurrency_the_very_same_calls_are_made(
+def test_a_plan_without_concurrency_makes_the_reference_calls(
     graph: dict[str, Any], value: Any, seed: int
 ) -> None:
     root = parse(graph)

@@ -65,7 +65,7 @@ def examples() -> list[Path]:
     return sorted(file for file in (TOP / "examples").glob("*.json") if "input" not in file.name)
 
 
-def test_there_is_an_example_of_each_shape() -> None:
+def test_each_shape_has_an_example() -> None:
     assert {"kickoff", "tick", "travel", "weather"} <= {file.stem for file in examples()}
 
 

@@ -81,7 +81,7 @@ def test_wrong_types_name_the_path(data: Any, error: type[Exception], path: str)
     assert caught.value.path == path  # type: ignore[attr-defined]
 
 
-def test_deep_types_are_refused_and_deep_values_cut_off() -> None:
+def test_deep_types_are_refused_and_types_of_deep_values_are_cut() -> None:
     data: Any = T
     value: Any = 1
     for _ in range(150):
@@ -136,12 +136,12 @@ FITS_NOT = [
 
 
 @pytest.mark.parametrize(("output", "wanted"), FITS)
-def test_fits(output: Any, wanted: Any) -> None:
+def test_a_compatible_type_fits(output: Any, wanted: Any) -> None:
     assert fits(parse_type(output, ""), parse_type(wanted, ""))
 
 
 @pytest.mark.parametrize(("output", "wanted"), FITS_NOT)
-def test_fits_not(output: Any, wanted: Any) -> None:
+def test_an_incompatible_type_does_not_fit(output: Any, wanted: Any) -> None:
     assert not fits(parse_type(output, ""), parse_type(wanted, ""))
 
 

@@ -93,7 +93,7 @@ def check(root: Any, given: Type = ANY) -> Type:
         (seq(const([]), st("takes_list")), BOOL),
     ],
 )
-def test_what_fits(root: Any, output: Type) -> None:
+def test_compatible_graphs_validate_to_their_output_type(root: Any, output: Type) -> None:
     assert check(root) == output
 
 
@@ -135,7 +135,7 @@ def test_what_fits(root: Any, output: Type) -> None:
         (seq(st("text"), st("takes_record", n=1)), "root.stages[1]"),
     ],
 )
-def test_what_does_not_fit(root: Any, path: str) -> None:
+def test_incompatible_graphs_are_refused_with_the_path(root: Any, path: str) -> None:
     with pytest.raises(TypeMismatch) as caught:
         check(root)
     assert caught.value.path == path
@@ -143,7 +143,7 @@ def test_what_does_not_fit(root: Any, path: str) -> None:
     assert caught.value.details["got"]
 
 
-def test_both_types_are_named() -> None:
+def test_a_mismatch_names_both_types() -> None:
     with pytest.raises(TypeMismatch, match=r"'takes_text' takes Text but gets Number"):
         check(seq(st("number"), st("takes_text")))
 
@@ -160,7 +160,7 @@ def test_an_unknown_stage_anywhere_is_found() -> None:
     assert caught.value.path == "root.if_false.bindings.x"
 
 
-def test_size_and_depth_are_no_matter() -> None:
+def test_large_and_deep_graphs_validate() -> None:
     check(seq(*[st("takes_text")] * 10_000))
     check(parallel(**{f"b{i}": st("any") for i in range(10_000)}))
     node: Any = st("text")

@@ -33,14 +33,14 @@ def body(graph: bytes = b"{}", value: bytes = b"1", is_new_id: bool = False, **o
     return make_fingerprint(graph, value, JobOptions(**options), is_new_id=is_new_id)
 
 
-def test_only_what_has_an_id_or_a_key_of_its_own_is_known_again() -> None:
+def test_only_a_given_id_or_key_has_a_fingerprint() -> None:
     assert body(is_new_id=True) == Fingerprint()
     assert body().digest
     assert not body().key
     assert body(is_new_id=True, idempotency_key="k").digest == body().digest
 
 
-def test_how_json_is_written_does_not_matter() -> None:
+def test_a_fingerprint_does_not_depend_on_json_formatting() -> None:
     assert body(b'{"a":1,"b":[2.0]}') == body(b'{ "b": [2], "a": 1 }')
     assert body(value=b'"\\u00fc"') == body(value='"ü"'.encode())
 
@@ -52,11 +52,11 @@ def test_how_json_is_written_does_not_matter() -> None:
         {"deadline": 5}, {"queue_timeout": 5}, {"stream": True}, {"session": "s"}, {"agent": "bob"},
     ],
 )  # fmt: skip
-def test_another_body(other: dict[str, Any]) -> None:
+def test_different_bodies_have_different_digests(other: dict[str, Any]) -> None:
     assert body(**other).digest != body().digest
 
 
-def test_what_a_job_is_called_and_how_it_is_waited_for_do_not_matter() -> None:
+def test_name_wait_and_stream_end_do_not_change_the_fingerprint() -> None:
     assert body(name="n", wait_for_seat=True, stream="end") == body()
 
 
@@ -68,13 +68,13 @@ def test_a_key_is_stored_hashed_under_its_agent() -> None:
 
 
 @pytest.mark.parametrize("graph", [b"{", b"NaN", b"[" * 100_000, b"\xff"])
-def test_a_text_that_is_no_json_has_a_digest_too(graph: bytes) -> None:
+def test_invalid_json_has_a_digest_too(graph: bytes) -> None:
     assert body(graph).digest != body().digest
     assert body(graph) == body(graph)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\nb", 7])
-def test_a_key_that_cannot_be_one(grid_env: GridEnv, key: Json) -> None:
+def test_an_invalid_idempotency_key_is_refused(grid_env: GridEnv, key: Json) -> None:
     with pytest.raises(ConfigError, match="idempotency_key"):
         Client(config=grid_env.settings).submit(ECHO, 1, idempotency_key=key)
 
@@ -88,7 +88,7 @@ def client(grid_env: GridEnv) -> Iterator[Client]:
     inbox.get_default_inbox.cache_clear()
 
 
-def test_the_same_key_gives_the_same_job_by_every_door(client: Client) -> None:
+def test_the_same_key_returns_the_same_job_from_every_entry(client: Client) -> None:
     job = client.submit(ECHO, {"a": 1}, idempotency_key="k", wait_for_seat=True)
     assert client.submit(SAME, {"a": 1}, idempotency_key="k") == job  # though no seat is there
     again = run_graph.apply_async((SAME, {"a": 1}), {"idempotency_key": "k"})
@@ -100,7 +100,7 @@ def test_the_same_key_gives_the_same_job_by_every_door(client: Client) -> None:
         client.submit(ECHO, {"a": 1}, idempotency_key="k2")
 
 
-def test_another_body_is_an_error_that_names_the_job(client: Client) -> None:
+def test_the_same_key_with_another_body_is_a_conflict_naming_the_job(client: Client) -> None:
     job = run_graph.delay(ECHO, 1, idempotency_key="k").id
     for send in (run_graph.delay, client.submit):
         with pytest.raises(IdempotencyConflict) as caught:
@@ -110,7 +110,7 @@ def test_another_body_is_an_error_that_names_the_job(client: Client) -> None:
         assert caught.value.code == "job.idempotency_conflict"
 
 
-def test_one_id_by_both_doors_with_two_bodies_is_an_error(client: Client) -> None:
+def test_the_same_id_with_another_body_is_a_conflict_in_both_entries(client: Client) -> None:
     run_graph.apply_async((ECHO, 1), task_id="mine")
     with pytest.raises(IdempotencyConflict) as caught:
         client.submit(ECHO, 2, job="mine", wait_for_seat=True)
@@ -122,7 +122,7 @@ def test_one_id_by_both_doors_with_two_bodies_is_an_error(client: Client) -> Non
     assert run_graph.apply_async((ECHO, 1), task_id="other").id == "other"
 
 
-def test_the_input_of_a_submission_that_never_arrived_is_nobody_else_s(client: Client) -> None:
+def test_the_input_of_an_interrupted_submission_is_not_reused(client: Client) -> None:
     """A submitter died between its long input and its job: who takes the id then brings an input of their
     own, and what a repeated submission wrote is dropped.
     """
@@ -159,7 +159,7 @@ def test_a_refused_submission_leaves_the_key_free(client: Client) -> None:
     assert client.submit(ECHO, 2, idempotency_key="k", wait_for_seat=True)
 
 
-def test_who_has_no_api_key_is_told_nothing_of_the_job(client: Client) -> None:
+def test_a_caller_without_an_api_key_learns_nothing_of_the_job(client: Client) -> None:
     """Where a grid asks for keys an agent's name alone proves nothing."""
     _, key = api_keys.create(client.redis, client.keys, "ann")
     job = client.submit(ECHO, 1, key=key, idempotency_key="k", wait_for_seat=True)
@@ -170,13 +170,13 @@ def test_who_has_no_api_key_is_told_nothing_of_the_job(client: Client) -> None:
             send(*args, agent="ann", idempotency_key="k", wait_for_seat=True)
 
 
-def test_in_a_group_a_key_that_is_taken_is_an_error_and_no_wait_for_ever(client: Client) -> None:
+def test_a_taken_key_in_a_celery_group_is_an_error(client: Client) -> None:
     job = run_graph.delay(ECHO, 1, idempotency_key="k").id
     with pytest.raises(ConfigError, match=job):
         group([run_graph.s(ECHO, 1, idempotency_key="k")]).apply_async()
 
 
-def test_many_at_once_by_both_doors_are_one_job(client: Client) -> None:
+def test_concurrent_submissions_with_one_key_are_one_job(client: Client) -> None:
     begin = threading.Barrier(8)
 
     def send(number: int) -> str:

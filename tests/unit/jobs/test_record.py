@@ -9,13 +9,13 @@ from gridq.jobs.record import JobOptions, parse_options
 
 
 @pytest.mark.parametrize("name", ["n", "n" * 64, "ä" * 64, "Quarterly report: a/b @ 1+1_2-3.4"])
-def test_names(name: str) -> None:
+def test_valid_job_names_are_accepted(name: str) -> None:
     assert parse_options({"name": name}).name == name
     assert JobOptions(name=None).name is None
 
 
 @pytest.mark.parametrize("name", ["", "n" * 65, "a\nb", "a\n", "a;b", "tab\t"])
-def test_what_is_no_name(name: str) -> None:
+def test_invalid_job_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_options({"name": name})
     assert "name" in caught.value.path

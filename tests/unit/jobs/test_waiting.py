@@ -21,14 +21,14 @@ def ended(steps: Any, reply: Any) -> Any:
     return stop.value.value
 
 
-def test_an_end_that_is_there_takes_one_round_trip() -> None:
+def test_waiting_for_an_ended_job_takes_one_round_trip() -> None:
     steps = wait_for_end(KEYS, "j", None)
     assert [command[0] for command in next(steps)] == ["LINDEX", "EXISTS", "EXISTS"]
     end = ended(steps, (DONE, 0, 0))
     assert (end.state, end.payload) == (JobState.DONE, b"7")
 
 
-def test_an_end_that_comes_takes_two() -> None:
+def test_waiting_for_a_running_job_takes_two_round_trips() -> None:
     steps = wait_for_end(KEYS, "j", None)
     next(steps)
     [[name, source, target, *_, seconds]] = steps.send((None, 1, 0))
@@ -36,7 +36,7 @@ def test_an_end_that_comes_takes_two() -> None:
     assert ended(steps, DONE).payload == b"7"
 
 
-def test_it_is_looked_at_again_until_the_time_is_over() -> None:
+def test_waiting_polls_until_the_timeout() -> None:
     steps = wait_for_end(KEYS, "j", 0.0)
     next(steps)
     assert ended(steps, (None, 0, 1)) is None
@@ -56,7 +56,7 @@ def test_pieces_come_in_order_and_end_with_the_job() -> None:
     assert ended(steps, None) == 10.0
 
 
-def test_without_a_piece_for_too_long_no_command_is_left() -> None:
+def test_a_stream_stops_after_its_timeout_without_pieces() -> None:
     steps = read_pieces(KEYS, "j", -1.0)
     next(steps)
     steps.send([])

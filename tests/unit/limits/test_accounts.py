@@ -26,7 +26,7 @@ def test_dollars_are_exact(micro: int, text: str) -> None:
     assert format_dollars(micro) == text
 
 
-def test_used_up_until_the_month_ends() -> None:
+def test_a_used_up_budget_may_be_retried_after_the_month() -> None:
     reply = QuotaReached("agent_money", "ann", 9000000, 500000, 10000000, 2000000, TURN, "month")
     error = build_quota_error(reply, "Europe/Berlin")
     assert type(error) is AgentMoneyExceeded
@@ -39,7 +39,7 @@ def test_used_up_until_the_month_ends() -> None:
     )
 
 
-def test_who_does_not_have_the_grids_time_zone_is_refused_as_well() -> None:
+def test_an_unknown_grid_time_zone_does_not_prevent_a_refusal() -> None:
     reply = QuotaReached("agent_money", "ann", 9000000, 500000, 10000000, 2000000, TURN, "month")
     error = build_quota_error(reply, "Mars/Gale")
     assert type(error) is AgentMoneyExceeded
@@ -52,7 +52,7 @@ def test_a_reservation_may_be_released_sooner() -> None:
     assert "when running jobs have ended" in (error.fix or "")
 
 
-def test_jobs_and_no_calendar() -> None:
+def test_without_a_calendar_there_is_no_retry_time() -> None:
     error = build_quota_error(QuotaReached("agent_jobs", "ann", 3, 0, 3, 1, None, "month"), "UTC")
     assert type(error) is AgentJobsExceeded
     assert error.message == "The agent 'ann' has no jobs left this month"
@@ -60,7 +60,7 @@ def test_jobs_and_no_calendar() -> None:
     assert error.details["retry_at"] is None
 
 
-def test_a_limit_of_nothing_has_no_later() -> None:
+def test_a_limit_of_zero_has_no_retry_time() -> None:
     error = build_quota_error(QuotaReached("agent_jobs", "ann", 0, 0, 0, 1, TURN, "month"), "UTC")
     assert error.details["retry_at"] is None
     assert "to 1 or more" in (error.fix or "")
@@ -71,7 +71,7 @@ def test_no_limit_has_no_remainder() -> None:
     assert Account("agent", "ann", "money", 6, 5, 3, resource="money").remaining == -2
 
 
-def test_the_window_as_scripts_find_it() -> None:
+def test_the_current_window_is_found_like_in_the_scripts() -> None:
     assert find_window("", 5) == (0, None)
     assert find_window("1 4 9", 4) == (4, 9)
     assert find_window("1 4 9", 20) == (9, None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gridq.config.settings import Settings, settings
+from gridq.config.settings import Settings
 from gridq.errors import ConfigError, KeyInvalid, KeyNotFound, KeyRevoked, KeyScopeMissing
 from gridq.jobs.record import parse_options
 from gridq.limits import api_keys
@@ -48,7 +48,7 @@ def test_no_secret_is_stored(grid_env: GridEnv) -> None:
     )
 
 
-def test_what_is_no_key_is_told_alike_and_not_repeated(grid_env: GridEnv) -> None:
+def test_all_invalid_keys_get_the_same_error_without_the_secret(grid_env: GridEnv) -> None:
     """Nobody learns whether the id or the secret was wrong."""
     _, text = api_keys.create(grid_env.client, names(grid_env), "ann")
     other = "gq_" + "0" * 12 + text[15:]
@@ -71,7 +71,7 @@ def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:
     assert [ended] == api_keys.list_keys(grid_env.client, names(grid_env))
 
 
-def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked_and_has_no_successor(
+def test_a_key_revoked_during_rotation_stays_revoked(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, keys = grid_env.client, names(grid_env)
@@ -90,7 +90,7 @@ def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked_and_has_no_succ
     assert [key.id for key in api_keys.list_keys(client, keys)] == [made.id]
 
 
-def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
+def test_a_rotated_key_ends_at_once_or_after_the_overlap(grid_env: GridEnv) -> None:
     first, one = api_keys.create(grid_env.client, names(grid_env), "ann", team="t", scopes=["submit"])
     second, two = api_keys.rotate(grid_env.client, names(grid_env), first.id, overlap=3600)
     assert verify(grid_env, one).id == first.id
@@ -107,7 +107,7 @@ def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
         verify(grid_env, one)
 
 
-def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
+def test_rotating_a_key_that_was_forgotten_meanwhile_creates_none(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, _ = api_keys.create(grid_env.client, names(grid_env), "ann")
@@ -123,7 +123,7 @@ def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
     assert api_keys.list_keys(grid_env.client, names(grid_env)) == []
 
 
-def test_a_scope_that_a_key_lacks(grid_env: GridEnv) -> None:
+def test_a_missing_scope_is_refused(grid_env: GridEnv) -> None:
     _, text = api_keys.create(grid_env.client, names(grid_env), "ann", scopes=["read"])
     assert verify(grid_env, text, "read").agent == "ann"
     with pytest.raises(KeyScopeMissing):
@@ -148,13 +148,15 @@ def test_an_agent_is_in_one_team(grid_env: GridEnv) -> None:
         ("", None, ["read"]),
     ],
 )
-def test_wrong_names_make_no_key(grid_env: GridEnv, agent: str, team: str | None, scopes: list[str]) -> None:
+def test_invalid_names_create_no_key(
+    grid_env: GridEnv, agent: str, team: str | None, scopes: list[str]
+) -> None:
     with pytest.raises(ConfigError):
         api_keys.create(grid_env.client, names(grid_env), agent, team=team, scopes=scopes)
     assert not grid_env.client.exists(names(grid_env)("api_keys"))
 
 
-def test_a_key_that_is_not_there(grid_env: GridEnv) -> None:
+def test_an_unknown_key_id_is_refused(grid_env: GridEnv) -> None:
     for act in (api_keys.revoke, api_keys.rotate, api_keys.forget):
         with pytest.raises(KeyNotFound, match="abc"):
             act(grid_env.client, names(grid_env), "abc")
@@ -163,7 +165,7 @@ def test_a_key_that_is_not_there(grid_env: GridEnv) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
+def test_forgetting_the_last_key_opens_the_grid(grid_env: GridEnv) -> None:
     keys = names(grid_env)
     made = [api_keys.create(grid_env.client, keys, agent)[0] for agent in ("ann", "bob")]
     assert not api_keys.forget(grid_env.client, keys, made[0].id)
@@ -171,7 +173,7 @@ def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
     assert api_keys.list_keys(grid_env.client, keys) == []
 
 
-def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> None:
+def test_a_key_argument_is_a_job_option_and_not_stage_config() -> None:
     graph, _, about = complete.make_graph(prompt="x", max_tokens=3, key="gq_0_secret")
     assert "secret" not in str(graph)
     options = parse_options(about)
@@ -179,29 +181,20 @@ def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> N
     assert "secret" not in repr(options) + options.model_dump_json() + str(options.model_dump())
 
 
-def test_an_empty_variable_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_key_variable_means_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_KEY", "")
     assert Settings().key is None
     monkeypatch.setenv("GRIDQ_KEY", "gq_0_secret")
     assert "secret" not in repr(Settings())
 
 
-def test_a_time_zone_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setenv("GRIDQ_TIMEZONE", "Mars/Olympus")
-        settings.cache_clear()
-        with pytest.raises(ConfigError, match="GRIDQ_TIMEZONE"):
-            settings()
-    settings.cache_clear()
-
-
-def test_a_team_is_not_called_as_none_is(grid_env: GridEnv) -> None:
+def test_a_team_cannot_be_named_dash(grid_env: GridEnv) -> None:
     """The scripts write `-` for no team: a team of that name would be under no limit."""
     with pytest.raises(ConfigError, match="Invalid team name"):
         api_keys.create(grid_env.client, names(grid_env), "ann", team="-")
 
 
-def test_records_of_before_and_of_later_are_read(grid_env: GridEnv) -> None:
+def test_older_and_newer_key_records_are_read(grid_env: GridEnv) -> None:
     made, text = api_keys.create(grid_env.client, names(grid_env), "ann")
     old = {"agent": "ann", "scopes": ["submit"], "hash": made.hash, "created": made.created}
     for record in (old, {**old, "limits": {"rpm": 5, "unheard": 1}, "unheard": [1]}):
@@ -210,7 +203,7 @@ def test_records_of_before_and_of_later_are_read(grid_env: GridEnv) -> None:
         assert (found.agent, found.limits.parallel, found.limits.origins) == ("ann", None, ())
 
 
-def test_scopes_that_grant_others() -> None:
+def test_some_scopes_include_others() -> None:
     def may(*scopes: str) -> set[str]:
         key = api_keys.Key("k", "ann", None, scopes, "", 0)
         return {scope for scope in api_keys.SCOPES if key.may(scope)}

@@ -43,7 +43,7 @@ policy = "drop-oldest-batch"
 """
 
 
-def test_money_is_integer_micro_dollars() -> None:
+def test_money_is_parsed_to_integer_micro_dollars() -> None:
     limits = parse(TOML, "q.toml")
     assert limits.agents == {
         "ann": AgentLimit("research", 12_500_000, 100),
@@ -76,7 +76,7 @@ def test_the_plain_map_is_cents_a_month() -> None:
 
 
 @pytest.mark.parametrize("name", ["meta/llama-3", "Meta/Llama-3", "meta%2Fllama-3"])
-def test_models_are_named_as_anybody_writes_them(name: str) -> None:
+def test_model_names_may_be_written_in_different_ways(name: str) -> None:
     text = f'[families."{name}"]\nparallel = 2\n[queues."llm:{name}"]\nmax_pending = 3'
     found = parse(text, "q.toml").to_fields()
     assert found == {"m:f:meta%2Fllama-3": "parallel/-/2", "q:llm:meta%2Fllama-3": "3 reject", "q": "1"}
@@ -84,11 +84,11 @@ def test_models_are_named_as_anybody_writes_them(name: str) -> None:
     assert tagged.to_fields() == {"m:f:llama3%3A8b": "parallel/-/2"}
 
 
-def test_no_table_is_no_limit() -> None:
+def test_an_empty_file_has_no_limits() -> None:
     assert parse("{}", "q.json").to_fields() == parse("", "q.toml").to_fields() == {}
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "q.json"
     path.write_bytes(b'\xef\xbb\xbf{"ann": 1}')
     assert load(path).agents["ann"].money == 10_000
@@ -191,7 +191,7 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
         ('[queues."LLM:x"]', 1, "queues.LLM:x", "Invalid queue name"),
     ],
 )
-def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, words: str) -> None:
+def test_an_error_names_line_and_key(text: str, line: int, key: str, words: str) -> None:
     with pytest.raises(QuotasFileError, match=words) as caught:
         parse(text, "q.toml")
     assert caught.value.path == f"q.toml:{line}" + (f": {key}" if key else "")
@@ -228,7 +228,7 @@ def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, word
         ("", "q.json:1", "is not JSON"),
     ],
 )
-def test_a_mistake_in_json_too(text: str, path: str, words: str) -> None:
+def test_an_error_in_json_names_line_and_key(text: str, path: str, words: str) -> None:
     with pytest.raises(QuotasFileError, match=words) as caught:
         parse(text, "q.json")
     assert (caught.value.path or "").startswith(tuple(path.split("|")))
@@ -256,7 +256,7 @@ y = 1.5e3
 )
 
 
-def test_the_line_of_every_key() -> None:
+def test_toml_keys_are_found_with_their_lines() -> None:
     tomllib.loads(KEYS)
     at = ("b", "c.d", 'e"')
     assert list(iterate_toml_keys(KEYS)) == [
@@ -277,7 +277,7 @@ def test_the_line_of_every_key() -> None:
     ]
 
 
-def test_a_mistake_in_a_large_file_is_found_by_reading_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_large_file_is_located_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     loads = tomllib.loads
 
@@ -293,19 +293,19 @@ def test_a_mistake_in_a_large_file_is_found_by_reading_it_once(monkeypatch: pyte
     assert sum(read) < 2 * len(tables)
 
 
-def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(QuotasFileError, match="cannot be read"):
         load(tmp_path / "none.toml")
 
 
-def test_nothing_of_a_secret_is_repeated_in_a_message() -> None:
+def test_errors_do_not_repeat_values_of_the_file() -> None:
     """A file is told by its lines and keys; values stay where they are, but for a misspelt word."""
     with pytest.raises(QuotasFileError) as caught:
         parse('{"agents": {"ann": {"monthly_jobs": "s3cret"}}}', "q.json")
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_name_that_wants_quotes_is_told_so() -> None:
+def test_a_name_that_needs_quotes_gets_a_fix() -> None:
     with pytest.raises(QuotasFileError) as caught:
         parse("[families.meta/llama-3]\nparallel = 1\n", "q.toml")
     assert caught.value.details["path"] == "q.toml:1"

@@ -49,7 +49,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_without_file_and_keys_the_grid_is_single_tenant_and_says_so(
+def test_a_grid_without_quotas_and_keys_logs_single_tenant(
     grid_env: GridEnv, told: pytest.LogCaptureFixture
 ) -> None:
     limiting = router(grid_env)
@@ -66,7 +66,7 @@ def test_a_router_with_a_wrong_file_does_not_start(grid_env: GridEnv, tmp_path: 
     assert not limits(grid_env)
 
 
-def test_a_change_counts_and_a_mistake_does_not(
+def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
     grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
 ) -> None:
     file = write(tmp_path / "q.toml", "[agents.ann]\nmonthly_jobs = 1")
@@ -94,7 +94,7 @@ def test_a_change_counts_and_a_mistake_does_not(
     assert in_force.error == ""
 
 
-def test_a_server_that_lost_the_limits_is_told_them_again(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_limits_that_the_server_lost_are_restored(grid_env: GridEnv, tmp_path: Path) -> None:
     limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
     assert lift(limiting.scripts)
     assert not limits(grid_env)
@@ -111,7 +111,7 @@ def test_a_router_without_a_file_leaves_others_limits_alone(
     assert "limits of another router are in force" in told.text
 
 
-def test_two_files_that_differ_do_not_fight_and_are_told(
+def test_differing_quotas_files_are_logged_once_and_do_not_alternate(
     grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
 ) -> None:
     one = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
@@ -136,7 +136,7 @@ def set_back(env: GridEnv, ms: int) -> None:
     env.client.hset(key, "seen_at", seen)
 
 
-def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_limits_without_a_holding_router_are_orphaned(grid_env: GridEnv, tmp_path: Path) -> None:
     first = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
     assert not in_force(grid_env).is_orphaned
     set_back(grid_env, ORPHANED_MS + 1000)
@@ -153,7 +153,7 @@ def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path
     assert in_force(grid_env).is_orphaned
 
 
-def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_a_router_confirms_only_the_limits_of_its_own_file(grid_env: GridEnv, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     other = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
@@ -169,7 +169,7 @@ def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_pat
     assert in_force(grid_env).source.endswith("copy.json")
 
 
-def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_a_router_with_a_copy_of_the_file_confirms_its_limits(grid_env: GridEnv, tmp_path: Path) -> None:
     copy = router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
     router(grid_env, write(tmp_path / "first.json", '{"ann": 5}'))
     set_back(grid_env, ORPHANED_MS + 1000)
@@ -180,14 +180,14 @@ def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_
     assert found.holder.endswith("copy.json")
 
 
-def test_limits_that_were_lifted_are_not_half_there_again(grid_env: GridEnv, tmp_path: Path) -> None:
+def test_lifted_limits_are_not_restored_by_a_confirmation(grid_env: GridEnv, tmp_path: Path) -> None:
     limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
     lift(limiting.scripts)
     assert limiting.scripts.confirm_limits("another", "m:q.json") == ""
     assert not grid_env.client.exists(limiting.scripts.keys("limits"))
 
 
-def test_the_first_time_zone_stays_and_another_is_told(
+def test_the_first_time_zone_stays_and_a_change_is_logged(
     grid_env: GridEnv, told: pytest.LogCaptureFixture
 ) -> None:
     first = router(grid_env, zone="Europe/Berlin")

@@ -22,7 +22,7 @@ from gridq.store.keys import Keys
 from tests.conftest import GridEnv
 
 
-def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_password_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     config = Settings(home=tmp_path / "home")
     first = flower_login.read_password(config)
     assert len(first) >= 24
@@ -33,7 +33,7 @@ def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> No
     assert [each.name for each in path.parent.iterdir()] == ["flower-password"]
 
 
-def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
+def test_concurrent_creators_get_the_same_password(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
     found: list[str] = []
     threads = [
@@ -47,7 +47,7 @@ def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
     assert len(set(found)) == 1
 
 
-def test_a_password_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_a_password_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
     flower_login.read_password(config)
     flower_login.get_password_file(config).chmod(0o640)
@@ -55,7 +55,7 @@ def test_a_password_that_others_may_read_is_refused(tmp_path: Path) -> None:
         flower_login.read_password(config)
 
 
-def test_a_containers_secret_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_secret_file_is_read_whatever_its_mode(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("from-the-vault\n")
     secret.chmod(0o444)
@@ -65,14 +65,14 @@ def test_a_containers_secret_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "tab\there", "ümlaut"])
-def test_what_is_no_password_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_passwords_are_refused(tmp_path: Path, text: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text(text)
     with pytest.raises(ConfigError):
         flower_login.read_password(Settings(home=tmp_path, flower_password_file=secret))
 
 
-def test_a_secret_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_secret_is_refused_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         flower_login.read_password(Settings(home=tmp_path, flower_password_file=tmp_path / "secret"))
     assert list(tmp_path.iterdir()) == []
@@ -87,13 +87,15 @@ def test_a_secret_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> Non
         (100.0, 99.0, 0.0, "0\N{NO-BREAK SPACE}ms"),
     ],
 )
-def test_a_tasks_wait(received: float, started: float | None, wait: float | None, shown: str | None) -> None:
+def test_a_task_shows_its_wait(
+    received: float, started: float | None, wait: float | None, shown: str | None
+) -> None:
     about = {"uuid": "j.0", "name": "g/s", "received": received, "started": started}
     assert flower_app.GridTask(**about).as_dict()["wait"] == wait
     assert flower_app.format_task(flower_app.GridTask(**about)).as_dict()["wait"] == shown
 
 
-def test_a_task_event_is_no_heartbeat() -> None:
+def test_a_task_event_does_not_count_as_heartbeat() -> None:
     worker = flower_app.GridWorker("bench@m")
     worker.event(None, time.time(), time.time())
     assert not worker.alive
@@ -101,7 +103,7 @@ def test_a_task_event_is_no_heartbeat() -> None:
     assert worker.alive
 
 
-def test_a_start_that_is_told_twice_counts_once() -> None:
+def test_a_repeated_start_event_is_counted_once() -> None:
     state = flower_app.GridState()
     task = {"uuid": "j.0", "hostname": "cpu@m", "pid": 1, "clock": 1, "local_received": 100.0}
     begun, again = (
@@ -158,7 +160,7 @@ def test_queue_lengths_are_stages_that_wait(grid_env: GridEnv) -> None:
     assert listed["gridq:router"]["consumers"] == 8  # a router's slots do both
 
 
-def test_a_server_that_is_away_is_a_503(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_a_503(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = flower_app.PendingWork()
     broker.config = Settings(broker_url="redis://:secret@127.0.0.1:1/0")
     with pytest.raises(HTTPError) as caught:

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as Away
 from gridq.process.periodic import PeriodicThread
 
 
-def test_it_goes_on_after_a_fault_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_periodic_thread_continues_after_an_error_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     faults = iter([Away("the server is away"), KeyError("ours")])
     done = threading.Event()
 
@@ -31,7 +31,7 @@ def test_it_goes_on_after_a_fault_and_says_so(caplog: pytest.LogCaptureFixture) 
     assert repeat.stopped
 
 
-def test_it_can_be_stopped_from_within_and_before_it_started() -> None:
+def test_a_periodic_thread_can_be_stopped_from_within_and_before_its_start() -> None:
     PeriodicThread("never", 60, lambda: None).stop()
     ended = threading.Event()
 

@@ -9,14 +9,14 @@ from gridq.process import startup_errors
 from gridq.store.connection import connect
 
 
-def test_an_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_startup_error_is_one_line_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended, startup_errors.exit_on_error():
         raise ConfigError("It is wrong", {"fix": "put it right"})
     assert ended.value.code == 2
     assert capsys.readouterr() == ("", "config.invalid: It is wrong. Fix: put it right\n")
 
 
-def test_a_fault_of_the_server_is_told_as_gridqs_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_error_is_reported_as_a_gridq_error(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(SystemExit),
         startup_errors.exit_on_error(),

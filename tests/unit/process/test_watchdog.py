@@ -44,7 +44,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_message_that_waits_while_slots_are_free_is_worked_for_without_celery(bench: Bench) -> None:
+def test_messages_waiting_with_free_slots_start_work_without_celery(bench: Bench) -> None:
     assert bench.check_for(3).did == []
     assert bench.check_for(2).did == ["reconnect", "work", "work"]
     assert bench.check_for(3).did == ["reconnect", "work", "work"], (
@@ -53,7 +53,9 @@ def test_a_message_that_waits_while_slots_are_free_is_worked_for_without_celery(
     bench.go.set()
 
 
-def test_messages_that_come_again_end_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_delivered_messages_end_the_work_without_celery(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.check_for(6)
     assert bench.dog.bypasses_celery
     with bench.dog.handling_message():
@@ -66,7 +68,7 @@ def test_messages_that_come_again_end_it(bench: Bench, caplog: pytest.LogCapture
     assert said[-1] == "Celery delivers messages again"
 
 
-def test_nothing_that_waits_is_no_fault(bench: Bench) -> None:
+def test_an_empty_queue_is_no_fault(bench: Bench) -> None:
     bench.waits = False
     assert bench.check_for(100).did == []
 
@@ -87,13 +89,13 @@ def test_a_stream_of_messages_is_no_fault(bench: Bench) -> None:
     assert bench.did == []
 
 
-def test_a_process_that_stood_still_or_had_no_server_looks_anew(bench: Bench) -> None:
+def test_a_gap_or_an_absent_server_restarts_the_check(bench: Bench) -> None:
     bench.check_for(3)
     bench.now += GAP_SECONDS + 60
     assert bench.check_for(3).did == []
 
 
-def test_it_gives_up_once() -> None:
+def test_the_watchdog_gives_up_once() -> None:
     bench = Bench(concurrency=1, patience=10)
     bench.check_for(12)
     assert bench.did == ["reconnect", "work"]
@@ -102,7 +104,7 @@ def test_it_gives_up_once() -> None:
     assert bench.did == ["reconnect", "work", "give up"]
 
 
-def test_work_that_fails_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_work_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(concurrency=1)
     begun = []
 

@@ -22,7 +22,7 @@ def test_an_installed_profile_is_loaded_by_name():
     assert list(load_profiles(("llm",))) == ["llm"]
 
 
-def test_any_profile_is_loaded_by_its_class():
+def test_a_profile_is_loaded_by_its_class():
     assert list(load_profiles((BENCH, "llm"))) == ["bench", "llm"]
 
 
@@ -59,7 +59,7 @@ def test_a_module_that_fails_on_import_is_refused(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", ["json:JSONDecoder", "json:dumps", f"{__name__}:Unfinished"])
-def test_what_is_no_profile_is_refused(name: str):
+def test_a_class_that_is_not_a_profile_is_refused(name: str):
     with pytest.raises(ConfigError) as caught:
         load_profiles((name,))
     assert caught.value.path == "GRIDQ_PROFILES"

@@ -17,13 +17,13 @@ def ms(*parts: int, zone: str = "UTC") -> int:
     return int(datetime(*parts, tzinfo=ZoneInfo(zone)).timestamp() * 1000)  # type: ignore[arg-type, misc]
 
 
-def test_months_of_a_year() -> None:
+def test_the_calendar_lists_months() -> None:
     months = compute_calendar("UTC", ms(2026, 11, 28, 3))["month"]
     assert months[:4] == [ms(2026, 10, 1), ms(2026, 11, 1), ms(2026, 12, 1), ms(2027, 1, 1)]
     assert len(months) == WINDOW_COUNTS["month"]
 
 
-def test_a_zone_has_months_of_its_own() -> None:
+def test_months_depend_on_the_time_zone() -> None:
     at = ms(2026, 11, 30, 23, 30)  # in Berlin it is December
     assert compute_calendar("Europe/Berlin", at)["month"][1] == ms(2026, 12, 1, zone="Europe/Berlin")
     assert compute_calendar("America/New_York", at)["month"][1] == ms(2026, 11, 1, zone="America/New_York")
@@ -34,7 +34,7 @@ def test_weeks_begin_on_monday() -> None:
     assert weeks[1:3] == [ms(2026, 2, 23), ms(2026, 3, 2)]
 
 
-def test_days_of_23_and_25_hours() -> None:
+def test_days_may_have_23_or_25_hours() -> None:
     days = compute_calendar("Europe/Berlin", ms(2026, 3, 29, 12))["day"]
     assert days[2] - days[1] == 23 * 3_600_000
     days = compute_calendar("Europe/Berlin", ms(2026, 10, 25, 12))["day"]
@@ -42,7 +42,7 @@ def test_days_of_23_and_25_hours() -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "Pacific/Apia"])
-def test_turns_grow_and_stand_around_now(zone: str) -> None:
+def test_window_starts_are_sorted_around_now(zone: str) -> None:
     """In some zones a summer's day has no midnight, and Apia has skipped a whole day."""
     for now in (ms(2011, 12, 29, 20), ms(2018, 11, 4, 5), ms(2026, 4, 24, 1), ms(2026, 12, 31, 23, 59)):
         for period, turns in compute_calendar(zone, now).items():
@@ -50,7 +50,7 @@ def test_turns_grow_and_stand_around_now(zone: str) -> None:
             assert turns == sorted(turns)
 
 
-def test_where_a_machine_has_no_zones_utc_is_there_and_times_are_told_in_it() -> None:
+def test_a_machine_without_time_zones_uses_utc() -> None:
     program = (
         "from gridq.errors import ConfigError\n"
         "from gridq.protocol.calendar import compute_calendar, get_month_bounds, format_iso_time\n"
@@ -81,7 +81,7 @@ def test_where_a_machine_has_no_zones_utc_is_there_and_times_are_told_in_it() ->
     assert all("pip install tzdata" in each for each in errors)
 
 
-def test_a_time_is_told_with_its_offset() -> None:
+def test_a_formatted_time_has_its_offset() -> None:
     assert format_iso_time(ms(2026, 6, 30, 22), "Europe/Berlin") == "2026-07-01T00:00:00+02:00"
     assert format_iso_time(None, "UTC") is None
     assert datetime.fromisoformat(format_iso_time(5, "UTC") or "") == datetime(1970, 1, 1, tzinfo=UTC)

@@ -27,5 +27,5 @@ def test_durations_are_parsed(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "h", "1x", "1w", "-1s", "1s2", "1m,2s", "NaN", "2026-11-01"])
-def test_other_text_is_no_duration(text: str) -> None:
+def test_other_text_is_not_a_duration(text: str) -> None:
     assert parse_duration(text) is None

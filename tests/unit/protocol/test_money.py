@@ -28,9 +28,7 @@ from gridq.views.jobs import JobView
         ([0, None, 0], None),
     ],
 )
-def test_what_is_not_known_is_not_nothing_and_takes_nothing_from_the_rest(
-    costs: list[int | None], sum_of_them: int | None
-) -> None:
+def test_unknown_costs_do_not_reduce_a_sum(costs: list[int | None], sum_of_them: int | None) -> None:
     assert sum_costs(costs) == sum_of_them
     assert sum_costs(reversed(costs)) == sum_of_them
 

@@ -17,12 +17,12 @@ def record(*seconds: float, queue: str = "bench:any") -> RunTimes:
     return durations
 
 
-def test_of_one_stage_all_is_known_at_once() -> None:
+def test_one_measurement_gives_all_statistics() -> None:
     found = record(2.5).get_service_times()["bench:any"]
     assert (found.n, found.mean, found.p50, found.p90) == (1, 2.5, 2.5, 2.5)
 
 
-def test_nothing_is_told_of_what_was_never_measured() -> None:
+def test_a_queue_without_measurements_has_no_statistics() -> None:
     assert RunTimes().get_service_times() == {}
 
 
@@ -41,13 +41,13 @@ def test_the_middle_and_the_ninth_of_ten_are_those_of_the_samples() -> None:
     assert found.p90 == pytest.approx(samples[18_000], rel=0.05)
 
 
-def test_the_latest_count_most() -> None:
+def test_recent_measurements_count_most() -> None:
     found = record(*[1.0] * 1000, *[3.0] * (3 * MEMORY_STAGES)).get_service_times()["bench:any"]
     assert found.n == 1000 + 3 * MEMORY_STAGES
     assert 2.8 < found.mean < 3.0
 
 
-def test_few_are_taken_to_vary_more_than_they_did() -> None:
+def test_few_measurements_are_given_a_wider_spread() -> None:
     one, many = (record(*[1.0] * count).estimate_ms(["bench:any"])["bench:any"] for count in (1, 500))
     assert 1_900 < one < 2_200
     assert 1_100 < many < 1_300
@@ -58,7 +58,7 @@ def test_few_are_taken_to_vary_more_than_they_did() -> None:
     assert wild.estimate_ms(["bench:other"]) == {}
 
 
-def test_stages_that_take_no_time_do_no_harm() -> None:
+def test_run_times_of_zero_are_accepted() -> None:
     found = record(0.0, 0.0).get_service_times()["bench:any"]
     assert found.p90 == 0.0
     assert not math.isnan(found.mean)

@@ -28,7 +28,7 @@ EVENTS = [
 
 
 @given(st.lists(st.integers(0, len(RAW)), max_size=12))
-def test_any_cut_gives_the_same_events(cuts: list[int]) -> None:
+def test_events_do_not_depend_on_where_the_bytes_are_cut(cuts: list[int]) -> None:
     parser = SseParser()
     found: list[SseEvent] = []
     for start, end in pairwise(sorted({0, len(RAW), *cuts})):

@@ -26,7 +26,7 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
 
 
-def test_text_counts_at_its_length_wherever_it_stands():
+def test_text_counts_by_its_length_in_every_field():
     text = "x" * 350
     assert count(text) == 104
     assert count([{"type": "text", "text": text}]) == 104
@@ -36,7 +36,7 @@ def test_text_counts_at_its_length_wherever_it_stands():
     assert count("", tools=[{"name": "weather", "input_schema": {"type": "object"}}]) > 14
 
 
-def test_other_scripts_have_more_tokens_a_character():
+def test_other_scripts_count_more_tokens_per_character():
     assert count("東京都庁" * 10) > count("word" * 10) * 2
 
 
@@ -76,7 +76,7 @@ def test_a_document_counts_its_text_or_its_pages():
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"messages": "hello"}])
-def test_what_has_no_messages_is_refused(body: Any):
+def test_a_body_without_messages_is_refused(body: Any):
     with pytest.raises(StageError) as caught:
         count_tokens(body)
     assert caught.value.path == "messages"
@@ -86,5 +86,5 @@ def test_what_has_no_messages_is_refused(body: Any):
 @pytest.mark.parametrize(
     "content", [None, 3, [None, 3], [{"type": "image"}], [{"type": "document", "source": 3}], [{}]]
 )
-def test_odd_content_breaks_nothing(content: Any):
+def test_malformed_content_is_counted(content: Any):
     assert count(content) >= 1

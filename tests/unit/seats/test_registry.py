@@ -21,7 +21,7 @@ def client(grid_env: GridEnv) -> Iterator[Client]:
         yield started
 
 
-def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> None:
+def test_a_live_seat_with_a_silent_worker_is_listed_as_stale(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", concurrency=3, budget=500)
     add_live_seat(client, "m.router-7", "gridq:pure")
     [seat] = client.workers()
@@ -48,13 +48,13 @@ def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> N
         (["bench:any"], "no live seat is of kind llm; the live seats serve bench:any"),
     ],
 )
-def test_only_what_is_close_is_called_close(client: Client, served: list[str], says: str) -> None:
+def test_the_error_suggests_only_queues_that_are_close(client: Client, served: list[str], says: str) -> None:
     if served:
         add_live_seat(client, "m.a", *served, state="ready")
     assert explain_no_seat("llm:opus-4-7", list(client.workers())) == says
 
 
-def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
+def test_the_tightest_limits_of_a_seat_are_shown(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", concurrency=4, budget=500, state="ready")
     record = {
         "grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/",

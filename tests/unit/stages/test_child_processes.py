@@ -52,7 +52,7 @@ def run(
 
 
 @pytest.mark.parametrize("session", [False, True], ids=["in our group", "in one of its own"])
-def test_children_and_grandchildren_die(session: bool) -> None:
+def test_children_and_grandchildren_are_killed(session: bool) -> None:
     def work(context: StageContext, send: Callable[[Any], None]) -> None:
         child = subprocess.Popen(FAMILY, stdout=subprocess.PIPE, start_new_session=session)
         assert child.stdout is not None
@@ -69,7 +69,7 @@ def test_children_and_grandchildren_die(session: bool) -> None:
     wait_for(lambda: all(gone(pid) for pid in messages[0]))
 
 
-def test_others_children_are_left_alone() -> None:
+def test_other_processes_are_not_killed() -> None:
     ours = subprocess.Popen(SLEEP)
     before: list[subprocess.Popen[bytes]] = []
     context = StageContext()
@@ -92,7 +92,7 @@ def test_others_children_are_left_alone() -> None:
         child.wait()
 
 
-def test_what_is_started_after_the_cancel_dies_at_the_end() -> None:
+def test_a_child_started_after_the_cancel_is_killed_at_the_end() -> None:
     def work(context: StageContext, send: Callable[[Any], None]) -> None:
         context.cancelled.wait(10)
         send(subprocess.Popen(SLEEP))

@@ -87,7 +87,9 @@ def test_no_host_is_allowed_unless_listed(configure: Configure, web: Server) -> 
         ("b.example, xn--bcher-kva.example", "http://bücher.example/", True),
     ],
 )
-def test_the_allow_list(configure: Configure, entries: str, url: str, may: bool) -> None:
+def test_hosts_are_checked_against_the_allow_list(
+    configure: Configure, entries: str, url: str, may: bool
+) -> None:
     from gridq.stages.allowed_hosts import check_allowed
 
     configure(http_allow=entries)
@@ -101,13 +103,13 @@ def test_the_allow_list(configure: Configure, entries: str, url: str, may: bool)
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "ftp://a.example/", "//a.example", "a.example/b", "http://", "http://[", ""]
 )
-def test_what_is_no_web_address_is_refused(url: str) -> None:
+def test_urls_that_are_not_http_are_refused(url: str) -> None:
     with pytest.raises(StageError, match="URL"):
         run("http_get", {"url": url})
 
 
 @given(text=st.text(max_size=30) | st.text(max_size=20).map("http://{}".format))
-def test_any_text_is_a_url_or_a_stage_error(text: str) -> None:
+def test_arbitrary_text_is_a_url_or_a_stage_error(text: str) -> None:
     with contextlib.suppress(StageError):
         assert parse_url(text).host
 
@@ -140,7 +142,7 @@ def test_a_callers_header_is_not_sent_on_to_another_host(allowed: Configure, web
     assert "cookie" not in web.requests[1][2]
 
 
-def test_redirects_end(allowed: Configure, web: Server) -> None:
+def test_redirects_are_limited(allowed: Configure, web: Server) -> None:
     web.routes["/a"] = lambda h: h.answer(status=302, Location="/a")
     with pytest.raises(StageError, match="more than 10 times"):
         run("http_get", web.url("/a"))
@@ -148,9 +150,7 @@ def test_redirects_end(allowed: Configure, web: Server) -> None:
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://[", "ftp://127.0.0.1/"])
-def test_a_redirect_to_what_is_no_web_address_is_refused(
-    allowed: Configure, web: Server, location: str
-) -> None:
+def test_a_redirect_to_an_invalid_url_is_refused(allowed: Configure, web: Server, location: str) -> None:
     web.routes["/a"] = lambda h: h.answer(status=302, Location=location)
     with pytest.raises(StageError, match=r"URL|host"):
         run("http_get", web.url("/a"))
@@ -276,7 +276,7 @@ def test_cancelling_ends_the_request(allowed: Configure, web: Server, route: Rou
     assert [type(exc) for exc in caught] == [JobCancelled]
 
 
-def test_a_cancelled_stage_asks_nobody(allowed: Configure, web: Server) -> None:
+def test_a_cancelled_stage_sends_no_request(allowed: Configure, web: Server) -> None:
     context = StageContext()
     context.cancel()
     with pytest.raises(JobCancelled):
@@ -320,7 +320,9 @@ def test_a_remote_stage_posts_its_input_and_takes_data_output(allowed: Configure
 @pytest.mark.parametrize(
     ("value", "sent"), [({"a": 1, "b": 2}, {"a": 1, "b": 2}), ({"items": [1]}, [1]), ({"input": None}, None)]
 )
-def test_what_a_remote_stage_sends(allowed: Configure, web: Server, value: dict[str, Any], sent: Any) -> None:
+def test_a_remote_stage_sends_its_input(
+    allowed: Configure, web: Server, value: dict[str, Any], sent: Any
+) -> None:
     web.routes["/s"] = reply({"data": {"output": None}})
     assert run("remote_stage", {**value, "url": web.url("/s")}) is None
     assert json.loads(web.requests[0][3]) == {"input": sent}

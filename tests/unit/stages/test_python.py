@@ -68,7 +68,7 @@ def test_a_decorated_function_stays_callable_and_becomes_a_stage() -> None:
     assert run(f"python:{__name__}:plain", 1) == 2
 
 
-def test_what_the_decorator_says_is_what_the_catalogue_reads(module: MakeModule) -> None:
+def test_the_catalogue_reads_the_specs_of_the_decorator(module: MakeModule) -> None:
     name = module(
         "stages_full",
         '''
@@ -269,12 +269,12 @@ def test_an_async_stage_ends_when_it_is_cancelled(module: MakeModule) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["python:os:getcwd", "python:subprocess:run", "python:"])
-def test_only_what_was_decorated_can_be_called(implementation: str) -> None:
+def test_only_decorated_functions_can_be_called(implementation: str) -> None:
     with pytest.raises(SeatUnavailable, match="not loaded"):
         run(implementation, "x")
 
 
-def test_nothing_is_imported_for_a_name_from_the_api(module: MakeModule, tmp_path: Path) -> None:
+def test_a_name_from_the_api_imports_nothing(module: MakeModule, tmp_path: Path) -> None:
     module(
         "stages_unlisted", f"open({str(tmp_path / 'ran')!r}, 'w').close()\n@stage\ndef f(value): return 1\n"
     )
@@ -316,7 +316,7 @@ def test_a_module_that_cannot_serve_is_a_config_error_that_names_it(
     assert "Traceback" not in str(caught.value)
 
 
-def test_a_package_whose_stages_lie_deeper_is_told_which_module_to_list(module: MakeModule) -> None:
+def test_a_package_with_stages_in_a_submodule_gets_a_fix(module: MakeModule) -> None:
     module("stages_pkg.inner", "@stage\ndef f(value): return 1\n")
     module("stages_pkg.__init__", "import stages_pkg.inner\n")
     with pytest.raises(ConfigError) as caught:
@@ -325,6 +325,6 @@ def test_a_package_whose_stages_lie_deeper_is_told_which_module_to_list(module: 
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "a..b", "1a", "os; x"])
-def test_what_is_no_modules_name_is_refused(name: str) -> None:
+def test_invalid_module_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="not a module name"):
         load_modules((name,))

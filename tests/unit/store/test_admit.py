@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.store.replies import Accepted, AlreadyKnown, NoSeat
-from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
+from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -27,15 +27,7 @@ def test_a_repeated_call_changes_nothing(grid: Grid) -> None:
     assert grid.pending() == ["j1:0"]
 
 
-def test_a_job_that_ended_is_not_admitted_again(grid: Grid) -> None:
-    grid.seat()
-    grid.job(one(), "j1")
-    grid.done(grid.take())
-    assert grid.admit(one(), "j1") == AlreadyKnown()
-    assert grid.claim() == "none"
-
-
-def test_without_a_live_seat_nothing_is_written(grid: Grid) -> None:
+def test_a_refused_job_without_live_seat_writes_nothing(grid: Grid) -> None:
     grid.seat("m.a", "bench:one")
     grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     before = grid.own()
@@ -74,7 +66,7 @@ def test_a_refused_queued_job_stays_in_the_inbox(grid: Grid) -> None:
     assert grid.client.exists(grid.keys("value", "j1:in"))
 
 
-def test_a_job_that_left_the_inbox_meanwhile_is_known(grid: Grid) -> None:
+def test_a_job_that_left_the_inbox_is_not_admitted(grid: Grid) -> None:
     grid.seat()
     assert grid.admit(one(), "j1", deadline_ms=None) == AlreadyKnown()
     grid.enqueue("j2")
@@ -83,17 +75,10 @@ def test_a_job_that_left_the_inbox_meanwhile_is_known(grid: Grid) -> None:
     assert grid.claim() == "none"
 
 
-def test_a_plan_of_20_000_steps_is_written_whole(grid: Grid) -> None:
+def test_a_plan_of_20_000_steps_is_admitted(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(20_000), "j1")
     assert grid.client.hlen(grid.keys("job", "j1")) > 59_000
     assert grid.field("j1", "dependencies:19999") == "1"
     assert grid.take().job == "j1"
     grid.scripts.stop("j1", "cancelled", "{}")
-
-
-def test_ready_steps_ring_for_idle_slots_and_no_more(grid: Grid) -> None:
-    grid.seat("m.a", concurrency=2)
-    grid.job(wide(50))
-    assert grid.wake_ups("seat:m.a") == 2
-    assert grid.wake_ups(ANY) == 2

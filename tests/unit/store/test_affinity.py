@@ -23,7 +23,7 @@ def waited(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
             grid.client.zadd(key, {f"{job}:0": grid.now() - 3_600_000})
 
 
-def test_work_for_the_loaded_model_goes_first(grid: Grid) -> None:
+def test_stages_for_the_loaded_model_go_first(grid: Grid) -> None:
     grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     grid.job(one(queue=COLD), "first", agent="ann")
@@ -31,7 +31,7 @@ def test_work_for_the_loaded_model_goes_first(grid: Grid) -> None:
     assert [grid.take(slot=slot).job for slot in "01"] == ["second", "first"]
 
 
-def test_without_a_loaded_model_the_first_goes_first(grid: Grid) -> None:
+def test_without_a_loaded_model_the_oldest_stage_is_taken_first(grid: Grid) -> None:
     grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     warm(grid)
@@ -41,7 +41,7 @@ def test_without_a_loaded_model_the_first_goes_first(grid: Grid) -> None:
     assert [grid.take(slot=slot).job for slot in "01"] == ["first", "second"]
 
 
-def test_nothing_is_passed_over_for_longer_than_the_bound(grid: Grid) -> None:
+def test_no_stage_is_passed_over_for_longer_than_the_bound(grid: Grid) -> None:
     grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     grid.job(one(queue=COLD), "first", agent="ann")
@@ -58,7 +58,7 @@ def test_priority_counts_for_more_than_a_loaded_model(grid: Grid) -> None:
     assert grid.take().job == "interactive"
 
 
-def test_the_seat_with_the_loaded_model_is_rung(grid: Grid) -> None:
+def test_the_seat_with_the_loaded_model_is_woken(grid: Grid) -> None:
     grid.seat("m.a", WARM)
     grid.seat("m.b", WARM)
     grid.clear("seat:m.a", "seat:m.b")
@@ -79,7 +79,7 @@ def test_a_seat_that_goes_has_no_model_loaded(grid: Grid) -> None:
     assert grid.client.hget(grid.keys("seat", "m.a"), "warm") == b""
 
 
-def test_a_sessions_next_job_rings_for_the_seat_that_served_it(grid: Grid) -> None:
+def test_a_sessions_next_job_wakes_the_seat_that_served_it(grid: Grid) -> None:
     grid.seat("m.a", WARM, concurrency=4)
     grid.seat("m.b", WARM, concurrency=4)
     grid.job(one(queue=WARM), session="s1")
@@ -102,7 +102,7 @@ def test_a_seat_takes_its_sessions_from_the_head_first(grid: Grid) -> None:
     assert [grid.take(slot=slot).job for slot in "01"] == ["mine", "other"]
 
 
-def test_a_session_passes_nobody_who_has_waited_for_the_bound(grid: Grid) -> None:
+def test_a_session_does_not_pass_a_stage_that_waited_for_the_bound(grid: Grid) -> None:
     grid.seat("m.a", WARM, concurrency=4)
     grid.job(one(queue=WARM), "before", session="s1")
     grid.done(grid.take())

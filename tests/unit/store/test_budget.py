@@ -28,20 +28,8 @@ def minute_passes(grid: Grid, seat: str = "m.a", but: int = 0) -> None:
 # -- budgets
 
 
-def test_a_budget_refills_when_its_window_turns(grid: Grid) -> None:
-    turn_at(grid, DAY)
-    grid.seat(budget=10_000)
-    grid.job(wide(2, cost=9_000))
-    grid.done(grid.take(), used=9_500)
-    assert grid.left() == 500
-    assert grid.claim() == "none"
-    turn(grid)
-    assert grid.take().job
-    assert grid.left() == 0  # 10,000 again, and its step of the ladder held
-
-
 @pytest.mark.parametrize("by", ["claim", "renewal"])
-def test_what_is_held_over_the_turn_counts_in_the_new_window(grid: Grid, by: str) -> None:
+def test_a_reservation_held_over_the_reset_counts_in_the_new_window(grid: Grid, by: str) -> None:
     turn_at(grid, DAY)
     grid.seat(concurrency=3, budget=30_000)
     grid.job(wide(3, cost=10_000))
@@ -63,7 +51,7 @@ def test_what_is_held_over_the_turn_counts_in_the_new_window(grid: Grid, by: str
     assert grid.left() == 26_000
 
 
-def test_it_refills_once(grid: Grid) -> None:
+def test_a_budget_refills_once_per_window(grid: Grid) -> None:
     turn_at(grid, DAY)
     grid.seat(budget=1_000)
     turn(grid)
@@ -76,7 +64,7 @@ def test_it_refills_once(grid: Grid) -> None:
     assert (grid.meters()[0].resets_at or 0) > grid.now()
 
 
-def test_a_seat_that_was_away_over_the_turn_finds_it_refilled(grid: Grid) -> None:
+def test_a_seat_absent_over_the_reset_is_refilled(grid: Grid) -> None:
     turn_at(grid, DAY)
     grid.seat(budget=1_000)
     grid.job(one())
@@ -87,7 +75,7 @@ def test_a_seat_that_was_away_over_the_turn_finds_it_refilled(grid: Grid) -> Non
     assert grid.left() == 1_000
 
 
-def test_a_renewal_wakes_who_waited_for_the_turn(grid: Grid) -> None:
+def test_a_renewal_after_the_reset_wakes_the_seat(grid: Grid) -> None:
     turn_at(grid, DAY)
     grid.seat(budget=1_000)
     grid.job(wide(2, cost=1_000))
@@ -100,7 +88,7 @@ def test_a_renewal_wakes_who_waited_for_the_turn(grid: Grid) -> None:
     grid.take()
 
 
-def test_without_a_calendar_nothing_refills_and_the_first_one_only_sets_the_turn(grid: Grid) -> None:
+def test_a_budget_refills_only_with_a_calendar(grid: Grid) -> None:
     grid.seat(budget=1_000)
     grid.job(one())
     grid.done(grid.take(), used=700)
@@ -112,19 +100,10 @@ def test_without_a_calendar_nothing_refills_and_the_first_one_only_sets_the_turn
     assert (grid.meters()[0].resets_at or 0) > grid.now()
 
 
-def test_a_day_s_budget_turns_with_the_day(grid: Grid) -> None:
-    turn_at(grid, 20 * DAY)
-    turn_at(grid, HOUR, period="day")
-    grid.seat(budget=1_000, period="day")
-    assert (grid.meters()[0].resets_at or 0) <= grid.now() + HOUR
-    grid.seat(budget=1_000, period="month")
-    assert (grid.meters()[0].resets_at or 0) > grid.now() + DAY
-
-
 # -- the grid's own limits
 
 
-def test_both_budgets_bind(grid: Grid) -> None:
+def test_a_seats_own_and_the_grids_budget_both_bind(grid: Grid) -> None:
     """What its owner allows and what the grid's operator allows: neither stands in for the other."""
     turn_at(grid, DAY)
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.003\nperiod = "day"')
@@ -144,7 +123,7 @@ def test_both_budgets_bind(grid: Grid) -> None:
     assert account(grid, "m.b", "grid money a month").remaining == 1_000_000 - 2_000
 
 
-def test_a_budget_that_comes_while_work_runs_knows_of_its_hold(grid: Grid) -> None:
+def test_a_budget_added_during_work_includes_open_reservations(grid: Grid) -> None:
     grid.seat(budget=100_000)
     grid.job(one(cost=10_000))
     claim = grid.take()
@@ -155,7 +134,7 @@ def test_a_budget_that_comes_while_work_runs_knows_of_its_hold(grid: Grid) -> No
     assert account(grid, "m.a", "grid money a month").spent == 4_000
 
 
-def test_no_wake_up_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) -> None:
+def test_a_seat_without_grid_budget_is_not_woken(grid: Grid) -> None:
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0')
     grid.seat("m.a")
     grid.job(one(cost=5_000))
@@ -166,7 +145,7 @@ def test_no_wake_up_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) ->
 # -- requests a minute
 
 
-def test_never_more_in_a_minute(grid: Grid) -> None:
+def test_a_seat_claims_no_more_than_its_requests_per_minute(grid: Grid) -> None:
     grid.seat(concurrency=4, requests_per_minute=3)
     grid.job(wide(6))
     for _ in range(3):
@@ -178,7 +157,7 @@ def test_never_more_in_a_minute(grid: Grid) -> None:
     assert account(grid, "m.a", "requests a minute").spent == 3
 
 
-def test_a_completion_that_goes_on_keeps_to_it(grid: Grid) -> None:
+def test_claiming_with_a_completion_obeys_the_rate(grid: Grid) -> None:
     grid.seat(requests_per_minute=2)
     grid.job(wide(4))
     after = grid.complete(grid.take(), go_on=True)[2]
@@ -186,7 +165,7 @@ def test_a_completion_that_goes_on_keeps_to_it(grid: Grid) -> None:
     assert grid.complete(after, go_on=True)[2] == "limited"
 
 
-def test_a_look_that_finds_nothing_burns_nothing(grid: Grid) -> None:
+def test_a_claim_without_result_counts_no_request(grid: Grid) -> None:
     grid.seat(requests_per_minute=1, budget=0)
     grid.job(one(cost=5_000))
     for _ in range(3):
@@ -198,7 +177,7 @@ def test_a_look_that_finds_nothing_burns_nothing(grid: Grid) -> None:
     assert grid.client.llen(grid.keys("claim_times", "m.a")) == 1
 
 
-def test_pure_steps_on_the_slot_are_no_requests(grid: Grid) -> None:
+def test_pure_steps_count_no_requests(grid: Grid) -> None:
     grid.seat(requests_per_minute=1)
     grid.job(chain(1))
     grid.job(chain(3, queue="gridq:pure"))
@@ -210,7 +189,7 @@ def test_pure_steps_on_the_slot_are_no_requests(grid: Grid) -> None:
     assert grid.take("m.a")
 
 
-def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> None:
+def test_a_rate_limited_seat_is_woken_by_its_renewal(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2, requests_per_minute=1)
     grid.seat("m.b", concurrency=4)
     grid.job(one())
@@ -229,7 +208,7 @@ def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> No
     grid.take("m.a")
 
 
-def test_the_smaller_of_two_rates_binds_and_none_differs_from_no_limit(grid: Grid) -> None:
+def test_the_smaller_of_two_rates_binds_and_zero_means_none(grid: Grid) -> None:
     limit(grid, '[seats."m.a"]\nrequests_per_minute = 1')
     grid.seat(requests_per_minute=5)
     grid.job(wide(7))
@@ -256,7 +235,7 @@ def test_a_clock_set_back_does_not_lock_a_seat(grid: Grid) -> None:
     grid.take()
 
 
-def test_built_in_stages_go_on_where_money_is_overdrawn(grid: Grid) -> None:
+def test_built_in_stages_run_on_an_overdrawn_budget(grid: Grid) -> None:
     """Else whatever puts answers together would stand still for a micro-dollar too many."""
     limit(grid, '[grid]\nbudgets = [{dollars = 0.01, per = "day"}]')
     grid.seat("m.a")

@@ -55,14 +55,14 @@ def test_a_server_that_evicts_is_refused_with_the_fix(small: redis.Redis, policy
     assert "maxmemory-policy noeviction" in str(caught.value.fix)
 
 
-def test_a_server_without_a_log_is_told_of_in_one_line(small: redis.Redis) -> None:
+def test_a_server_without_append_only_log_gets_a_one_line_warning(small: redis.Redis) -> None:
     assert check_persistence(small) == NO_APPEND_ONLY
     assert "\n" not in NO_APPEND_ONLY
     with EmbeddedServer(appendonly=True) as server, connect(server.url) as client:
         assert check_persistence(client) is None
 
 
-def test_where_the_acl_forbids_to_ask_nothing_is_refused(small: redis.Redis) -> None:
+def test_a_server_that_hides_its_settings_is_accepted(small: redis.Redis) -> None:
     small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info", "-config"])
     small.config_set("maxmemory-policy", "allkeys-lru")
     port = small.connection_pool.connection_kwargs["port"]
@@ -70,7 +70,7 @@ def test_where_the_acl_forbids_to_ask_nothing_is_refused(small: redis.Redis) -> 
         assert check_persistence(client) == NO_INFO
 
 
-def test_the_gate_closes_at_its_share_and_opens_by_itself(
+def test_the_gate_closes_at_its_share_and_opens_again(
     small: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = Keys("gq:")
@@ -100,7 +100,9 @@ def test_a_server_without_a_limit_is_never_full(small: redis.Redis) -> None:
     assert not MemoryGate(small, Keys("gq:")).check()
 
 
-def test_a_gate_that_may_not_ask_says_so_once(small: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gate_without_permission_for_info_warns_once(
+    small: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
     port = small.connection_pool.connection_kwargs["port"]
     with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
@@ -111,14 +113,14 @@ def test_a_gate_that_may_not_ask_says_so_once(small: redis.Redis, caplog: pytest
     assert caplog.messages == [NO_INFO]
 
 
-def test_a_gate_stands_at_the_very_end_of_memory(small: redis.Redis) -> None:
+def test_the_gate_works_when_memory_is_exhausted(small: redis.Redis) -> None:
     """The note that the grid is full may itself be refused: then the server refuses what is new."""
     _fill(small, 0.9)
     small.config_set("maxmemory", small.info("memory")["used_memory"] - 1_000_000)
     assert MemoryGate(small, Keys("gq:")).check()
 
 
-def test_a_long_output_is_recorded_where_memory_and_scripts_are_gone_at_once(
+def test_a_long_output_is_recorded_on_a_full_server_without_scripts(
     small: redis.Redis, grid_env: GridEnv
 ) -> None:
     """A server that restarts full has forgotten the scripts too; a call that comes again is a repeat."""

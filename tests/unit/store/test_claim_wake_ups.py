@@ -18,7 +18,7 @@ def _rung(grid: Grid, *seats: str) -> list[int]:
     return [grid.wake_ups(f"seat:{seat}") for seat in seats]
 
 
-def test_never_more_wake_ups_in_a_queue_than_slots(grid: Grid) -> None:
+def test_a_queue_has_no_more_wake_ups_than_slots(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     grid.job(wide(50))
@@ -28,7 +28,7 @@ def test_never_more_wake_ups_in_a_queue_than_slots(grid: Grid) -> None:
     assert grid.wake_ups(ANY) == 3
 
 
-def test_the_best_ranked_idle_seat_is_rung_first(grid: Grid) -> None:
+def test_the_best_ranked_idle_seat_is_woken_first(grid: Grid) -> None:
     grid.client.zadd(grid.keys("rank", ANY), {"m.c": 1, "m.b": 2, "m.a": 3})
     grid.client.pexpire(grid.keys("rank", ANY), 60_000)
     for seat in ("m.a", "m.b", "m.c"):
@@ -39,7 +39,7 @@ def test_the_best_ranked_idle_seat_is_rung_first(grid: Grid) -> None:
     assert _rung(grid, "m.a", "m.b", "m.c") == [0, 1, 1]
 
 
-def test_of_equal_seats_the_one_idle_longest(grid: Grid) -> None:
+def test_of_equal_seats_the_longest_idle_is_woken(grid: Grid) -> None:
     for seat in ("m.c", "m.a", "m.b"):
         grid.seat(seat)
         before = grid.now()
@@ -49,7 +49,7 @@ def test_of_equal_seats_the_one_idle_longest(grid: Grid) -> None:
     assert _rung(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
 
 
-def test_an_excluded_seat_is_not_rung(grid: Grid) -> None:
+def test_an_excluded_seat_is_not_woken(grid: Grid) -> None:
     grid.seat("m.a")
     grid.job(one())
     claim = grid.take()
@@ -61,7 +61,7 @@ def test_an_excluded_seat_is_not_rung(grid: Grid) -> None:
     assert _rung(grid, "m.a", "m.b") == [0, 1]
 
 
-def test_a_seat_that_cannot_pay_for_it_is_not_rung(grid: Grid) -> None:
+def test_a_seat_without_enough_budget_is_not_woken(grid: Grid) -> None:
     grid.client.zadd(grid.keys("rank", ANY), {"m.b": 2, "m.a": 1})
     grid.client.pexpire(grid.keys("rank", ANY), 60_000)
     grid.seat("m.a", budget=500)
@@ -80,7 +80,7 @@ def test_a_seat_that_cannot_pay_for_it_is_not_rung(grid: Grid) -> None:
         ({"budget": 60_000, "hourly_price": (3_600_000, 70_000)}, "6 11"),
     ],
 )
-def test_nor_is_one_whose_budget_has_no_room_for_what_it_will_use(
+def test_a_seat_whose_budget_cannot_hold_the_estimate_is_not_woken(
     grid: Grid, terms: dict[str, Any], told: str
 ) -> None:
     """Whatever its rank, and also for a stage that becomes ready by another's completion."""
@@ -107,7 +107,7 @@ def test_nor_is_one_whose_budget_has_no_room_for_what_it_will_use(
     assert _rung(grid, "m.a", "m.b") == [1, 1], "a small one may go there"
 
 
-def test_a_full_seat_leaves_the_idle_set_and_comes_back(grid: Grid) -> None:
+def test_a_full_seat_leaves_the_idle_set_until_it_has_a_free_slot(grid: Grid) -> None:
     grid.seat("m.a")
     assert grid.client.zscore(grid.keys("idle", ANY), "m.a") is not None
     grid.job(one())
@@ -122,7 +122,7 @@ def test_a_full_seat_leaves_the_idle_set_and_comes_back(grid: Grid) -> None:
     assert grid.client.zscore(grid.keys("idle", ANY), "m.a") is not None
 
 
-def test_a_claim_that_leaves_work_wakes_one_more(grid: Grid) -> None:
+def test_a_claim_that_leaves_stages_sends_one_wake_up(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     grid.job(wide(3))
@@ -134,7 +134,7 @@ def test_a_claim_that_leaves_work_wakes_one_more(grid: Grid) -> None:
     assert grid.wake_ups(ANY) == 1
 
 
-def test_a_wake_up_is_a_message_of_celery_with_an_id_of_its_own(grid: Grid) -> None:
+def test_a_wake_up_is_a_celery_message_with_a_unique_id(grid: Grid) -> None:
     grid.seat(concurrency=2)
     grid.job(wide(2))
     messages = [json.loads(text) for text in grid.client.lrange(grid.keys.queue("seat:m.a"), 0, -1)]

@@ -41,14 +41,14 @@ def test_the_last_output_is_the_answer(grid: Grid) -> None:
     assert grid.client.llen(grid.keys("rows", "j1")) == 2
 
 
-def test_an_answer_that_is_not_the_last_step(grid: Grid) -> None:
+def test_the_answer_may_be_another_step_than_the_last(grid: Grid) -> None:
     grid.seat()
     job, _ = _run(grid, plan(step(), step(), answer=0), {0: b'"first"', 1: b'"second"'})
     assert grid.ended(job).payload == b'"first"'
 
 
 @pytest.mark.parametrize("go_on", [True, False])
-def test_a_repeated_call_is_0_and_gives_the_same_stage(grid: Grid, go_on: bool) -> None:
+def test_a_repeated_completion_returns_0_and_the_same_claim(grid: Grid, go_on: bool) -> None:
     grid.seat(budget=50_000)
     grid.job(chain(3, cost=900), "j1")
     claim = grid.take()
@@ -64,19 +64,7 @@ def test_a_repeated_call_is_0_and_gives_the_same_stage(grid: Grid, go_on: bool) 
     assert grid.client.llen(grid.keys("rows", "j1")) == 1
 
 
-def test_the_repeat_of_the_call_that_ended_the_job(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    grid.job(one(cost=900), "j1", celery=True)
-    claim = grid.take()
-    assert grid.complete(claim, used=70)[:2] == (1, "celery")
-    assert grid.complete(claim, used=70)[0] == 0
-    assert grid.left() == 49_930
-    assert grid.client.llen(grid.keys("result", "j1")) == 1
-    grid.age("answers", "j1")
-    assert grid.sweep()[1] == ["j1"]  # the answer is still due
-
-
-def test_a_slot_that_leaves_rings_for_what_is_left(grid: Grid) -> None:
+def test_a_slot_that_stops_sends_a_wake_up_for_pending_stages(grid: Grid) -> None:
     grid.seat()
     grid.job(wide(3))
     claim = grid.take()
@@ -100,61 +88,10 @@ def test_a_wrong_nonce_or_epoch_is_refused(grid: Grid) -> None:
     assert grid.done(claim) == "plain"
 
 
-def test_a_lapsed_lease_counts_while_nobody_else_has_claimed(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    grid.job(chain(2, cost=900), "j1")
-    claim = grid.take()
-    grid.lapse(claim)
-    assert grid.pending() == ["j1:0"]
-    assert grid.left() == 50_000
-    assert grid.complete(claim, b'"late"', used=70)[0] == 1
-    assert grid.complete(claim, b'"late"', used=70)[0] == 0
-    assert grid.pending() == ["j1:1"]
-    assert grid.left() == 49_930
-    assert grid.field("j1", "output:0") == '"late"'
-
-
-def test_after_somebody_has_it_is_refused_and_charged_to_its_seat(grid: Grid) -> None:
-    grid.seat("m.a", budget=50_000)
-    grid.seat("m.b", budget=50_000)
-    grid.job(one(cost=900), "j1")
-    old = grid.take("m.a")
-    grid.lapse(old)
-    new = grid.take("m.b")
-    assert grid.complete(old, b'"late"', used=70)[0] == -1
-    assert grid.complete(old, b'"late"', used=70)[0] == -1
-    assert (grid.left("m.a"), grid.left("m.b")) == (49_930, 49_000)
-    assert grid.complete(new, b'"right"', used=50)[0] == 1
-    assert grid.left("m.b") == 49_950
-    assert grid.ended("j1").payload == b'"right"'
-    assert grid.complete(old, b'"late"', used=70)[0] == -1
-
-
-def test_what_a_failed_attempt_hands_in_later_is_charged_by_the_difference(grid: Grid) -> None:
-    """A worker that stops hands a stage back; its thread may still finish."""
-    grid.seat(budget=50_000)
-    grid.job(one(cost=900))
-    claim = grid.take()
-    grid.fail(claim, "back", used=30)
-    assert grid.complete(claim, used=70)[0] == -1
-    assert grid.left() == 49_930
-
-
 # -- chains and joins --------------------------------------------------------------------------------------
 
 
-def test_a_slot_goes_from_stage_to_stage(grid: Grid) -> None:
-    grid.seat()
-    job = grid.job(chain(5))
-    found: Claim | str = grid.take()
-    for number in range(5):
-        assert isinstance(found, Claim)
-        assert found.lease.startswith(f"{job}:{number}:")
-        _, ended, found = grid.complete(found, go_on=True)
-    assert (ended, found) == ("plain", "none")
-
-
-def test_a_join_of_a_thousand(grid: Grid) -> None:
+def test_a_join_may_have_a_thousand_inputs(grid: Grid) -> None:
     grid.seat()
     job = grid.job(wide(1_000))
     found: Claim | str = grid.take()
@@ -181,7 +118,7 @@ def test_pure_steps_run_on_the_slot_that_made_them_ready(grid: Grid) -> None:
     assert grid.take("m.router").lease.startswith("j1:2:")
 
 
-def test_pure_steps_of_a_slot_that_leaves_wait_for_anybody(grid: Grid) -> None:
+def test_pure_steps_of_a_slot_that_stops_wait_in_the_queue(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(), step(0, queue=PURE)), "j1")
     assert grid.complete(grid.take(), go_on=False)[2] == "none"
@@ -189,7 +126,7 @@ def test_pure_steps_of_a_slot_that_leaves_wait_for_anybody(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("how", ["replaced", "drained", "gone"])
-def test_a_seat_that_is_no_more_takes_no_pure_step(grid: Grid, how: str) -> None:
+def test_a_replaced_or_leaving_seat_takes_no_pure_step(grid: Grid, how: str) -> None:
     grid.seat()
     grid.job(plan(step(), step(0, queue=PURE)), "j1")
     claim = grid.take()
@@ -203,7 +140,7 @@ def test_a_seat_that_is_no_more_takes_no_pure_step(grid: Grid, how: str) -> None
     assert grid.held() == {}
 
 
-def test_a_seat_that_is_no_more_is_not_idle_either(grid: Grid) -> None:
+def test_a_seat_that_left_is_not_idle(grid: Grid) -> None:
     grid.seat("m.a")
     grid.job(chain(2))
     claim = grid.take()
@@ -225,7 +162,7 @@ def test_a_gate_takes_one_arm(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("output", [b"1", b'"true"', b"null", b"[true]"])
-def test_only_true_is_true(grid: Grid, output: bytes) -> None:
+def test_only_true_takes_the_true_arm(grid: Grid, output: bytes) -> None:
     grid.seat()
     assert _run(grid, branch(), {0: output})[1] == [0, 3, 4]
 
@@ -242,7 +179,7 @@ def test_the_join_reads_null_for_what_was_skipped(grid: Grid) -> None:
     assert found.values == (b"false", None, b'"no"')
 
 
-def test_an_arm_without_a_step(grid: Grid) -> None:
+def test_an_arm_may_be_empty(grid: Grid) -> None:
     grid.seat()
     steps = (step(), step(0), step(0, 1))
     given = plan(*steps, arms=[Arms(0, (1,), ())])
@@ -252,7 +189,7 @@ def test_an_arm_without_a_step(grid: Grid) -> None:
     assert _run(grid, both, {0: b"false"})[1] == [0, 1]
 
 
-def test_arms_within_arms(grid: Grid) -> None:
+def test_arms_may_be_nested(grid: Grid) -> None:
     """0 decides between gate 1 (arms 2 | 3, joined by 4) and 5; 6 joins."""
     grid.seat()
     steps = (step(), step(0), step(1), step(1), step(2, 3), step(0), step(4, 5))
@@ -267,7 +204,7 @@ def test_arms_within_arms(grid: Grid) -> None:
     assert grid.done(grid.take()) == "plain"
 
 
-def test_a_skipped_arm_as_the_last_thing_ends_the_job(grid: Grid) -> None:
+def test_skipping_the_last_arm_ends_the_job(grid: Grid) -> None:
     grid.seat()
     given = plan(step(), step(0), step(1), answer=0, arms=[Arms(0, (1, 2), ())])
     job, ran = _run(grid, given, {0: b"false"})
@@ -326,7 +263,7 @@ def test_a_long_answer_outlives_the_job(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("value", first.lease))
 
 
-def test_a_long_value_fenced_off_does_not_stay(grid: Grid) -> None:
+def test_a_long_value_of_a_fenced_attempt_is_deleted(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     grid.job(one())
@@ -337,7 +274,7 @@ def test_a_long_value_fenced_off_does_not_stay(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("value", old.lease))
 
 
-def test_a_long_input_goes_with_its_job(grid: Grid) -> None:
+def test_a_long_input_is_deleted_with_its_job(grid: Grid) -> None:
     grid.seat()
     grid.client.set(grid.keys("value", "j1:in"), b"[1]", px=HOUR)
     grid.job(one(), "j1", value=b"@j1:in")
@@ -347,7 +284,7 @@ def test_a_long_input_goes_with_its_job(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("value", "j1:in"))
 
 
-def test_the_server_may_forget_the_script_within_a_long_completion(grid: Grid) -> None:
+def test_a_long_completion_survives_a_script_flush(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
     claim = grid.take()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 SEAT, OTHER = make_seat_queue("m.a"), make_seat_queue("m.b")
 
 
-def test_what_the_slot_takes_itself_needs_no_wake_up(grid: Grid) -> None:
+def test_a_stage_taken_by_the_same_slot_needs_no_wake_up(grid: Grid) -> None:
     grid.seat(concurrency=4)
     grid.job(chain(3))
     first = grid.take()
@@ -22,7 +22,7 @@ def test_what_the_slot_takes_itself_needs_no_wake_up(grid: Grid) -> None:
     assert grid.wake_ups(SEAT) + grid.wake_ups(ANY) == 0
 
 
-def test_the_others_of_a_fan_out_are_rung_for(grid: Grid) -> None:
+def test_the_other_stages_of_a_fan_out_send_wake_ups(grid: Grid) -> None:
     grid.seat(concurrency=8)
     grid.job(plan(step(), step(0), step(0), step(0), step(1, 2, 3)))
     first = grid.take()
@@ -31,7 +31,7 @@ def test_the_others_of_a_fan_out_are_rung_for(grid: Grid) -> None:
     assert grid.wake_ups(SEAT) + grid.wake_ups(ANY) >= 2
 
 
-def test_a_stage_of_another_queue_is_rung_for(grid: Grid) -> None:
+def test_a_stage_of_another_queue_sends_a_wake_up(grid: Grid) -> None:
     grid.seat("m.a", ANY)
     grid.seat("m.b", "bench:other")
     grid.job(plan(step(), step(0, queue="bench:other")))
@@ -42,7 +42,7 @@ def test_a_stage_of_another_queue_is_rung_for(grid: Grid) -> None:
     assert grid.wake_ups(OTHER) == 1
 
 
-def test_a_slot_that_takes_another_stage_instead_leaves_a_wake_up(grid: Grid) -> None:
+def test_a_slot_that_claims_another_stage_leaves_a_wake_up(grid: Grid) -> None:
     """Of two queues the slot takes what has waited longer; what it made ready is somebody else's."""
     grid.seat("m.a", ANY, "bench:other")
     grid.seat("m.b", "bench:other")
@@ -55,7 +55,7 @@ def test_a_slot_that_takes_another_stage_instead_leaves_a_wake_up(grid: Grid) ->
     assert grid.wake_ups(SEAT) + grid.wake_ups(OTHER) + grid.wake_ups(ANY) + grid.wake_ups("bench:other") >= 1
 
 
-def test_a_slot_that_leaves_rings_for_what_it_made_ready(grid: Grid) -> None:
+def test_a_slot_that_stops_sends_a_wake_up_for_what_it_made_ready(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(2))
     first = grid.take()

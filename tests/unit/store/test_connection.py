@@ -74,14 +74,14 @@ def _hello(version: str, server: str = "redis", role: str = "master") -> bytes:
     return f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words)
 
 
-def test_a_server_that_fits_passes(server: EmbeddedServer) -> None:
+def test_a_supported_server_passes_the_check(server: EmbeddedServer) -> None:
     with connect(server.url, name="a name") as client:
         check_server(client)
         assert client.client_getname() == "a_name"
         assert client.ping() is True
 
 
-def test_asyncio_client_works_and_translates(server: EmbeddedServer) -> None:
+def test_the_asyncio_client_works_and_its_errors_are_translated(server: EmbeddedServer) -> None:
     async def run() -> None:
         async with connect_async(server.url) as client:
             assert await client.ping()
@@ -112,7 +112,7 @@ def test_a_client_without_a_bound_has_as_many_connections_as_it_needs(server: Em
     asyncio.run(run())
 
 
-def test_who_needs_more_connections_than_there_may_be_waits(server: EmbeddedServer) -> None:
+def test_a_bounded_client_waits_for_a_free_connection(server: EmbeddedServer) -> None:
     async def run() -> None:
         async with connect_async(server.url, name="bounded", max_connections=3) as client:
             assert all(await asyncio.gather(*(client.ping() for _ in range(120))))
@@ -122,7 +122,7 @@ def test_who_needs_more_connections_than_there_may_be_waits(server: EmbeddedServ
     asyncio.run(run())
 
 
-def test_nobody_there_is_said_with_the_url_and_a_fix() -> None:
+def test_an_unreachable_server_error_has_the_url_and_a_fix() -> None:
     error = _complaint("redis://:secret@127.0.0.1:1/0")
     assert isinstance(error, BrokerUnreachable)
     assert "redis://127.0.0.1:1/0" in str(error)
@@ -212,7 +212,7 @@ def test_a_command_outlives_a_restart_of_the_server() -> None:
         assert got == [b"yes"]
 
 
-def test_unix_socket() -> None:
+def test_a_unix_socket_can_be_used() -> None:
     class Unix(_Variant):
         more = b"unixsocket s.sock\nunixsocketperm 700\n"
 
@@ -287,7 +287,7 @@ def test_rediss_verifies_the_certificate(tmp_path: Path) -> None:
         "unix://",
     ],
 )
-def test_what_is_no_url_of_a_server_is_a_configuration_error(url: str) -> None:
+def test_invalid_server_urls_are_configuration_errors(url: str) -> None:
     with pytest.raises(ConfigError, match="GRIDQ_BROKER_URL") as caught:
         connect(url)
     assert "secret" not in str(caught.value)
@@ -301,11 +301,11 @@ def test_what_is_no_url_of_a_server_is_a_configuration_error(url: str) -> None:
         ("unix://:secret@/run/s.sock?db=1", "unix:///run/s.sock"),
     ],
 )
-def test_safe_url(url: str, shown: str) -> None:
+def test_a_redacted_url_has_no_password(url: str, shown: str) -> None:
     assert redact_url(url) == shown
 
 
-def test_kombu_errors_mean_what_their_cause_means() -> None:
+def test_kombu_errors_are_translated_by_their_cause() -> None:
     from kombu.exceptions import OperationalError
 
     def fail(cause: Exception) -> BrokerError:
@@ -320,7 +320,7 @@ def test_kombu_errors_mean_what_their_cause_means() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
-def test_what_nobody_acknowledges_is_given_up_within_a_lease(server: EmbeddedServer) -> None:
+def test_unacknowledged_data_is_given_up_within_a_lease(server: EmbeddedServer) -> None:
     with connect(server.url) as client:
         client.ping()
         connection = client.connection_pool.get_connection()
@@ -329,7 +329,7 @@ def test_what_nobody_acknowledges_is_given_up_within_a_lease(server: EmbeddedSer
     assert 0 < found <= 3000
 
 
-def test_patience_is_measured_in_seconds() -> None:
+def test_retries_are_limited_by_seconds() -> None:
     """Where nobody listens a client tries as often as fits into its patience."""
     with connect("redis://127.0.0.1:1/0", retry_seconds=0.5) as client, pytest.raises(redis.ConnectionError):
         client.ping()
@@ -348,7 +348,7 @@ def _refused() -> None:
     raise redis.ConnectionError("refused")
 
 
-def test_a_primary_that_became_a_replica_is_left(tmp_path: Path) -> None:
+def test_a_client_reconnects_if_its_primary_became_a_replica(tmp_path: Path) -> None:
     """A name, an address or a proxy may lead to the new one: its READONLY makes the client connect anew."""
     with (
         EmbeddedServer(tmp_path / "a", password="shared") as old,
@@ -364,7 +364,7 @@ def test_a_primary_that_became_a_replica_is_left(tmp_path: Path) -> None:
         assert there.get("where") == b"new"
 
 
-def test_a_client_in_a_hurry_waits_no_longer_than_told(tmp_path: Path) -> None:
+def test_shortened_timeouts_are_obeyed(tmp_path: Path) -> None:
     with (
         EmbeddedServer(tmp_path / "a", password="shared") as there,
         Proxy(("127.0.0.1", there.port)) as proxy,
@@ -383,7 +383,7 @@ def test_a_client_in_a_hurry_waits_no_longer_than_told(tmp_path: Path) -> None:
         client.ping()
 
 
-def test_sentinels_that_are_away_are_told_without_redis_pys_objects() -> None:
+def test_unreachable_sentinels_are_reported_without_redis_objects() -> None:
     url = "sentinel://127.0.0.1:1,127.0.0.1:2/main"
     with connect(url, retry=False) as client, pytest.raises(BrokerUnreachable) as caught:
         check_server(client)

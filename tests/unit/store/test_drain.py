@@ -25,7 +25,7 @@ def concurrency(grid: Grid) -> bytes | None:
     return found
 
 
-def test_the_next_renewal_obeys_both_ways(grid: Grid) -> None:
+def test_drain_and_undrain_take_effect_at_the_next_renewal(grid: Grid) -> None:
     grid.seat(concurrency=2)
     drain(grid)
     assert grid.claim() == "draining"
@@ -38,7 +38,7 @@ def test_the_next_renewal_obeys_both_ways(grid: Grid) -> None:
     assert grid.take()
 
 
-def test_what_runs_goes_on_and_what_waits_is_rung_for_elsewhere(grid: Grid) -> None:
+def test_drain_keeps_running_work_and_wakes_another_seat_for_the_rest(grid: Grid) -> None:
     grid.seat("m.a")
     job = grid.job(one())
     claim = grid.take()
@@ -51,7 +51,7 @@ def test_what_runs_goes_on_and_what_waits_is_rung_for_elsewhere(grid: Grid) -> N
     assert grid.client.exists(grid.keys("result", job))
 
 
-def test_it_holds_when_the_worker_registers_again_or_anew(grid: Grid) -> None:
+def test_a_drain_holds_when_the_worker_registers_again(grid: Grid) -> None:
     grid.seat()
     drain(grid)
     grid.seat()
@@ -63,7 +63,7 @@ def test_it_holds_when_the_worker_registers_again_or_anew(grid: Grid) -> None:
     assert concurrency(grid) == b"1"
 
 
-def test_a_seat_that_stops_meanwhile_does_not_come_back_by_undoing(grid: Grid) -> None:
+def test_undrain_does_not_revive_a_seat_that_is_stopping(grid: Grid) -> None:
     grid.seat()
     drain(grid)
     grid.scripts.leave("m.a", "i1", "drain")
@@ -71,7 +71,7 @@ def test_a_seat_that_stops_meanwhile_does_not_come_back_by_undoing(grid: Grid) -
     assert (grid.claim(), concurrency(grid)) == ("draining", None)
 
 
-def test_undoing_rings_for_what_waits(grid: Grid) -> None:
+def test_undrain_wakes_the_seat_for_pending_stages(grid: Grid) -> None:
     grid.seat()
     drain(grid)
     grid.job(one(), wait=True)
@@ -80,7 +80,7 @@ def test_undoing_rings_for_what_waits(grid: Grid) -> None:
     assert grid.wake_ups("seat:m.a") == 1
 
 
-def test_the_word_of_an_operator_outlives_the_seat_and_not_for_ever(grid: Grid) -> None:
+def test_a_drain_outlives_the_seat_but_expires(grid: Grid) -> None:
     grid.seat()
     drain(grid)
     grid.scripts.leave("m.a", "i1", "go")

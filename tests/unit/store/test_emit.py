@@ -6,7 +6,6 @@ import pytest
 
 from gridq.graph.plan import Scope
 from gridq.protocol.states import JobState
-from gridq.store.replies import Claim
 from tests.unit.store.plans import Grid, one, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -16,66 +15,35 @@ def _pieces(grid: Grid, job: str) -> list[bytes]:
     return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("stream", job)) if b"piece" in entry]
 
 
-def _lapsed(grid: Grid) -> Claim:
-    """An attempt of a streamed job whose lease has lapsed; m.b may take the stage."""
+def test_an_attempt_whose_lease_has_lapsed_emits_nothing(grid: Grid) -> None:
+    """The stage is pending again: whoever claims it would add its own answer to the one that had begun."""
     grid.seat()
     grid.seat("m.b")
     grid.job(one(), "j1", stream=True)
-    claim = grid.take()
-    grid.lapse(claim)
-    return claim
-
-
-def test_pieces_stand_in_order(grid: Grid) -> None:
-    grid.seat()
-    grid.job(one(), "j1", stream=True)
-    claim = grid.take()
-    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
-    assert grid.scripts.emit(claim.lease, "root", ['"c"'], 2)
-    assert _pieces(grid, "j1") == [b'"a"', b'"b"', b'"c"']
-
-
-def test_a_fenced_attempt_adds_nothing(grid: Grid) -> None:
-    old = _lapsed(grid)
-    grid.take("m.b")
-    assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
-    assert not grid.scripts.emit("gone:0:0:1:n", "root", ['"a"'], 0)
-    assert _pieces(grid, "j1") == []
-
-
-def test_nor_does_one_whose_lease_has_lapsed(grid: Grid) -> None:
-    """The stage is pending again: whoever claims it would add its own answer to the one that had begun."""
-    old = _lapsed(grid)
+    old = grid.take()
+    grid.lapse(old)
     assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
     new = grid.take("m.b")
     assert grid.scripts.emit(new.lease, "root", ['"b"'], 0)
     assert _pieces(grid, "j1") == [b'"b"']
 
 
-@pytest.mark.parametrize("kind", ["seat", "died", "back"])
-def test_after_the_first_token_there_is_no_second_try(grid: Grid, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["seat", "died", "back", "lapse"])
+def test_a_stage_is_not_retried_after_its_first_token(grid: Grid, kind: str) -> None:
     grid.seat()
     grid.seat("m.b")
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
     grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
-    assert grid.fail(claim, kind) == "plain"
+    if kind == "lapse":
+        grid.lapse(claim)
+    else:
+        assert grid.fail(claim, kind) == "plain"
     assert grid.ended("j1").state is JobState.FAILED
+    assert kind != "lapse" or b"stage.stream_cut" in grid.ended("j1").payload
 
 
-def test_nor_after_a_lost_lease(grid: Grid) -> None:
-    grid.seat()
-    grid.seat("m.b")
-    grid.job(one(), "j1", stream=True)
-    claim = grid.take()
-    grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
-    grid.lapse(claim)
-    end = grid.ended("j1")
-    assert end.state is JobState.FAILED
-    assert b"stage.stream_cut" in end.payload
-
-
-def test_a_retry_of_the_graph_is_another_try(grid: Grid) -> None:
+def test_a_retry_runs_a_streamed_stage_again(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(scope=0), scopes=[Scope("root", None, 2, 0, ((0, 0),))]), "j1", stream=True)
     claim = grid.take()
@@ -85,7 +53,7 @@ def test_a_retry_of_the_graph_is_another_try(grid: Grid) -> None:
     assert grid.field("j1", "tries:0") == "1"
 
 
-def test_a_long_stream_keeps_its_end(grid: Grid) -> None:
+def test_a_trimmed_stream_keeps_its_latest_pieces(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
@@ -96,7 +64,7 @@ def test_a_long_stream_keeps_its_end(grid: Grid) -> None:
     assert pieces[-1] == b"11999"
 
 
-def test_a_repeated_call_adds_nothing_twice(grid: Grid) -> None:
+def test_a_repeated_emit_adds_no_piece_twice(grid: Grid) -> None:
     """A connection that breaks after the script ran has it sent again, perhaps with more."""
     grid.seat()
     grid.job(one(), "j1", stream=True)
@@ -109,7 +77,7 @@ def test_a_repeated_call_adds_nothing_twice(grid: Grid) -> None:
     assert [fields[b"piece"] for _, fields in entries] == [b'"a"', b'"b"', b'"c"', b'"d"']
 
 
-def test_a_stream_of_the_end_alone_takes_no_pieces_and_tells_the_end(grid: Grid) -> None:
+def test_an_end_only_stream_has_no_pieces_but_the_end(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", stream="end")
     claim = grid.take()

@@ -11,7 +11,7 @@ from tests.unit.store.plans import HOUR, Grid, one
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def test_a_job_stands_in_the_inbox_with_its_deadline(grid: Grid) -> None:
+def test_an_enqueued_job_is_in_the_inbox_with_its_deadline(grid: Grid) -> None:
     assert grid.enqueue("j1", deadline_ms=5000) == Accepted()
     assert grid.client.zscore(grid.keys("inbox"), "j1") is not None
     due: float = grid.client.zscore(grid.keys("deadlines"), "j1")
@@ -20,20 +20,10 @@ def test_a_job_stands_in_the_inbox_with_its_deadline(grid: Grid) -> None:
     assert HOUR < life <= HOUR + 5000
 
 
-def test_the_same_id_is_no_second_job(grid: Grid) -> None:
+def test_the_same_id_is_enqueued_once(grid: Grid) -> None:
     assert grid.enqueue("j1", value=b"1") == Accepted()
     assert grid.enqueue("j1", value=b"2") == AlreadyKnown()
     assert grid.client.hget(grid.keys("submitted", "j1"), "input") == b"1"
-
-
-def test_neither_while_it_runs_nor_after_its_end(grid: Grid) -> None:
-    grid.seat()
-    grid.job(one(), "j1")
-    assert grid.enqueue("j1") == AlreadyKnown()
-    grid.done(grid.take())
-    assert grid.enqueue("j1") == AlreadyKnown()
-    assert not grid.client.exists(grid.keys("submitted", "j1"))
-    assert grid.client.zcard(grid.keys("inbox")) == 0
 
 
 def test_a_value_written_for_an_ended_job_is_dropped(grid: Grid) -> None:
@@ -55,7 +45,7 @@ def test_a_job_stopped_in_the_inbox_leaves_only_its_end(grid: Grid) -> None:
     assert grid.enqueue("j1") == AlreadyKnown()
 
 
-def test_a_job_that_came_by_the_other_door_is_answered_through_celery_too(grid: Grid) -> None:
+def test_an_admitted_job_enqueued_again_is_answered_through_celery(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
     grid.job(one(), "j2")

@@ -23,7 +23,7 @@ def sums(grid: Grid) -> list[tuple[str, str, int | None, int, int]]:
 # -- what is entered
 
 
-def test_an_attempt_that_is_recorded(grid: Grid) -> None:
+def test_a_recorded_attempt_has_an_entry(grid: Grid) -> None:
     turn_at(grid, DAY)
     limit(grid, TEAM)
     grid.seat(budget=50_000)
@@ -50,7 +50,7 @@ def test_without_limits_no_agent_is_charged(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_what_has_no_price_is_not_said_to_cost_nothing(grid: Grid) -> None:
+def test_an_unknown_price_is_not_recorded_as_zero(grid: Grid) -> None:
     """A subscription is paid for by the month: its calls use tokens, and no money that anybody knows of."""
     limit(grid, TEAM)
     grid.seat(budget=50_000)
@@ -68,7 +68,7 @@ def test_what_has_no_price_is_not_said_to_cost_nothing(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_numbers_beyond_all_reason_can_be_read(grid: Grid) -> None:
+def test_huge_numbers_are_recorded(grid: Grid) -> None:
     """What a provider says that it counted is entered as it is."""
     grid.seat()
     grid.job(one())
@@ -78,7 +78,7 @@ def test_numbers_beyond_all_reason_can_be_read(grid: Grid) -> None:
     assert sums(grid) == [("back", "m.a", 0, 10**19, 0), ("late", "m.a", 10**14, 0, 10**17)]
 
 
-def test_jobs_are_counted_with_their_admission(grid: Grid) -> None:
+def test_admitted_jobs_have_an_entry(grid: Grid) -> None:
     limit(grid, TEAM + "[agents.bob]\nmonthly_jobs = 1\n")
     grid.seat()
     grid.job(one(), "j1")
@@ -93,7 +93,7 @@ def test_jobs_are_counted_with_their_admission(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stage", "seat", "died", "back", "lost"])
-def test_what_came_to_nothing_is_the_seat_s_alone(grid: Grid, kind: str) -> None:
+def test_unsuccessful_attempts_are_charged_to_the_seat_only(grid: Grid, kind: str) -> None:
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
@@ -105,7 +105,7 @@ def test_what_came_to_nothing_is_the_seat_s_alone(grid: Grid, kind: str) -> None
     agrees(grid)
 
 
-def test_later_reports_enter_the_difference(grid: Grid) -> None:
+def test_later_reports_record_the_difference(grid: Grid) -> None:
     """A worker that stops hands a stage back; its thread goes on for a while."""
     limit(grid, TEAM)
     grid.seat(budget=50_000)
@@ -122,7 +122,7 @@ def test_later_reports_enter_the_difference(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_tokens_that_cost_nothing_are_told_late_too(grid: Grid) -> None:
+def test_late_tokens_without_cost_are_recorded(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -132,7 +132,7 @@ def test_tokens_that_cost_nothing_are_told_late_too(grid: Grid) -> None:
     assert sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 0, 3, 4)]
 
 
-def test_a_lost_lease_and_what_its_attempt_says_afterwards(grid: Grid) -> None:
+def test_a_late_report_of_a_lost_lease_is_recorded(grid: Grid) -> None:
     limit(grid, TEAM)
     grid.seat("m.a", budget=50_000)
     grid.seat("m.b", budget=50_000)
@@ -146,7 +146,7 @@ def test_a_lost_lease_and_what_its_attempt_says_afterwards(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_a_lapsed_lease_that_is_recorded_after_all(grid: Grid) -> None:
+def test_a_lapsed_attempt_completed_in_time_is_recorded(grid: Grid) -> None:
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     grid.job(chain(2, cost=900))
@@ -159,7 +159,7 @@ def test_a_lapsed_lease_that_is_recorded_after_all(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_what_runs_as_its_job_is_cancelled(grid: Grid) -> None:
+def test_running_attempts_of_a_cancelled_job_are_recorded(grid: Grid) -> None:
     limit(grid, TEAM)
     grid.seat(concurrency=2, budget=50_000)
     job = grid.job(wide(3, cost=900))
@@ -173,7 +173,7 @@ def test_what_runs_as_its_job_is_cancelled(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_an_attempt_whose_job_has_vanished(grid: Grid) -> None:
+def test_a_late_report_of_a_vanished_job_is_recorded(grid: Grid) -> None:
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     job = grid.job(one(cost=900))
@@ -187,7 +187,7 @@ def test_an_attempt_whose_job_has_vanished(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("how", ["go", "died", "anew"])
-def test_the_leases_of_a_seat_that_goes(grid: Grid, how: str) -> None:
+def test_the_leases_of_a_leaving_seat_are_recorded_as_lost(grid: Grid, how: str) -> None:
     grid.seat(concurrency=2)
     grid.job(wide(2))
     for slot in ("0", "1"):
@@ -199,7 +199,7 @@ def test_the_leases_of_a_seat_that_goes(grid: Grid, how: str) -> None:
     assert sums(grid) == [("lost", "m.a", None, 0, 0)] * 2
 
 
-def test_what_costs_nothing_by_its_kind_is_not_entered(grid: Grid) -> None:
+def test_free_built_in_stages_are_not_recorded(grid: Grid) -> None:
     """Built-in stages and one's own code are many, and nobody pays for them; a model's are always entered."""
     grid.seat("m.a", "gridq:local", "gridq:pure", "bench:any")
     job = grid.job(
@@ -214,21 +214,10 @@ def test_what_costs_nothing_by_its_kind_is_not_entered(grid: Grid) -> None:
     assert [(e.step, e.queue) for e in entered(grid)] == [(2, "bench:any"), (3, "gridq:local")]
 
 
-def test_a_repeated_call_enters_nothing(grid: Grid) -> None:
-    limit(grid, TEAM)
-    grid.seat(budget=50_000)
-    grid.job(chain(2, cost=900))
-    claim = grid.take()
-    for _ in range(3):
-        grid.complete(claim, used=70, tokens=(1, 2), go_on=True)
-    assert len(entered(grid)) == 1
-    agrees(grid)
-
-
 # -- its life and size
 
 
-def test_the_sweep_trims_it_and_keeps_it_alive(grid: Grid) -> None:
+def test_the_sweep_trims_the_ledger_and_renews_its_ttl(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     grid.done(grid.take())

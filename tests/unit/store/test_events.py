@@ -80,7 +80,7 @@ def test_a_failed_attempt_is_retried_and_a_failed_stage_has_failed(grid: Grid, m
     assert "a prompt" not in json.dumps(monitor.heard)
 
 
-def test_a_report_that_comes_again_is_not_told_again(grid: Grid, monitor: Monitor) -> None:
+def test_a_repeated_report_publishes_no_event_twice(grid: Grid, monitor: Monitor) -> None:
     grid.seat(concurrency=2)
     grid.job(one(), "j1")
     first = grid.take()
@@ -109,7 +109,7 @@ def test_a_stage_lost_with_its_worker_is_retried(grid: Grid, monitor: Monitor) -
     assert retried["exception"] == "lost: its lease lapsed"
 
 
-def test_a_stage_in_quarantine_is_to_be_tried_again_until_it_is_dropped(grid: Grid, monitor: Monitor) -> None:
+def test_a_quarantined_stage_is_retried_until_it_is_dropped(grid: Grid, monitor: Monitor) -> None:
     grid.job(one(), "j1")
     for seat in ("m.a", "m.b"):
         grid.seat(seat)
@@ -134,9 +134,7 @@ def test_a_cancelled_job_and_its_running_stages_are_revoked(grid: Grid, monitor:
     assert "j1.2" not in monitor.state.tasks  # it never ran
 
 
-def test_a_batch_job_that_gives_way_has_failed_and_what_it_ran_is_revoked(
-    grid: Grid, monitor: Monitor
-) -> None:
+def test_a_dropped_batch_job_has_failed_and_its_stages_are_revoked(grid: Grid, monitor: Monitor) -> None:
     limit(grid, f'[queues."{ANY}"]\nmax_pending = 1\npolicy = "drop-oldest-batch"')
     grid.seat()
     grid.job(plan(step(), step(queue="bench:two"), step(0, 1)), "b1", prio=1)
@@ -151,7 +149,7 @@ def test_a_batch_job_that_gives_way_has_failed_and_what_it_ran_is_revoked(
     assert monitor.task("b1.0", "REVOKED").name == "graph/s"
 
 
-def test_a_job_that_never_left_the_inbox_is_shown_at_its_end(grid: Grid, monitor: Monitor) -> None:
+def test_a_job_ended_in_the_inbox_is_published_at_its_end(grid: Grid, monitor: Monitor) -> None:
     grid.enqueue("j1")
     assert "j1" not in monitor.state.tasks
     grid.scripts.stop("j1", "failed", '{"code": "graph.unknown_stage"}')
@@ -159,7 +157,7 @@ def test_a_job_that_never_left_the_inbox_is_shown_at_its_end(grid: Grid, monitor
     assert (job.name, job.args, job.exception) == ("graph", "ann", "graph.unknown_stage")
 
 
-def test_a_late_completion_is_not_told(grid: Grid, monitor: Monitor) -> None:
+def test_a_late_completion_publishes_no_event(grid: Grid, monitor: Monitor) -> None:
     grid.seat()
     grid.job(one(), "j1")
     late = grid.take()
@@ -182,7 +180,7 @@ def test_each_stage_of_a_fused_step_is_a_task(grid: Grid, monitor: Monitor) -> N
     assert [event["uuid"] for event in events] == ["j1.0", "j1.0", "j1.0.1", "j1.0.1"]
 
 
-def test_where_no_monitor_listens_nothing_is_sent(grid: Grid) -> None:
+def test_without_a_monitor_no_event_is_sent(grid: Grid) -> None:
     with Monitor(app) as monitor:
         grid.seat()
         grid.job(one(), "j1")

@@ -18,14 +18,14 @@ def _both_excluded(grid: Grid) -> str:
     return job
 
 
-def test_exclusions_of_all_live_seats_are_void(grid: Grid) -> None:
+def test_excluded_seats_are_readmitted_if_all_are_excluded(grid: Grid) -> None:
     job = _both_excluded(grid)
     assert grid.field(job, "excluded:0") is None  # the sweep that found the lapsed lease saw that too
     assert grid.classes() == {"0/0|": 1}
     grid.take("m.a")
 
 
-def test_not_while_another_seat_is_live(grid: Grid) -> None:
+def test_exclusions_hold_while_another_seat_is_live(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one())
@@ -37,7 +37,7 @@ def test_not_while_another_seat_is_live(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("why", ["draining", "no budget"])
-def test_a_seat_that_cannot_take_it_does_not_count(grid: Grid, why: str) -> None:
+def test_a_seat_that_cannot_take_the_stage_does_not_count(grid: Grid, why: str) -> None:
     grid.seat("m.a")
     grid.seat("m.b", budget=0 if why == "no budget" else None)
     job = grid.job(one(cost=900))
@@ -48,7 +48,7 @@ def test_a_seat_that_cannot_take_it_does_not_count(grid: Grid, why: str) -> None
     assert grid.take("m.a").job == job
 
 
-def test_of_the_excluded_only_those_that_do_not_back_off_are_let_in(grid: Grid) -> None:
+def test_only_excluded_seats_without_back_off_are_readmitted(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one())
@@ -60,7 +60,7 @@ def test_of_the_excluded_only_those_that_do_not_back_off_are_let_in(grid: Grid) 
     assert grid.take("m.b").job == job
 
 
-def test_with_no_seat_at_all_they_stay(grid: Grid) -> None:
+def test_exclusions_hold_while_no_seat_is_live(grid: Grid) -> None:
     grid.seat("m.a")
     grid.job(one())
     grid.fail(grid.take(), "died")
@@ -70,7 +70,7 @@ def test_with_no_seat_at_all_they_stay(grid: Grid) -> None:
     assert grid.sweep()[0]["readmitted"] == 1
 
 
-def test_voiding_goes_in_batches(grid: Grid) -> None:
+def test_seats_are_readmitted_in_batches(grid: Grid) -> None:
     grid.seat("m.a", concurrency=10)
     grid.seat("m.b", concurrency=10)
     grid.job(wide(10))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gridq.errors import AttemptsExhausted
 from gridq.graph.plan import Plan, Scope
 from gridq.protocol.states import JobState
-from tests.unit.store.plans import Grid, branch, chain, one, plan, step, wide
+from tests.unit.store.plans import Grid, branch, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -19,7 +20,7 @@ def _state(grid: Grid, job: str) -> JobState | None:
 # -- whose fault -------------------------------------------------------------------------------------------
 
 
-def test_a_stage_s_own_fault_fails_the_job_at_once(grid: Grid) -> None:
+def test_a_stage_error_fails_the_job_at_once(grid: Grid) -> None:
     grid.seat(concurrency=2)
     job = grid.job(wide(3))
     claim = grid.take()
@@ -41,7 +42,7 @@ def test_only_the_seat_at_fault_is_excluded(grid: Grid) -> None:
     assert grid.take("m.b").job == "j1"
 
 
-def test_a_back_off_lets_the_seat_in_again(grid: Grid) -> None:
+def test_a_seat_is_readmitted_after_its_back_off(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one())
@@ -53,17 +54,7 @@ def test_a_back_off_lets_the_seat_in_again(grid: Grid) -> None:
     assert grid.take("m.a").job == job
 
 
-def test_the_only_seat_s_back_off_holds_too(grid: Grid) -> None:
-    grid.seat("m.a")
-    grid.job(one())
-    grid.fail(grid.take(), "seat", pause_ms=60_000)
-    assert grid.sweep()[0]["readmitted"] == 0
-    assert grid.claim() == "none"
-    grid.wait_over()
-    grid.take()
-
-
-def test_a_seat_that_joins_meanwhile_need_not_wait_for_it(grid: Grid) -> None:
+def test_a_joining_seat_does_not_wait_for_anothers_back_off(grid: Grid) -> None:
     grid.seat("m.a")
     job = grid.job(one())
     grid.fail(grid.take(), "seat", pause_ms=60_000)
@@ -72,16 +63,7 @@ def test_a_seat_that_joins_meanwhile_need_not_wait_for_it(grid: Grid) -> None:
     assert grid.take("m.b").job == job
 
 
-def test_without_a_pause_the_only_seat_is_let_in_by_the_sweep(grid: Grid) -> None:
-    grid.seat("m.a")
-    grid.job(one())
-    grid.fail(grid.take(), "died")
-    assert grid.claim() == "none"
-    assert grid.sweep()[0]["readmitted"] == 1
-    grid.take()
-
-
-def test_a_shorter_wait_does_not_cut_a_back_off_short(grid: Grid) -> None:
+def test_a_shorter_delay_does_not_end_a_back_off(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one())
@@ -92,7 +74,7 @@ def test_a_shorter_wait_does_not_cut_a_back_off_short(grid: Grid) -> None:
     assert grid.claim("m.a") == "none"
 
 
-def test_handed_back_is_nobody_s_fault(grid: Grid) -> None:
+def test_returning_a_stage_excludes_no_seat(grid: Grid) -> None:
     grid.seat()
     job = grid.job(one())
     for _ in range(12):
@@ -104,29 +86,7 @@ def test_handed_back_is_nobody_s_fault(grid: Grid) -> None:
 # -- limits ------------------------------------------------------------------------------------------------
 
 
-def _fail_on_each(grid: Grid, kind: str, number: int) -> list[str]:
-    """One attempt on each of `number` seats; the words that `fail` gave."""
-    words = []
-    for seat in (f"m.s{n}" for n in range(number)):
-        grid.seat(seat)
-        words.append(grid.fail(grid.take(seat), kind))
-    return words
-
-
-def test_three_attempts_and_the_job_has_failed(grid: Grid) -> None:
-    job = grid.job(one())
-    assert _fail_on_each(grid, "seat", 3) == ["again", "again", "plain"]
-    assert _state(grid, job) is JobState.FAILED
-
-
-def test_two_dead_children_and_it_is_in_quarantine(grid: Grid) -> None:
-    job = grid.job(one())
-    assert _fail_on_each(grid, "died", 2) == ["again", "quarantined"]
-    assert _state(grid, job) is None
-    assert grid.pending() == []
-
-
-def test_ten_lost_leases_and_no_more(grid: Grid) -> None:
+def test_a_stage_fails_after_ten_lost_leases(grid: Grid) -> None:
     grid.seat()
     job = grid.job(one())
     for lost in range(1, 11):
@@ -134,70 +94,16 @@ def test_ten_lost_leases_and_no_more(grid: Grid) -> None:
         grid.lapse(grid.take())
         assert grid.field(job, "losses:0") == (str(lost) if lost < 10 else None)
         grid.sweep()
-    end = grid.ended(job)
-    assert end.state is JobState.FAILED
-    assert b"stage.attempts_exhausted" in end.payload
-    assert b"m.a" in end.payload
-
-
-def test_the_sorts_are_counted_apart(grid: Grid) -> None:
-    job = grid.job(one())
-    grid.seat("m.x")
-    grid.seat("m.y")
-    grid.lapse(grid.take("m.x"))
-    grid.fail(grid.take("m.y"), "died")
-    assert _fail_on_each(grid, "seat", 2) == ["again", "again"]
-    assert _state(grid, job) is None
+    error = grid.ended(job).to_error()
+    assert isinstance(error, AttemptsExhausted)
+    assert error.worker == "m.a"
+    assert (error.details["attempts"], error.details["losses"], error.path) == (10, 10, "root")
 
 
 # -- repeated and late -------------------------------------------------------------------------------------
 
 
-def test_a_repeated_call_counts_and_charges_once(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    job = grid.job(one(cost=900))
-    claim = grid.take()
-    assert grid.fail(claim, used=40, row="[]") == "again"
-    assert grid.fail(claim, used=40, row="[]") == "fenced"
-    assert grid.field(job, "failures:0") == "1"
-    assert grid.left() == 49_960
-    assert grid.client.llen(grid.keys("rows", job)) == 1
-
-
-def test_an_earlier_report_that_comes_again_takes_nothing_back(grid: Grid) -> None:
-    """An attempt hands its stage back, runs on for a while and says so; the first call is sent once more."""
-    grid.seat(budget=50_000)
-    grid.job(one(cost=900))
-    claim = grid.take()
-    assert grid.fail(claim, "back", used=40) == "again"
-    for used in (90, 40, 90):
-        assert grid.fail(claim, "back", used=used) == "fenced"
-        assert grid.left() == 49_910
-        assert grid.complete(claim, used=used)[0] == -1
-        assert grid.left() == 49_910
-
-
-def test_the_repeat_of_the_call_that_ended_the_job(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    grid.job(one(cost=900), "j1", celery=True)
-    claim = grid.take()
-    assert grid.fail(claim, "stage", used=40) == "celery"
-    assert grid.fail(claim, "stage", used=40) == "fenced"
-    assert grid.left() == 49_960
-    assert grid.client.llen(grid.keys("result", "j1")) == 1
-
-
-def test_a_lapsed_attempt_may_still_say_that_it_failed(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    job = grid.job(one(cost=900))
-    claim = grid.take()
-    grid.lapse(claim)
-    assert grid.fail(claim, "seat", used=40) == "again"
-    assert grid.pending() == [f"{job}:0"]
-    assert grid.left() == 49_960
-
-
-def test_such_a_seat_is_excluded_even_where_it_had_been_let_in_again(grid: Grid) -> None:
+def test_a_late_failure_excludes_a_seat_that_was_readmitted(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -206,19 +112,6 @@ def test_such_a_seat_is_excluded_even_where_it_had_been_let_in_again(grid: Grid)
     assert grid.classes() == {"0/0|": 1}
     grid.fail(claim, "seat", pause_ms=60_000)
     assert grid.classes() == {"0/0|m.a": 1}
-
-
-def test_a_superseded_attempt_s_failure_touches_nothing_but_its_seat(grid: Grid) -> None:
-    grid.seat("m.a", budget=50_000)
-    grid.seat("m.b")
-    job = grid.job(one(cost=900))
-    old = grid.take("m.a")
-    grid.lapse(old)
-    new = grid.take("m.b")
-    assert grid.fail(old, "stage", used=40) == "fenced"
-    assert grid.left("m.a") == 49_960
-    assert grid.held("m.b") == {"0": new.lease}
-    assert _state(grid, job) is None
 
 
 # -- Retry -------------------------------------------------------------------------------------------------
@@ -251,7 +144,7 @@ def test_a_retry_starts_all_its_steps_again(grid: Grid) -> None:
     assert _state(grid, job) is JobState.DONE
 
 
-def test_its_siblings_are_withdrawn_and_fenced_off(grid: Grid) -> None:
+def test_a_retry_fences_the_running_siblings(grid: Grid) -> None:
     grid.seat(concurrency=2, budget=50_000)
     job = grid.job(_retried())
     grid.done(grid.take())
@@ -267,14 +160,7 @@ def test_its_siblings_are_withdrawn_and_fenced_off(grid: Grid) -> None:
     assert grid.complete(f"{job}:1:0:1:{first.lease.split(':')[4]}")[0] == -1
 
 
-def test_it_gives_up_after_its_tries(grid: Grid) -> None:
-    grid.seat()
-    job = grid.job(plan(step(scope=0), scopes=[_scope(3, (0, 0))]))
-    assert [grid.fail(grid.take(), "stage") for _ in range(3)] == ["again", "again", "plain"]
-    assert _state(grid, job) is JobState.FAILED
-
-
-def test_each_try_has_its_attempts(grid: Grid) -> None:
+def test_each_try_of_a_retry_has_its_own_attempts(grid: Grid) -> None:
     grid.seat()
     job = grid.job(plan(step(scope=0), scopes=[_scope(2, (0, 0))]))
     for tried in range(1, 3):
@@ -287,7 +173,7 @@ def test_each_try_has_its_attempts(grid: Grid) -> None:
     assert _state(grid, job) is JobState.FAILED
 
 
-def test_a_delay_holds_it_back(grid: Grid) -> None:
+def test_a_retry_delay_holds_its_steps_back(grid: Grid) -> None:
     grid.seat(concurrency=2)
     job = grid.job(_retried(delay=60_000))
     grid.done(grid.take())
@@ -306,7 +192,7 @@ def _nested() -> Plan:
     return plan(*steps, scopes=[_scope(2, (0, 0), (1, 1), (2, 1)), _scope(2, (1, 0), parent=0)])
 
 
-def test_nested_retries(grid: Grid) -> None:
+def test_nested_retries_start_the_inner_one_first(grid: Grid) -> None:
     grid.seat()
     job = grid.job(_nested())
     grid.done(grid.take())
@@ -322,7 +208,7 @@ def test_nested_retries(grid: Grid) -> None:
     assert _state(grid, job) is JobState.FAILED
 
 
-def test_an_inner_delay_is_void_when_the_outer_one_starts_again(grid: Grid) -> None:
+def test_an_outer_retry_cancels_the_delay_of_an_inner_one(grid: Grid) -> None:
     grid.seat(concurrency=2)
     steps = (step(scope=0), step(scope=1), step(0, 1, scope=0), step(2))
     scopes = [_scope(2, (0, 0), (1, 0), (2, 2)), _scope(2, (1, 0), delay=60_000, parent=0)]
@@ -339,7 +225,7 @@ def test_an_inner_delay_is_void_when_the_outer_one_starts_again(grid: Grid) -> N
     assert grid.pending() == [f"{job}:2"]
 
 
-def test_a_branch_in_a_retry_decides_anew(grid: Grid) -> None:
+def test_a_branch_in_a_retry_is_decided_again(grid: Grid) -> None:
     given = branch()
     steps = [step(*made.after, refs=made.refs, scope=0) for made in given.steps[:4]]
     last = given.steps[4]
@@ -358,16 +244,6 @@ def test_a_branch_in_a_retry_decides_anew(grid: Grid) -> None:
         ran.append(int(claim.lease.split(":")[1]))
         grid.done(claim, b"true")
     assert ran == [0, 1, 2, 4]
-
-
-def test_a_failed_chain_leaves_no_stage_behind(grid: Grid) -> None:
-    grid.seat()
-    job = grid.job(chain(3))
-    grid.done(grid.take())
-    grid.fail(grid.take(), "stage")
-    assert _state(grid, job) is JobState.FAILED
-    assert grid.pending() == []
-    assert grid.claim() == "none"
 
 
 def test_no_back_off_outlives_its_job(grid: Grid) -> None:

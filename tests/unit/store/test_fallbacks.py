@@ -39,7 +39,7 @@ def links(grid: Grid, job: str, number: int = 0) -> str:
     return names[at]
 
 
-def test_the_best_that_is_there_takes_it(grid: Grid) -> None:
+def test_the_first_queue_with_a_seat_takes_the_stage(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     job = grid.job(chained(A, B))
@@ -50,7 +50,7 @@ def test_the_best_that_is_there_takes_it(grid: Grid) -> None:
     grid.done(claim)
 
 
-def test_where_the_best_is_not_there_the_next_takes_it_and_is_named(grid: Grid) -> None:
+def test_without_a_seat_of_the_first_queue_the_next_queue_takes_the_stage(grid: Grid) -> None:
     grid.seat("m.c", C)
     grid.seat("m.b", B)
     grid.job(chained(A, B, C))
@@ -63,7 +63,7 @@ def test_where_the_best_is_not_there_the_next_takes_it_and_is_named(grid: Grid) 
 
 
 @pytest.mark.parametrize("why", ["draining", "resting", "paused", "no budget", "lent to others", "gone"])
-def test_what_makes_it_fall_back(grid: Grid, why: str) -> None:
+def test_a_seat_that_takes_no_work_triggers_a_fallback(grid: Grid, why: str) -> None:
     grid.seat(
         "m.a", A, draining=why == "resting", budget=100 if why == "no budget" else None,
         lent_to=["bob"] if why == "lent to others" else (),
@@ -81,7 +81,7 @@ def test_what_makes_it_fall_back(grid: Grid, why: str) -> None:
     assert grid.take("m.b").queue == B
 
 
-def test_a_busy_seat_and_a_hasty_one_do_not(grid: Grid) -> None:
+def test_busy_and_rate_limited_seats_trigger_no_fallback(grid: Grid) -> None:
     grid.seat("m.a", A, requests_per_minute=1)
     grid.seat("m.b", B)
     first = grid.job(chained(A, B))
@@ -96,7 +96,7 @@ def test_a_busy_seat_and_a_hasty_one_do_not(grid: Grid) -> None:
     assert grid.claim("m.b") == "none"
 
 
-def test_the_sweep_takes_it_on_and_back(grid: Grid) -> None:
+def test_the_sweep_moves_a_stage_to_the_fallback_and_back(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     job = grid.job(chained(A, B))
@@ -113,7 +113,7 @@ def test_the_sweep_takes_it_on_and_back(grid: Grid) -> None:
     assert grid.take("m.a").queue == A
 
 
-def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
+def test_the_sweep_falls_back_from_a_used_up_budget(grid: Grid) -> None:
     grid.seat("m.a", A, budget=1000)
     grid.seat("m.b", B)
     other = grid.job(one(queue=A, cost=1000))
@@ -125,7 +125,7 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
     assert where(grid) == [B]
 
 
-def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
+def test_used_up_requests_trigger_a_fallback_and_parallel_limits_do_not(grid: Grid) -> None:
     calm = [
         Limit(resource="parallel", window="-", amount=1),
         Limit(resource="requests", window="1m", amount=1),
@@ -144,7 +144,7 @@ def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid:
     assert where(grid) == [B]
 
 
-def test_what_it_is_estimated_at_counts(grid: Grid) -> None:
+def test_the_estimate_decides_about_a_fallback(grid: Grid) -> None:
     grid.seat("m.a", A, limits=[Limit(resource="tokens", window="day", amount=1000)])
     grid.seat("m.b", B)
     grid.done(job_take(grid, one(queue=A)), tokens=(300, 300))
@@ -159,7 +159,7 @@ def job_take(grid: Grid, given: Plan) -> Claim:
     return grid.take("m.a")
 
 
-def test_the_sweep_looks_at_some_and_comes_to_all(grid: Grid) -> None:
+def test_a_sweep_checks_a_bounded_number_of_chained_stages(grid: Grid) -> None:
     for seat, queue in (("m.a", A), ("m.b", B), ("m.c", C)):
         grid.seat(seat, queue)
     for _ in range(8):
@@ -176,7 +176,7 @@ def test_the_sweep_looks_at_some_and_comes_to_all(grid: Grid) -> None:
     assert len(grid.pending(C)) == 8
 
 
-def test_with_nobody_it_stays_with_the_first_that_may_come_back(grid: Grid) -> None:
+def test_without_a_live_seat_a_stage_stays_in_its_first_servable_queue(grid: Grid) -> None:
     job = grid.job(chained(A, B, C))
     assert links(grid, job) == A
     grid.seat("m.b", B, budget=0)
@@ -187,7 +187,7 @@ def test_with_nobody_it_stays_with_the_first_that_may_come_back(grid: Grid) -> N
     assert grid.take("m.b").job == job
 
 
-def test_of_very_many_seats_one_that_can_take_it_is_found(grid: Grid) -> None:
+def test_one_seat_with_budget_among_many_is_found(grid: Grid) -> None:
     for number in range(70):
         grid.seat(f"m.a{number}", A, budget=0)
     grid.seat("m.rich", A)
@@ -197,7 +197,7 @@ def test_of_very_many_seats_one_that_can_take_it_is_found(grid: Grid) -> None:
     assert where(grid) == [A]
 
 
-def test_a_failed_attempt_goes_to_the_next_link(grid: Grid) -> None:
+def test_a_failed_attempt_falls_back_to_the_next_queue(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     grid.job(chained(A, B))
@@ -207,7 +207,7 @@ def test_a_failed_attempt_goes_to_the_next_link(grid: Grid) -> None:
     grid.done(claim)
 
 
-def test_a_link_has_all_of_its_attempts_and_the_last_is_reached(grid: Grid) -> None:
+def test_each_queue_has_all_its_attempts(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     job = grid.job(chained(A, B))
@@ -225,7 +225,7 @@ def test_a_link_has_all_of_its_attempts_and_the_last_is_reached(grid: Grid) -> N
     assert error.details["failures"] == 6
 
 
-def test_one_seat_of_both_links_fails_three_times_at_each(grid: Grid) -> None:
+def test_a_seat_of_both_queues_fails_three_times_in_each(grid: Grid) -> None:
     grid.seat("m.a", A, B)
     job = grid.job(chained(A, B))
     took = []
@@ -237,7 +237,7 @@ def test_one_seat_of_both_links_fails_three_times_at_each(grid: Grid) -> None:
     assert grid.end(job) is not None
 
 
-def test_where_no_other_link_is_served_three_failures_are_the_end(grid: Grid) -> None:
+def test_three_failures_end_the_stage_if_no_other_queue_is_served(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.job(chained(A, B))
     for _ in range(3):
@@ -246,7 +246,7 @@ def test_where_no_other_link_is_served_three_failures_are_the_end(grid: Grid) ->
     assert after == "plain"
 
 
-def test_no_second_try_after_the_first_token(grid: Grid) -> None:
+def test_a_stage_does_not_fall_back_after_its_first_token(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     job = grid.job(chained(A, B), stream=True)
@@ -256,7 +256,7 @@ def test_no_second_try_after_the_first_token(grid: Grid) -> None:
     assert grid.end(job) is not None
 
 
-def test_a_lost_lease_goes_on_and_its_late_use_is_its_own_queue(grid: Grid) -> None:
+def test_a_lost_lease_falls_back_and_its_late_use_counts_in_its_queue(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     job = grid.job(chained(A, B))
@@ -268,7 +268,7 @@ def test_a_lost_lease_goes_on_and_its_late_use_is_its_own_queue(grid: Grid) -> N
     assert not grid.client.exists(grid.keys("chained"))
 
 
-def test_seats_that_do_not_fit_are_those_of_each_link(grid: Grid) -> None:
+def test_excluded_seats_are_kept_per_queue(grid: Grid) -> None:
     grid.seat("m.a", A, B)
     grid.seat("m.b", B)
     fields = {"excluded:0": "m.a", "unfit:0": "m.a", "chain:0": format_chain([A, B], ["m.a", "m.b"])}
@@ -300,7 +300,7 @@ def wished(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished")
     return job
 
 
-def test_a_retry_begins_with_the_first_link(grid: Grid) -> None:
+def test_a_retry_starts_with_the_first_queue(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     given = plan(step(queue=A, fallbacks=(B,), scope=0), scopes=[Scope("root", None, 2, 0, ((0, 0),))])
@@ -313,7 +313,7 @@ def test_a_retry_begins_with_the_first_link(grid: Grid) -> None:
     grid.done(grid.take("m.a"))
 
 
-def test_a_chain_is_refused_where_no_link_is_served(grid: Grid) -> None:
+def test_a_job_is_refused_if_none_of_its_queues_is_served(grid: Grid) -> None:
     grid.seat("m.c", C)
     assert grid.admit(chained(A, B), "j1", wait=False) == NoSeat((f"{A}|{B}",))
     assert grid.admit(chained(A, C), "j2", wait=False) == Accepted()
@@ -324,7 +324,7 @@ def test_a_chain_is_refused_where_no_link_is_served(grid: Grid) -> None:
     assert links(grid, "j4") == B
 
 
-def test_room_is_asked_of_the_queue_where_it_would_stand(grid: Grid) -> None:
+def test_queue_bounds_apply_to_the_queue_that_the_stage_enters(grid: Grid) -> None:
     grid.seat("m.b", B)
     limit(grid, f'[queues."{B}"]\nmax_pending = 1')
     assert grid.admit(chained(A, B), "j1") == Accepted()
@@ -333,7 +333,7 @@ def test_room_is_asked_of_the_queue_where_it_would_stand(grid: Grid) -> None:
     assert grid.admit(chained(A, B), "j2") == Accepted()
 
 
-def test_a_cancelled_one_leaves_nothing(grid: Grid) -> None:
+def test_a_cancelled_stage_leaves_no_chain_entry(grid: Grid) -> None:
     grid.seat("m.b", B)
     job = grid.job(chained(A, B))
     grid.scripts.stop(job, "cancelled", "{}")
@@ -341,7 +341,7 @@ def test_a_cancelled_one_leaves_nothing(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("chained"))
 
 
-def test_what_is_left_of_a_job_that_expired_unseen_is_dropped(grid: Grid) -> None:
+def test_entries_of_vanished_jobs_are_dropped(grid: Grid) -> None:
     grid.client.zadd(grid.keys("chained"), {"gone:0": 1, "not an entry": 2})
     grid.client.pexpire(grid.keys("chained"), 60_000)
     swept = grid.sweep()
@@ -349,7 +349,7 @@ def test_what_is_left_of_a_job_that_expired_unseen_is_dropped(grid: Grid) -> Non
     assert [broken.entry for broken in swept.broken] == ["not an entry"]
 
 
-def test_without_a_chain_nothing_is_written(grid: Grid) -> None:
+def test_a_stage_without_fallbacks_has_no_chain(grid: Grid) -> None:
     grid.seat()
     job = grid.job(one())
     assert grid.field(job, "chain:0") is None

@@ -28,7 +28,7 @@ def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
     return grid.meters(seat)[0].used, grid.meters(seat)[0].reserved
 
 
-def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
+def test_measured_run_times_are_reserved_and_settled(grid: Grid) -> None:
     grid.seat(concurrency=4, limits=[day(20_000)], hourly_price=HOUR)
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 6_500})
     grid.job(wide(4))
@@ -45,7 +45,7 @@ def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
+def test_an_unmeasured_queue_reserves_the_stage_timeout(grid: Grid) -> None:
     grid.seat(concurrency=3, limits=[day(1_500_000)], hourly_price=HOUR)
     grid.job(wide(3))
     grid.take(slot="0")
@@ -55,7 +55,7 @@ def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> None:
+def test_a_stages_own_timeout_limits_its_estimate(grid: Grid) -> None:
     grid.seat(concurrency=3, limits=[day(1_000_000)], hourly_price=HOUR)
     for number, told in enumerate(("0 0 5000", "70 30 5000", "70 30")):
         grid.job(one(), f"j{number}", more={"tokens:0": told})
@@ -72,7 +72,7 @@ def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> Non
     agrees(grid)
 
 
-def test_a_queue_that_was_never_measured_is_as_slow_as_the_slowest(grid: Grid) -> None:
+def test_an_unmeasured_queue_counts_as_the_slowest(grid: Grid) -> None:
     grid.seat("m.a", "bench:any", "bench:one", "bench:two", limits=[day(100_000)], hourly_price=HOUR)
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:one": 40, "bench:two": 700})
     grid.job(one())
@@ -80,7 +80,7 @@ def test_a_queue_that_was_never_measured_is_as_slow_as_the_slowest(grid: Grid) -
     assert held(grid) == (0, 700)
 
 
-def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still_serves(grid: Grid) -> None:
+def test_measurements_outlive_the_worker_in_queues_still_served(grid: Grid) -> None:
     grid.seat("m.a", "bench:any", "bench:one", limits=[day(100_000)], hourly_price=HOUR)
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 500, "bench:one": 9_000})
     grid.scripts.leave("m.a", "i1", "go")
@@ -93,7 +93,7 @@ def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still
     agrees(grid)
 
 
-def test_one_that_takes_more_than_a_whole_window_may_run_in_an_empty_one_alone(grid: Grid) -> None:
+def test_a_stage_over_the_whole_limit_may_run_alone_in_an_empty_window(grid: Grid) -> None:
     grid.seat(concurrency=2, limits=[day(100_000)], hourly_price=HOUR)
     grid.job(wide(3))
     first = grid.take(slot="0")
@@ -106,7 +106,7 @@ def test_one_that_takes_more_than_a_whole_window_may_run_in_an_empty_one_alone(g
     agrees(grid)
 
 
-def test_what_seats_share_is_held_as_well_and_free_stages_cost_no_time(grid: Grid) -> None:
+def test_shared_budgets_reserve_hourly_cost_and_free_stages_do_not(grid: Grid) -> None:
     limit(grid, '[grid]\nbudgets = [{dollars = 0.01, per = "day"}]')
     for seat in ("m.a", "m.b"):
         grid.seat(seat, "bench:any", "gridq:local", hourly_price=HOUR)
@@ -130,7 +130,7 @@ def test_what_seats_share_is_held_as_well_and_free_stages_cost_no_time(grid: Gri
     ("takes", "told"),
     [({}, "0 0"), ({}, "40 900 7777"), ({"bench:any": 1_234}, "7 1"), ({"bench:one": 77}, "1 1 60")],
 )
-def test_programs_reckon_as_the_claim_does(grid: Grid, takes: dict[str, int], told: str) -> None:
+def test_python_and_lua_estimate_the_same_cost(grid: Grid, takes: dict[str, int], told: str) -> None:
     """What a job waits for is told by Python, from the seat's record."""
     grid.seat(
         "m.a",

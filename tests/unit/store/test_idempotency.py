@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gridq.jobs.record import build_plan_fields
-from gridq.protocol.states import JobState
 from gridq.store.replies import (
     Accepted,
     AdmitReply,
@@ -48,34 +47,7 @@ def key_life(grid: Grid, key: str = "ann:k") -> int:
     return int(grid.client.pttl(grid.keys("idempotency", key)))
 
 
-def test_the_same_key_and_body_is_the_job_that_has_it_by_either_door(grid: Grid) -> None:
-    grid.seat()
-    assert enqueue(grid, "j1") == Accepted()
-    assert enqueue(grid, "j2") == SameJob("j1")
-    assert admit(grid, "j3") == SameJob("j1")
-    assert admit(grid, "j1", "", "", deadline_ms=None, input=b"") == Accepted()  # a router
-    assert enqueue(grid, "j4") == SameJob("j1")
-    assert admit(grid, "j5") == SameJob("j1")
-    grid.done(grid.take())
-    assert enqueue(grid, "j6") == SameJob("j1")
-    assert admit(grid, "j7") == SameJob("j1")
-    assert grid.client.zrange(grid.keys("jobs"), 0, -1) == [b"j1"]
-
-
-def test_another_body_under_a_key_is_refused_and_names_the_job(grid: Grid) -> None:
-    assert admit(grid, "j1") == Accepted()
-    assert enqueue(grid, "j2", body="other") == OtherBody("j1")
-    assert admit(grid, "j3", body="other") == OtherBody("j1")
-    assert grid.client.zrange(grid.keys("jobs"), 0, -1) == [b"j1"]
-
-
-def test_agents_do_not_meet(grid: Grid) -> None:
-    assert admit(grid, "j1", "ann:k") == Accepted()
-    assert admit(grid, "j2", "bob:k", "other", agent="bob") == Accepted()
-    assert enqueue(grid, "j3", "cid:k", agent="cid") == Accepted()
-
-
-def test_a_key_lives_as_its_job_and_then_as_the_result(grid: Grid) -> None:
+def test_a_key_lives_as_long_as_its_job_and_result(grid: Grid) -> None:
     grid.seat()
     enqueue(grid, "j1")
     assert HOUR < key_life(grid) <= 2 * HOUR
@@ -90,14 +62,7 @@ def test_a_key_lives_as_its_job_and_then_as_the_result(grid: Grid) -> None:
     assert 0 < key_life(grid, "ann:other") <= 5000
 
 
-def test_a_cancelled_job_keeps_its_key(grid: Grid) -> None:
-    enqueue(grid, "j1")
-    grid.scripts.stop("j1", "cancelled", "{}")
-    assert enqueue(grid, "j2") == SameJob("j1")
-    assert grid.ended("j1").state is JobState.CANCELLED
-
-
-def test_what_is_refused_leaves_no_key(grid: Grid) -> None:
+def test_a_refused_submission_stores_no_key(grid: Grid) -> None:
     assert admit(grid, "j1", wait_for_seat=False) == NoSeat(("bench:any",))
     assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
     limit(grid, "[agents.ann]\nmonthly_jobs = 0")
@@ -105,26 +70,8 @@ def test_what_is_refused_leaves_no_key(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
 
 
-def test_a_key_of_the_inbox_goes_with_the_refusal_of_its_job(grid: Grid) -> None:
-    enqueue(grid, "j1")
-    assert grid.scripts.stop("j1", "failed", "{}", inbox_only=True) == "plain"
-    assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
-    assert enqueue(grid, "j2", body="other") == Accepted()
-    # A router that is late refuses only what still stands in the inbox.
-    admit(grid, "j2", "", "", deadline_ms=None)
-    assert grid.scripts.stop("j2", "failed", "{}", inbox_only=True) == "over"
-    assert enqueue(grid, "j3", body="other") == SameJob("j2")
-
-
-def test_a_repeated_call_is_no_conflict_with_itself(grid: Grid) -> None:
-    assert enqueue(grid, "j1") == Accepted()
-    assert enqueue(grid, "j1") == AlreadyKnown()
-    assert admit(grid, "j2", "ann:2") == Accepted()
-    assert admit(grid, "j2", "ann:2") == AlreadyKnown()
-
-
 @pytest.mark.parametrize("ended", [False, True])
-def test_one_id_is_one_body_by_either_door(grid: Grid, ended: bool) -> None:
+def test_one_id_has_one_body_in_both_entries(grid: Grid, ended: bool) -> None:
     grid.seat()
     assert enqueue(grid, "j1", "", "a") == Accepted()
     assert admit(grid, "j1", "", "b") == OtherBody("j1")
@@ -140,7 +87,7 @@ def test_one_id_is_one_body_by_either_door(grid: Grid, ended: bool) -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_an_id_that_the_grid_made_is_nobodys_to_give(grid: Grid, ended: bool) -> None:
+def test_an_id_generated_by_the_grid_cannot_be_reused(grid: Grid, ended: bool) -> None:
     grid.seat()
     assert admit(grid, "j1", "", "") == Accepted()
     if ended:
@@ -150,7 +97,7 @@ def test_an_id_that_the_grid_made_is_nobodys_to_give(grid: Grid, ended: bool) ->
     assert admit(grid, "j1", "", "") == AlreadyKnown()
 
 
-def test_the_input_of_the_job_that_is_there_stays(grid: Grid) -> None:
+def test_the_input_of_the_existing_job_is_kept(grid: Grid) -> None:
     """A refused submission's long input is dropped, that of the job which has the id is not."""
     grid.seat()
     for name in ("j1:in", "j2:in"):
@@ -164,21 +111,7 @@ def test_the_input_of_the_job_that_is_there_stays(grid: Grid) -> None:
     assert grid.client.exists(grid.keys("value", "j1:in"))
 
 
-def test_a_job_that_is_found_by_its_key_is_answered_through_celery_where_that_is_asked(grid: Grid) -> None:
-    grid.seat()
-    admit(grid, "j1")
-    assert enqueue(grid, "j2", celery=True) == SameJob("j1")
-    assert grid.done(grid.take()) == "celery"
-
-
-def test_a_key_holds_nothing_of_a_quota_twice(grid: Grid) -> None:
-    limit(grid, "[agents.ann]\nmonthly_jobs = 1")
-    assert admit(grid, "j1") == Accepted()
-    assert admit(grid, "j2") == SameJob("j1")
-    assert isinstance(admit(grid, "j3", "ann:3"), QuotaReached)
-
-
-def test_a_job_without_a_key_costs_no_more(grid: Grid) -> None:
+def test_a_job_without_a_key_stores_none(grid: Grid) -> None:
     grid.job(chain(2), "j1")
     assert not [name for name in grid.own() if name.startswith("idempotency")]
     assert grid.field("j1", "body") is None

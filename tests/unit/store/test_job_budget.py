@@ -16,7 +16,7 @@ def budget(grid: Grid, job: str, micro: int) -> None:
     grid.client.hset(grid.keys("job", job), "budget", micro)
 
 
-def test_the_stage_that_goes_over_ends_the_job(grid: Grid) -> None:
+def test_the_stage_that_exceeds_the_job_budget_ends_the_job(grid: Grid) -> None:
     grid.seat()
     job = grid.job(chain(3))
     budget(grid, job, 100)
@@ -34,7 +34,7 @@ def test_the_stage_that_goes_over_ends_the_job(grid: Grid) -> None:
     assert grid.complete(lease, used=1)[0] == 0  # the reply was lost: the same again
 
 
-def test_the_last_stage_may_go_over_for_its_answer_is_paid(grid: Grid) -> None:
+def test_the_last_stage_may_exceed_the_job_budget(grid: Grid) -> None:
     grid.seat()
     job = grid.job(one())
     budget(grid, job, 5)
@@ -44,7 +44,7 @@ def test_the_last_stage_may_go_over_for_its_answer_is_paid(grid: Grid) -> None:
     assert end.state is JobState.DONE
 
 
-def test_what_runs_beside_it_is_stopped(grid: Grid) -> None:
+def test_exceeding_the_job_budget_stops_running_siblings(grid: Grid) -> None:
     grid.seat(concurrency=3)
     job = grid.job(wide(3))
     budget(grid, job, 5)
@@ -54,7 +54,7 @@ def test_what_runs_beside_it_is_stopped(grid: Grid) -> None:
     assert grid.claim(slot="2") == "none"
 
 
-def test_a_stage_that_costs_nothing_ends_nothing(grid: Grid) -> None:
+def test_a_free_stage_does_not_exceed_a_budget_of_zero(grid: Grid) -> None:
     grid.seat()
     job = grid.job(chain(2))
     budget(grid, job, 0)

@@ -9,7 +9,7 @@ from tests.unit.store.plans import ANY, Grid, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def test_a_draining_seat_takes_nothing_more_and_finishes_what_it_has(grid: Grid) -> None:
+def test_a_draining_seat_claims_nothing_and_finishes_its_stages(grid: Grid) -> None:
     grid.seat(concurrency=2)
     job = grid.job(wide(2))
     claim = grid.take()
@@ -22,7 +22,7 @@ def test_a_draining_seat_takes_nothing_more_and_finishes_what_it_has(grid: Grid)
     assert grid.pending() == [f"{job}:1"]
 
 
-def test_it_is_rung_no_more_and_another_is(grid: Grid) -> None:
+def test_a_draining_seat_is_not_woken_and_another_is(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     grid.scripts.leave("m.a", "i1", "drain")
@@ -30,7 +30,7 @@ def test_it_is_rung_no_more_and_another_is(grid: Grid) -> None:
     assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
 
 
-def test_leaving_with_work_pending_rings_for_another(grid: Grid) -> None:
+def test_a_draining_seat_wakes_another_for_pending_stages(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     grid.job(wide(4))
@@ -41,7 +41,7 @@ def test_leaving_with_work_pending_rings_for_another(grid: Grid) -> None:
     assert grid.wake_ups("seat:m.b") + grid.wake_ups(ANY) == 1
 
 
-def test_going_ends_its_leases_and_its_wake_ups_at_once(grid: Grid) -> None:
+def test_leaving_ends_leases_and_wake_ups_at_once(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     job = grid.job(wide(2))
@@ -57,7 +57,7 @@ def test_going_ends_its_leases_and_its_wake_ups_at_once(grid: Grid) -> None:
     assert grid.field(job, "losses:0") == "1"
 
 
-def test_only_the_live_incarnation_may(grid: Grid) -> None:
+def test_only_the_live_incarnation_may_leave(grid: Grid) -> None:
     grid.seat(inc="i2")
     assert not grid.scripts.leave("m.a", "i1", "go")
     assert not grid.scripts.leave("m.a", "i1", "drain")

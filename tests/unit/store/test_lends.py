@@ -25,7 +25,7 @@ def key(grid: Grid, agent: str, team: str | None) -> str:
     return f"k-{agent}"
 
 
-def test_who_may_not_is_never_given_the_seat_and_who_may_goes_first(grid: Grid) -> None:
+def test_a_lent_seat_serves_only_its_borrowers_and_borrowers_go_first(grid: Grid) -> None:
     grid.seat("m.a", lent_to=["ci"])
     for number in range(30):  # more than a look takes in
         grid.job(one(), agent=f"other{number:02}")
@@ -37,7 +37,7 @@ def test_who_may_not_is_never_given_the_seat_and_who_may_goes_first(grid: Grid) 
     assert agent_of(grid, grid.take("m.b").lease) != "ci"
 
 
-def test_those_it_names_take_turns(grid: Grid) -> None:
+def test_borrowers_take_turns(grid: Grid) -> None:
     grid.seat(lent_to=["ann", "bob"])
     for agent in ("zoe", "ann", "ann", "bob", "bob"):
         grid.job(one(), agent=agent)
@@ -48,7 +48,7 @@ def test_those_it_names_take_turns(grid: Grid) -> None:
     assert (sorted(map(str, served[:2])), len(served)) == (["ann", "bob"], 4)
 
 
-def test_a_job_that_all_seats_are_barred_to_is_refused_and_nothing_is_written(grid: Grid) -> None:
+def test_a_job_that_no_seat_is_lent_to_is_refused_and_writes_nothing(grid: Grid) -> None:
     grid.seat("m.a", lent_to=["ci", "team:research"])
     before = grid.own()
     assert grid.admit(one(), "j1", wait=False) == NotLent(ANY, (("m.a", "a:ci t:research"),))
@@ -59,7 +59,7 @@ def test_a_job_that_all_seats_are_barred_to_is_refused_and_nothing_is_written(gr
     assert grid.admit(one(), "j4", wait=False) == Accepted()
 
 
-def test_a_team_is_that_of_the_key(grid: Grid) -> None:
+def test_a_team_of_the_key_is_a_borrower(grid: Grid) -> None:
     grid.seat(lent_to=["team:research"])
     ann, bob = key(grid, "ann", "research"), key(grid, "bob", "sales")
     assert isinstance(grid.admit(one(), "b", agent="bob", key=bob, wait=False), NotLent)
@@ -69,7 +69,7 @@ def test_a_team_is_that_of_the_key(grid: Grid) -> None:
     assert grid.take().job == "a"
 
 
-def test_a_team_of_the_quotas_file_goes_before_that_of_the_key(grid: Grid) -> None:
+def test_the_team_of_the_quotas_file_overrides_that_of_the_key(grid: Grid) -> None:
     grid.seat(lent_to=["team:research"])
     ann = key(grid, "ann", "sales")
     grid.scripts.apply_limits("d", "{}", {"a:ann": "research - -"})
@@ -77,7 +77,7 @@ def test_a_team_of_the_quotas_file_goes_before_that_of_the_key(grid: Grid) -> No
     assert grid.take().job == "a"
 
 
-def test_one_that_joins_later_is_not_for_those_who_wait_already(grid: Grid) -> None:
+def test_a_lent_seat_that_joins_later_does_not_serve_other_waiting_jobs(grid: Grid) -> None:
     grid.job(wide(3), "old", agent="bob")
     grid.seat("m.a", lent_to=["ci"])
     assert grid.claim() == "none"
@@ -85,7 +85,7 @@ def test_one_that_joins_later_is_not_for_those_who_wait_already(grid: Grid) -> N
     assert grid.take().job == "old"
 
 
-def test_it_is_rung_for_those_alone_whom_it_is_lent_to(grid: Grid) -> None:
+def test_a_lent_seat_is_woken_only_for_its_borrowers(grid: Grid) -> None:
     grid.seat("m.a", lent_to=["ci"])
     grid.seat("m.b")
     grid.job(one(), agent="bob")
@@ -94,7 +94,7 @@ def test_it_is_rung_for_those_alone_whom_it_is_lent_to(grid: Grid) -> None:
     assert grid.wake_ups("seat:m.a") == 1
 
 
-def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
+def test_a_stage_that_becomes_ready_wakes_a_lent_seat_only_for_borrowers(grid: Grid) -> None:
     grid.seat("m.b")
     job = grid.job(wide(1), agent="bob")
     claim = grid.take("m.b")
@@ -107,13 +107,13 @@ def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
     assert grid.wake_ups("seat:m.a") == 1
 
 
-def test_where_nobody_else_is_idle_it_is_rung_for_whoever_waits(grid: Grid) -> None:
+def test_a_lent_seat_is_woken_for_a_borrower_that_waited_before(grid: Grid) -> None:
     grid.job(one(), agent="ci")
     grid.seat("m.a", lent_to=["ci"])
     assert grid.wake_ups("seat:m.a") == 1
 
 
-def test_whom_it_is_lent_to_is_forgotten_with_it(grid: Grid) -> None:
+def test_lending_terms_are_removed_with_their_seat(grid: Grid) -> None:
     grid.seat(lent_to=["ci"])
     assert grid.client.hgetall(grid.keys("lent_seats")) == {b"m.a": b"a:ci"}
     grid.seat()
@@ -125,7 +125,7 @@ def test_whom_it_is_lent_to_is_forgotten_with_it(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("lent_seats"))
 
 
-def test_a_seat_of_mixed_exclusions_is_looked_at_stage_by_stage(grid: Grid) -> None:
+def test_a_lent_seat_skips_other_agents_in_the_shared_class(grid: Grid) -> None:
     grid.seat("m.a", lent_to=["ci", "team:research"])
     for number in range(70):  # more classes than a queue keeps apart
         grid.job(one(cost=10_000 * (number + 1)), agent="bob")
@@ -133,7 +133,7 @@ def test_a_seat_of_mixed_exclusions_is_looked_at_stage_by_stage(grid: Grid) -> N
     assert grid.take().job == job
 
 
-def test_a_seat_that_rests_is_live_and_serves_nobody(grid: Grid) -> None:
+def test_a_seat_with_an_open_breaker_is_live_but_serves_nothing(grid: Grid) -> None:
     grid.seat(draining=True)
     assert grid.admit(one(), "j", wait=False) == NoSeat((ANY,))
     assert grid.claim() == "draining"
@@ -145,7 +145,7 @@ def test_a_seat_that_rests_is_live_and_serves_nobody(grid: Grid) -> None:
     assert grid.client.hget(grid.keys("concurrency"), ANY) is None
 
 
-def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid) -> None:
+def test_an_expired_job_names_lending_as_its_reason(grid: Grid) -> None:
     grid.seat(lent_to=["ci", "team:research"])
     late = grid.job(one(), "late", agent="bob", queue_timeout_ms=1)
     grid.job(one(), "due", agent="bob")
@@ -156,7 +156,7 @@ def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid
         assert b"all seats that serve it are lent to others" in grid.ended(job).payload
 
 
-def test_no_team_is_no_team_that_a_seat_could_be_lent_to(grid: Grid) -> None:
+def test_a_seat_cannot_be_lent_to_the_team_dash(grid: Grid) -> None:
     grid.seat(lent_to=["team:-"])
     assert isinstance(grid.admit(one(), "j1", agent="bob", key=key(grid, "bob", None), wait=False), NotLent)
     grid.scripts.apply_limits("d", "{}", {"a:*": "- - -"})

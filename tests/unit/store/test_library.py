@@ -45,7 +45,7 @@ def test_rarely_used_lua_functions_are_defined_in_their_branch() -> None:
     assert assemble("return 1") == "return 1"
 
 
-def test_every_definition_is_used_by_a_script() -> None:
+def test_every_lua_function_is_used() -> None:
     together = "".join(one for name in NAMES for one in find_definitions(read_lua(name)))
     assert {name for name in DEFINED if f"local function {name}(" not in together} == set()
 
@@ -76,11 +76,11 @@ def test_scripts_are_called_with_their_declared_arguments() -> None:
     assert {*admit.names, admit.rest} == set(NewJob.__slots__)
 
 
-def test_no_script_reads_an_argument_by_its_number() -> None:
+def test_no_script_reads_arguments_by_number() -> None:
     assert [name for name in NAMES if re.search(r"ARGV\[\d|unpack\(ARGV\)", read_lua(name))] == []
 
 
-def test_arguments_are_put_in_order_by_their_names() -> None:
+def test_arguments_are_ordered_by_name() -> None:
     given = {"nonce": "n", "slot": "0", "seat": "m.a", "incarnation": "i"}
     assert order_arguments("claim", given) == ("m.a", "i", "0", "n")
     assert order_arguments("rank", {"queue": "q", "ttl_ms": 5, "ranks": ["m.a", 0]}) == ("q", 5, "m.a", 0)

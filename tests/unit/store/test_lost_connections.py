@@ -15,7 +15,7 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_connection_that_the_server_closed_is_made_again(
+def test_a_closed_connection_is_reopened(
     server: EmbeddedServer, loop: Callable[[], asyncio.AbstractEventLoop], reset: bool
 ) -> None:
     async def scene(url: str, proxy: Proxy) -> list[object]:

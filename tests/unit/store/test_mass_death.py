@@ -65,9 +65,7 @@ def die(grid: Grid, *sets: str) -> None:
 
 
 @pytest.mark.parametrize(("seats", "concurrency"), [(1000, 1), (50, 20)])
-def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
-    grid: Grid, seats: int, concurrency: int
-) -> None:
+def test_a_thousand_lapsed_leases_are_back_after_one_sweep(grid: Grid, seats: int, concurrency: int) -> None:
     fill(grid, seats, concurrency)
     die(grid, "leases", "seats")
     sweeper = Watched(grid)
@@ -83,7 +81,7 @@ def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
         grid.take("m.new", slot=str(slot))
 
 
-def test_leases_that_lapse_while_their_seats_live(grid: Grid) -> None:
+def test_many_leases_of_live_seats_may_lapse_at_once(grid: Grid) -> None:
     fill(grid, 50, 20)
     die(grid, "leases")
     sweeper = Watched(grid)
@@ -93,7 +91,7 @@ def test_leases_that_lapse_while_their_seats_live(grid: Grid) -> None:
     assert len(grid.pending()) == MANY
 
 
-def test_any_number_of_routers_share_the_work(grid: Grid) -> None:
+def test_several_routers_share_the_sweep(grid: Grid) -> None:
     fill(grid, 50, 20)
     die(grid, "leases")
     found: list[dict[str, int]] = []
@@ -107,7 +105,7 @@ def test_any_number_of_routers_share_the_work(grid: Grid) -> None:
     assert len(grid.pending()) == MANY
 
 
-def test_no_sort_waits_for_another(grid: Grid) -> None:
+def test_no_kind_of_due_entries_waits_for_another(grid: Grid) -> None:
     """Of each sort more is due than a batch takes: the first batch takes of each, and the turn takes all."""
     number = BATCH_ITEMS + 50
     fill(grid, 10, number // 10)
@@ -139,7 +137,7 @@ def test_no_sort_waits_for_another(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("why", ["died", "due", "expired"])
-def test_long_jobs_are_walked_through_a_few_in_a_batch(grid: Grid, why: str) -> None:
+def test_long_jobs_are_ended_a_few_per_batch(grid: Grid, why: str) -> None:
     """A streamed stage that is lost ends its job, as its deadline and its queue timeout do; a Retry is one
     more of so many steps. However many are due at once, others are served in between.
     """
@@ -154,7 +152,7 @@ def test_long_jobs_are_walked_through_a_few_in_a_batch(grid: Grid, why: str) -> 
     assert all(grid.ended(f"long{number}").state.is_final for number in range(3))
 
 
-def test_a_result_backend_that_hangs_keeps_no_lease_from_being_swept(grid: Grid) -> None:
+def test_a_hanging_result_backend_does_not_delay_the_sweep(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", celery=True)
     grid.scripts.stop("j1", "cancelled", "{}")

@@ -45,7 +45,7 @@ def test_every_window_of_a_seat_binds(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_five_hours_begin_with_their_first_use(grid: Grid) -> None:
+def test_a_five_hour_window_begins_with_its_first_use(grid: Grid) -> None:
     grid.seat(limits=[most("requests", "5h", 2)])
     assert grid.meters()[0].resets_at is None
     grid.job(wide(4))
@@ -75,7 +75,7 @@ def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_what_is_held_over_the_turn_is_settled_in_the_new_window(grid: Grid) -> None:
+def test_a_reservation_held_over_the_reset_is_settled_in_the_new_window(grid: Grid) -> None:
     grid.seat(concurrency=2, limits=[most("tokens", "5h", 1_000), most("requests", "5h", 9)])
     grid.job(wide(2))
     first, second = grid.take(slot="0"), grid.take(slot="1")
@@ -93,7 +93,7 @@ def test_what_is_held_over_the_turn_is_settled_in_the_new_window(grid: Grid) -> 
 @pytest.mark.parametrize(
     ("how", "counts"), [("done", 1), ("stage", 1), ("seat", 1), ("lapsed", 1), ("back", 0), ("back, used", 1)]
 )
-def test_what_counts_as_a_request(grid: Grid, how: str, counts: int) -> None:
+def test_attempts_that_used_anything_count_as_requests(grid: Grid, how: str, counts: int) -> None:
     """Whatever was sent, for its provider counts it; not what was handed back before it had used anything."""
     grid.seat(limits=[most("requests", "day", 9)])
     grid.job(one())
@@ -124,7 +124,7 @@ def test_tokens_of_every_attempt_count(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_stages_at_once(grid: Grid) -> None:
+def test_an_owners_parallel_limit_binds_all_its_seats(grid: Grid) -> None:
     limit(grid, "[owners.alice]\nparallel = 2\n")
     grid.seat("m.a", concurrency=3, owner="alice")
     grid.seat("m.b", concurrency=3, owner="alice")
@@ -183,7 +183,7 @@ def test_owner_family_and_the_whole_grid_bind(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_a_family_binds_in_its_queues_alone(grid: Grid) -> None:
+def test_a_family_budget_binds_only_in_its_queues(grid: Grid) -> None:
     limit(grid, SHARED)
     grid.seat("m.c", "llm:opus", "llm:haiku", families={"llm:opus": ["opus"], "llm:haiku": ["haiku"]})
     grid.job(wide(2, queue="llm:opus"))
@@ -195,7 +195,7 @@ def test_a_family_binds_in_its_queues_alone(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_all_hold_or_none(grid: Grid) -> None:
+def test_a_claim_reserves_on_all_meters_or_on_none(grid: Grid) -> None:
     """One meter without room, the last to be looked at: nothing is held anywhere."""
     limit(grid, SHARED.replace("0.006", "0.015").replace("0.01,", "0.5,"))
     grid.seat(budget=100_000, concurrency=2, owner="alice", limits=[most("requests", "5h", 9)])
@@ -217,7 +217,7 @@ def test_all_hold_or_none(grid: Grid) -> None:
     grid.take(slot="1")
 
 
-def test_a_lease_is_settled_under_the_names_it_was_claimed_under(grid: Grid) -> None:
+def test_a_lease_is_settled_on_the_accounts_of_its_claim(grid: Grid) -> None:
     limit(grid, SHARED)
     grid.seat(concurrency=3, owner="alice")
     grid.job(wide(4, cost=900))
@@ -231,7 +231,7 @@ def test_a_lease_is_settled_under_the_names_it_was_claimed_under(grid: Grid) -> 
     agrees(grid)
 
 
-def test_limits_that_come_change_and_go(grid: Grid) -> None:
+def test_limits_may_be_added_changed_and_removed_during_work(grid: Grid) -> None:
     grid.seat(concurrency=4, owner="alice", budget=10**6)
     grid.job(wide(8, cost=900))
     early = grid.take(slot="0")
@@ -253,7 +253,7 @@ def test_limits_that_come_change_and_go(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_a_seat_that_dies_gives_back_what_it_held(grid: Grid) -> None:
+def test_a_seat_that_dies_releases_its_reservations(grid: Grid) -> None:
     limit(grid, SHARED)
     grid.seat(owner="alice", budget=10_000, limits=[most("parallel", "-", 1)])
     grid.job(one(cost=900))
@@ -264,7 +264,7 @@ def test_a_seat_that_dies_gives_back_what_it_held(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_what_is_entered_names_what_it_was_charged_to(grid: Grid) -> None:
+def test_a_ledger_entry_names_the_charged_accounts(grid: Grid) -> None:
     limit(grid, SHARED)
     grid.seat("m.a", "llm:opus", owner="alice", families={"llm:opus": ["opus"]})
     grid.job(one(queue="llm:opus"))
@@ -282,7 +282,7 @@ def said(grid: Grid, job: str, tokens_in: int, tokens_out: int, **options: objec
     grid.client.hset(grid.keys("job", job), "tokens:0", f"{tokens_in} {tokens_out}")
 
 
-def test_what_a_stage_will_use_is_held_until_it_is_settled(grid: Grid) -> None:
+def test_the_estimate_of_a_stage_is_reserved_until_settlement(grid: Grid) -> None:
     """Slots side by side cannot draw more than there is, though no stage says what it costs."""
     grid.seat(
         concurrency=4, budget=10_000, limits=[most("tokens", "day", 9_000)], prices=(1_000_000, 5_000_000)
@@ -299,7 +299,7 @@ def test_what_a_stage_will_use_is_held_until_it_is_settled(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_one_that_wants_too_much_does_not_stop_those_behind_it(grid: Grid) -> None:
+def test_a_large_estimate_does_not_block_smaller_stages_behind_it(grid: Grid) -> None:
     grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
     said(grid, "warm-up", 300, 300)
     grid.done(grid.take(), tokens=(300, 300))
@@ -311,7 +311,7 @@ def test_one_that_wants_too_much_does_not_stop_those_behind_it(grid: Grid) -> No
     assert "large:0" in grid.pending()
 
 
-def test_more_than_a_whole_window_holds_may_run_when_it_is_empty(grid: Grid) -> None:
+def test_an_estimate_over_the_whole_window_waits_for_an_empty_window(grid: Grid) -> None:
     grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
     said(grid, "huge", 5_000, 5_000)
     grid.done(grid.take(), tokens=(900, 50))
@@ -324,7 +324,7 @@ def test_more_than_a_whole_window_holds_may_run_when_it_is_empty(grid: Grid) -> 
 @pytest.mark.parametrize(
     "limits", [[most("money", "day", 0)], [most("tokens", "day", 0)]], ids=["money", "tokens"]
 )
-def test_a_limit_of_nothing_permits_nothing(grid: Grid, limits: list[Limit]) -> None:
+def test_a_limit_of_zero_permits_no_larger_estimate(grid: Grid, limits: list[Limit]) -> None:
     """Its window is empty, and yet a larger stage may not run in it."""
     grid.seat(limits=limits, prices=(1_000_000, 5_000_000))
     said(grid, "j", 1_000, 500)
@@ -334,7 +334,7 @@ def test_a_limit_of_nothing_permits_nothing(grid: Grid, limits: list[Limit]) -> 
 # -- the clock
 
 
-def test_a_clock_that_is_set_back_stretches_no_window(grid: Grid) -> None:
+def test_a_sweep_shortens_windows_after_the_clock_was_set_back(grid: Grid) -> None:
     """What is used up by then is used up for a window's length at most, though nobody writes it meanwhile."""
     for period in ("month", "week", "day"):
         turn_at(grid, 20 * HOUR, period=period)
@@ -371,7 +371,7 @@ def test_a_clock_that_is_set_back_stretches_no_window(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_the_end_of_a_window_is_no_further_than_that_can_be(grid: Grid) -> None:
+def test_an_impossible_window_end_is_corrected_on_the_next_write(grid: Grid) -> None:
     """Where the clock was set back and no sweep has seen it, whoever writes next finds it."""
     turn_at(grid, 20 * HOUR, period="day")
     grid.seat(limits=[most("tokens", "day", 9), most("requests", "day", 9)])

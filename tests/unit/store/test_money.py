@@ -12,7 +12,7 @@ from gridq.limits.accounts import build_quota_error, read_accounts
 from gridq.limits.quotas_file import Limits
 from gridq.limits.quotas_loader import lift, put_in_force
 from gridq.protocol.states import JobState
-from gridq.store.replies import Accepted, AlreadyKnown, KeyRefused, QuotaReached
+from gridq.store.replies import Accepted, KeyRefused, QuotaReached
 from tests.unit.store.limits import DAY, HOUR, account, ask, limit, parked, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, plan, quota, quota_of, step
 
@@ -22,7 +22,7 @@ ANN = "[agents.ann]\nmonthly_dollars = 0.01\n"  # 10,000 micro-dollars
 TEAM = '[teams.t]\nmonthly_dollars = 0.01\n[agents.ann]\nteam = "t"\n[agents.bob]\nteam = "t"\n'
 
 
-def test_without_limits_nothing_is_kept(grid: Grid) -> None:
+def test_without_limits_no_accounts_are_stored(grid: Grid) -> None:
     grid.seat()
     grid.job(one(cost=9_000))
     grid.done(grid.take(), used=10)
@@ -31,7 +31,7 @@ def test_without_limits_nothing_is_kept(grid: Grid) -> None:
     assert read_accounts(grid.client, grid.keys, "UTC").is_single_tenant
 
 
-def test_a_job_holds_its_estimate_until_it_is_spent(grid: Grid) -> None:
+def test_a_job_reserves_its_estimate_until_it_is_spent(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.job(plan(step(cost=2_000), step(0, cost=3_000)))
@@ -44,7 +44,7 @@ def test_a_job_holds_its_estimate_until_it_is_spent(grid: Grid) -> None:
     assert account(grid, "ann", "jobs").spent == 1
 
 
-def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
+def test_a_job_over_the_limit_is_refused_and_writes_nothing(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     turn_at(grid, DAY)
@@ -72,7 +72,7 @@ def test_a_refused_job_s_long_input_is_dropped(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("value", "j1:in"))
 
 
-def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
+def test_a_job_that_never_fits_gets_no_retry_time(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     turn_at(grid, DAY)
@@ -81,7 +81,7 @@ def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
     assert "to 0.010001 or more" in (error.fix or "")
 
 
-def test_nothing_and_no_limit_differ(grid: Grid) -> None:
+def test_a_limit_of_zero_differs_from_no_limit(grid: Grid) -> None:
     grid.seat()
     limit(grid, '[agents.ann]\nmonthly_dollars = 0\n[agents.bob]\nmonthly_dollars = "none"\nmonthly_jobs = 0')
     assert quota(ask(grid, 0)).what == "agent_money"
@@ -93,13 +93,6 @@ def test_nothing_and_no_limit_differ(grid: Grid) -> None:
         Accepted,
         QuotaReached,
     ]
-
-
-def test_with_nothing_left_even_free_work_is_refused(grid: Grid) -> None:
-    grid.seat()
-    limit(grid, ANN)
-    grid.job(one(cost=10_000))
-    assert isinstance(ask(grid, 0), QuotaReached)
 
 
 def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
@@ -116,17 +109,8 @@ def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
     assert isinstance(build_quota_error(quota(ask(grid, 0)), "UTC"), TeamJobsExceeded)
 
 
-def test_the_same_job_again_holds_nothing_more(grid: Grid) -> None:
-    grid.seat()
-    limit(grid, ANN)
-    grid.job(one(cost=6_000), "j1")
-    assert grid.admit(one(cost=6_000), "j1") == AlreadyKnown()
-    assert account(grid, "ann").reserved == 6_000
-    assert account(grid, "ann", "jobs").spent == 1
-
-
 @pytest.mark.parametrize("end", ["done", "failed", "cancelled", "expired", "running", "vanished"])
-def test_a_hold_comes_back_however_a_job_ends(grid: Grid, end: str) -> None:
+def test_a_reservation_is_released_however_a_job_ends(grid: Grid, end: str) -> None:
     """What its successful attempts used stays spent; what others used is their seat's."""
     grid.seat(budget=1_000_000)
     limit(grid, TEAM)
@@ -157,7 +141,7 @@ def test_a_hold_comes_back_however_a_job_ends(grid: Grid, end: str) -> None:
     assert "reservations" not in grid.own()
 
 
-def test_attempts_that_come_to_nothing_cost_the_agent_nothing(grid: Grid) -> None:
+def test_unsuccessful_attempts_cost_the_agent_nothing(grid: Grid) -> None:
     grid.seat("m.a", budget=1_000_000)
     grid.seat("m.b", budget=1_000_000)
     limit(grid, ANN)
@@ -173,7 +157,7 @@ def test_attempts_that_come_to_nothing_cost_the_agent_nothing(grid: Grid) -> Non
     assert grid.left("m.b") == 1_000_000 - 800
 
 
-def test_a_month_that_turns_gives_new_money_but_not_what_runs_holds(grid: Grid) -> None:
+def test_a_new_month_resets_spending_but_not_reservations(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     turn_at(grid, DAY)
@@ -189,7 +173,7 @@ def test_a_month_that_turns_gives_new_money_but_not_what_runs_holds(grid: Grid) 
     assert (account(grid, "ann").spent, account(grid, "ann").reserved) == (5_000, 5_000)
 
 
-def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
+def test_a_refusal_has_the_reset_time(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     now = grid.now()
@@ -202,7 +186,7 @@ def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
     assert error.details["retry_at"] in (error.fix or "")
 
 
-def test_spent_money_is_forgotten_after_its_month(grid: Grid) -> None:
+def test_spending_is_deleted_after_its_month(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     turn_at(grid, DAY)
@@ -214,7 +198,7 @@ def test_spent_money_is_forgotten_after_its_month(grid: Grid) -> None:
 # -- parking
 
 
-def test_who_overdraws_is_parked_and_comes_back_with_the_month(grid: Grid) -> None:
+def test_an_overdrawn_agent_is_parked_until_the_month_resets(grid: Grid) -> None:
     grid.seat(concurrency=2)
     limit(grid, ANN)
     turn_at(grid, DAY)
@@ -236,7 +220,7 @@ def test_who_overdraws_is_parked_and_comes_back_with_the_month(grid: Grid) -> No
     assert grid.take(slot="1").job == "j2"
 
 
-def test_exactly_used_up_is_not_over(grid: Grid) -> None:
+def test_an_exactly_used_up_limit_does_not_park(grid: Grid) -> None:
     """A job whose estimate was right runs to its end."""
     grid.seat()
     limit(grid, ANN)
@@ -247,7 +231,7 @@ def test_exactly_used_up_is_not_over(grid: Grid) -> None:
     grid.done(grid.take(), used=0)
 
 
-def test_a_raised_limit_wakes_at_once(grid: Grid) -> None:
+def test_a_raised_limit_unparks_at_once(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.job(chain(2, cost=2_000), "j1")
@@ -259,7 +243,7 @@ def test_a_raised_limit_wakes_at_once(grid: Grid) -> None:
     assert grid.take().job == "j1"
 
 
-def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> None:
+def test_a_lowered_limit_parks_waiting_but_not_running_stages(grid: Grid) -> None:
     grid.seat(concurrency=2)
     limit(grid, ANN)
     grid.job(chain(2, cost=1_000), "j1")
@@ -277,7 +261,7 @@ def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> 
     assert len({grid.take(slot=str(slot)).lease for slot in range(2)}) == 2
 
 
-def test_a_limit_of_nothing_parks_though_nothing_was_spent(grid: Grid) -> None:
+def test_a_limit_of_zero_parks_an_agent_without_spending(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.job(one(cost=1_000))
@@ -287,7 +271,7 @@ def test_a_limit_of_nothing_parks_though_nothing_was_spent(grid: Grid) -> None:
     grid.take()
 
 
-def test_pure_and_local_stages_of_a_parked_agent_go_on(grid: Grid) -> None:
+def test_pure_and_local_stages_of_a_parked_agent_continue(grid: Grid) -> None:
     """They cost nothing, and may be all that lies between a paid answer and its caller."""
     grid.seat("m.a", "bench:any", "gridq:local")
     limit(grid, ANN)
@@ -332,7 +316,7 @@ def test_a_parked_job_may_be_cancelled_and_expires_with_a_reason(grid: Grid) -> 
     assert not grid.own() & {"parked_agents", "parked:ann"}
 
 
-def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
+def test_a_returned_stage_of_a_parked_agent_is_parked(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     limit(grid, ANN)
@@ -346,7 +330,7 @@ def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
     assert grid.take("m.b").job == second.job
 
 
-def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
+def test_active_limits_show_their_source(grid: Grid) -> None:
     put_in_force(grid.scripts, Limits(digest="d"), "host:/etc/q.toml")
     found = read_accounts(grid.client, grid.keys, "UTC")
     assert found.active_limits is not None
@@ -360,7 +344,7 @@ def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
 # -- keys
 
 
-def test_a_key_is_asked_for_as_soon_as_there_is_one(grid: Grid) -> None:
+def test_a_key_is_required_once_one_exists(grid: Grid) -> None:
     grid.seat()
     assert grid.admit(one()) == Accepted()
     made, _ = api_keys.create(grid.client, grid.keys, "ann", team="t")

@@ -23,7 +23,7 @@ budgets = [{jobs = 1, per = "day"}]
 """
 
 
-def test_an_agent_s_day(grid: Grid) -> None:
+def test_an_agents_daily_budget_binds_and_resets(grid: Grid) -> None:
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     limit(grid, PEOPLE)
@@ -46,7 +46,7 @@ def test_an_agent_s_day(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
+def test_estimated_tokens_are_reserved_until_a_job_ends(grid: Grid) -> None:
     """By the estimates of its stages, so that jobs side by side do not use more than there is."""
     limit(grid, PEOPLE)
     grid.seat()
@@ -74,7 +74,7 @@ def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_everybody_else_each_has_a_day_of_their_own(grid: Grid) -> None:
+def test_the_star_table_limits_each_other_agent_separately(grid: Grid) -> None:
     limit(grid, PEOPLE)
     assert ask(grid, agent="bob") == Accepted()
     assert quota_of(ask(grid, agent="bob")) == ("agent_jobs", "bob")
@@ -84,7 +84,7 @@ def test_everybody_else_each_has_a_day_of_their_own(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_who_uses_nothing_any_more_is_forgotten(grid: Grid) -> None:
+def test_meters_of_inactive_agents_are_removed(grid: Grid) -> None:
     """Agents may call themselves what they like where there are no keys."""
     limit(grid, PEOPLE)
     grid.seat()
@@ -99,7 +99,7 @@ def test_who_uses_nothing_any_more_is_forgotten(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_a_team_over_its_tokens_stands_aside_until_the_week_turns(grid: Grid) -> None:
+def test_a_team_over_its_tokens_is_parked_until_the_week_resets(grid: Grid) -> None:
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     turn_at(grid, 5 * DAY, period="week")
@@ -119,7 +119,7 @@ def test_a_team_over_its_tokens_stands_aside_until_the_week_turns(grid: Grid) ->
     agrees(grid)
 
 
-def test_a_budget_of_one_who_uses_nothing_is_shown_all_the_same(grid: Grid) -> None:
+def test_a_budget_with_its_own_table_is_kept_without_use(grid: Grid) -> None:
     """The sweep forgets those alone that have no table of their own."""
     turn_at(grid, 20 * DAY)
     limit(
@@ -135,7 +135,7 @@ def test_a_budget_of_one_who_uses_nothing_is_shown_all_the_same(grid: Grid) -> N
     assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann"}
 
 
-def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> None:
+def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) -> None:
     """Through a life of an agent, its team, one of a key's team and one without a table."""
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")

@@ -50,7 +50,7 @@ def _retried() -> Plan:
     return plan(step(scope=0), step(scope=0), step(0, 1, scope=0), scopes=[scope])
 
 
-def test_the_job_goes_on_beside_it(grid: Grid) -> None:
+def test_other_stages_run_during_a_quarantine(grid: Grid) -> None:
     job = grid.job(wide(2))
     _poison(grid, job)
     assert grid.pending() == [f"{job}:1"]
@@ -59,7 +59,7 @@ def test_the_job_goes_on_beside_it(grid: Grid) -> None:
     assert grid.claim("m.a") == "none"
 
 
-def test_a_released_stage_is_run_again_by_anybody(grid: Grid) -> None:
+def test_a_released_stage_may_run_on_any_seat(grid: Grid) -> None:
     job = grid.job(one())
     _poison(grid, job)
     assert grid.scripts.quarantine("release", job, 0, "ann") == "released"
@@ -70,7 +70,7 @@ def test_a_released_stage_is_run_again_by_anybody(grid: Grid) -> None:
     assert grid.done(grid.take("m.a")) == "plain"
 
 
-def test_a_released_stage_has_its_two_deaths_again(grid: Grid) -> None:
+def test_a_released_stage_may_die_twice_again(grid: Grid) -> None:
     job = grid.job(one())
     _poison(grid, job)
     grid.scripts.quarantine("release", job, 0, "ann")
@@ -79,7 +79,7 @@ def test_a_released_stage_has_its_two_deaths_again(grid: Grid) -> None:
     assert grid.scripts.quarantine("release", job, 0, "ann") == "released"
 
 
-def test_a_seat_that_lacks_something_stays_left_out(grid: Grid) -> None:
+def test_a_release_keeps_unfit_seats_excluded(grid: Grid) -> None:
     job = grid.job(one())
     grid.client.hset(grid.keys("job", job), "unfit:0", "m.small")
     _poison(grid, job)
@@ -88,7 +88,7 @@ def test_a_seat_that_lacks_something_stays_left_out(grid: Grid) -> None:
     assert grid.classes() == {"0/0|m.small": 1}
 
 
-def test_it_rings_for_what_it_releases(grid: Grid) -> None:
+def test_a_released_stage_sends_a_wake_up(grid: Grid) -> None:
     job = grid.job(one())
     _poison(grid, job)
     grid.clear("seat:m.a", "seat:m.b", "bench:any")
@@ -107,14 +107,14 @@ def test_a_dropped_stage_ends_its_job(grid: Grid) -> None:
     assert grid.pending() == []
 
 
-def test_no_retry_catches_a_drop(grid: Grid) -> None:
+def test_a_retry_does_not_catch_a_drop(grid: Grid) -> None:
     job = grid.job(_retried())
     _poison(grid, job)
     assert grid.scripts.quarantine("drop", job, 0, "ann") == "plain"
     assert grid.ended(job).state is JobState.FAILED
 
 
-def test_repeated_words_change_nothing(grid: Grid) -> None:
+def test_repeated_release_and_drop_change_nothing(grid: Grid) -> None:
     job = grid.job(one())
     assert grid.scripts.quarantine("release", job, 0, "ann") == "not"
     assert grid.scripts.quarantine("drop", job, 0, "ann") == "not"
@@ -129,7 +129,7 @@ def test_repeated_words_change_nothing(grid: Grid) -> None:
         assert grid.scripts.quarantine(verb, "nope", 0, "ann") == "unknown"
 
 
-def test_its_time_is_over(grid: Grid) -> None:
+def test_a_quarantine_ends_after_its_time(grid: Grid) -> None:
     job = grid.job(_retried(), name="briefing", celery=True)
     _poison(grid, job)
     assert grid.sweep().dropped == []
@@ -141,7 +141,7 @@ def test_its_time_is_over(grid: Grid) -> None:
     assert grid.sweep().dropped == []
 
 
-def test_its_time_is_the_setting_s(grid: Grid) -> None:
+def test_the_quarantine_time_is_the_setting(grid: Grid) -> None:
     job = grid.job(one())
     _poison(grid, job)
     left = grid.client.zscore(grid.keys("quarantine"), f"{job}:0") - grid.now()
@@ -161,14 +161,14 @@ def test_quarantines_are_ended_in_batches(grid: Grid) -> None:
     assert [len(grid.sweep(2).dropped) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_what_is_left_of_a_job_whose_keys_expired_is_taken_out(grid: Grid) -> None:
+def test_quarantine_entries_of_vanished_jobs_are_removed(grid: Grid) -> None:
     grid.client.zadd(grid.keys("quarantine"), {"gone:0": 1})
     assert grid.sweep().dropped == []
     assert _in_quarantine(grid) == []
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline", "sibling"])
-def test_the_job_s_end_takes_it_out(grid: Grid, how: str) -> None:
+def test_the_end_of_the_job_ends_the_quarantine(grid: Grid, how: str) -> None:
     job = grid.job(wide(2))
     _poison(grid, job)
     if how == "cancel":
@@ -182,7 +182,7 @@ def test_the_job_s_end_takes_it_out(grid: Grid, how: str) -> None:
     assert grid.scripts.quarantine("release", job, 0, "ann") == "over"
 
 
-def test_a_deadline_names_the_stage_that_stood_in_quarantine(grid: Grid) -> None:
+def test_the_deadline_error_names_the_quarantined_stage(grid: Grid) -> None:
     job = grid.job(one())
     _poison(grid, job)
     grid.age("deadlines", job)
@@ -192,7 +192,7 @@ def test_a_deadline_names_the_stage_that_stood_in_quarantine(grid: Grid) -> None
     assert "quarantine" in details["reason"]
 
 
-def test_a_queue_timeout_is_none_of_a_quarantine_s_business(grid: Grid) -> None:
+def test_a_queue_timeout_does_not_run_in_quarantine(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one(), queue_timeout_ms=60_000)
@@ -206,7 +206,7 @@ def test_a_queue_timeout_is_none_of_a_quarantine_s_business(grid: Grid) -> None:
     assert [m for m in grid.client.zrange(grid.keys("delays"), 0, -1) if m.startswith(b"queue_timeout:")]
 
 
-def test_a_retry_that_starts_again_takes_it_out(grid: Grid) -> None:
+def test_a_retry_ends_the_quarantine(grid: Grid) -> None:
     job = grid.job(_retried())
     _poison(grid, job)
     assert grid.fail(grid.take("m.a"), "stage") == "again"
@@ -223,7 +223,7 @@ def test_a_retry_forgets_a_release_too(grid: Grid) -> None:
     assert grid.scripts.quarantine("release", job, 0, "ann") == "not"
 
 
-def test_a_late_report_of_a_lapsed_attempt_takes_it_in(grid: Grid) -> None:
+def test_a_late_report_may_quarantine_the_stage(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one())
@@ -237,7 +237,7 @@ def test_a_late_report_of_a_lapsed_attempt_takes_it_in(grid: Grid) -> None:
     assert grid.fail(late, "died") == "fenced"
 
 
-def test_a_stage_that_was_alone_when_its_worker_died_is_held_to_have_killed_it(grid: Grid) -> None:
+def test_a_stage_alone_on_a_dying_worker_counts_as_its_killer(grid: Grid) -> None:
     job = grid.job(one())
     for seat in ("m.a", "m.b"):
         claim = _step_0(grid, seat)
@@ -253,7 +253,9 @@ def test_a_stage_that_was_alone_when_its_worker_died_is_held_to_have_killed_it(g
 
 
 @pytest.mark.parametrize(("stages", "how"), [(2, "died"), (1, "go")])
-def test_of_several_or_of_a_worker_that_was_ended_none_is(grid: Grid, stages: int, how: str) -> None:
+def test_no_stage_is_blamed_if_several_ran_or_the_worker_was_stopped(
+    grid: Grid, stages: int, how: str
+) -> None:
     job = grid.job(wide(stages))
     for seat in ("m.a", "m.b", "m.c"):
         grid.seat(seat, concurrency=2)
@@ -265,7 +267,7 @@ def test_of_several_or_of_a_worker_that_was_ended_none_is(grid: Grid, stages: in
     assert grid.field(job, "losses:0") == "3"
 
 
-def test_a_stage_whose_first_token_is_out_is_not_saved(grid: Grid) -> None:
+def test_a_streamed_stage_fails_instead_of_being_quarantined(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     job = grid.job(one(), stream=True)
@@ -276,7 +278,7 @@ def test_a_stage_whose_first_token_is_out_is_not_saved(grid: Grid) -> None:
     assert grid.ended(job).state is JobState.FAILED
 
 
-def test_without_a_time_it_fails_at_once_and_no_retry_catches_it(grid_env: GridEnv, grid: Grid) -> None:
+def test_a_quarantine_of_zero_fails_the_job_in_spite_of_a_retry(grid_env: GridEnv, grid: Grid) -> None:
     none = Grid(grid_env.client, grid_env.settings.model_copy(update={"quarantine": 0.0}))
     job = none.job(_retried())
     for seat, word in (("m.a", "again"), ("m.b", "plain")):
@@ -287,7 +289,7 @@ def test_without_a_time_it_fails_at_once_and_no_retry_catches_it(grid_env: GridE
 # -- told apart --------------------------------------------------------------------------------------------
 
 
-def test_a_claim_knows_how_those_before_it_ended(grid: Grid) -> None:
+def test_a_claim_counts_earlier_failures_losses_and_deaths(grid: Grid) -> None:
     for seat in ("m.a", "m.b", "m.c", "m.d"):
         grid.seat(seat)
     grid.job(one())
@@ -298,7 +300,7 @@ def test_a_claim_knows_how_those_before_it_ended(grid: Grid) -> None:
     assert (last.attempt, last.failures, last.losses, last.deaths) == (4, 1, 1, 1)
 
 
-def test_the_last_error_counts_them(grid: Grid) -> None:
+def test_the_final_error_counts_failures_and_losses(grid: Grid) -> None:
     for seat in ("m.a", "m.b", "m.c", "m.d"):
         grid.seat(seat)
     job = grid.job(one())
@@ -306,13 +308,3 @@ def test_the_last_error_counts_them(grid: Grid) -> None:
     for seat in ("m.b", "m.c", "m.d"):
         grid.fail(grid.take(seat), "seat")
     assert _details(grid, job) == {"attempts": 4, "failures": 3, "losses": 1}
-
-
-def test_lost_attempts_are_counted_in_the_last_error(grid: Grid) -> None:
-    grid.seat()
-    job = grid.job(one())
-    for _ in range(10):
-        grid.lapse(grid.take())
-        grid.sweep()
-    details = _details(grid, job)
-    assert (details["attempts"], details["losses"], details["path"]) == (10, 10, "root")

@@ -42,7 +42,7 @@ def error(grid: Grid, job: str) -> GridError:
     return found
 
 
-def test_it_counts_from_when_the_stage_became_ready(grid: Grid) -> None:
+def test_the_timeout_runs_from_when_the_stage_became_ready(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(2), "j1", queue_timeout_ms=MINUTE)
     due: float = grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.0")
@@ -57,7 +57,7 @@ def test_it_counts_from_when_the_stage_became_ready(grid: Grid) -> None:
     assert timers(grid) == []
 
 
-def test_the_error_names_stage_queue_seconds_and_why(grid: Grid) -> None:
+def test_the_error_has_stage_queue_seconds_and_reason(grid: Grid) -> None:
     grid.job(one(), "j1", queue_timeout_ms=1500)
     over(grid)
     found = error(grid, "j1")
@@ -77,14 +77,14 @@ def reason(grid: Grid, **options: Any) -> str:
     return str(error(grid, "late").reason)
 
 
-def test_why_all_slots_are_busy(grid: Grid) -> None:
+def test_the_reason_is_busy_slots(grid: Grid) -> None:
     grid.seat(concurrency=1)
     grid.job(one(), "j1")
     grid.take()
     assert reason(grid) == "all slots of its seats were busy (1)"
 
 
-def test_why_it_is_excluded(grid: Grid) -> None:
+def test_the_reason_is_exclusion(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
     grid.fail(grid.take(), "seat", pause_ms=HOUR)
@@ -92,13 +92,13 @@ def test_why_it_is_excluded(grid: Grid) -> None:
     assert error(grid, "j1").reason == "the seats that serve it failed it or lack what it needs"
 
 
-def test_why_the_budget_is_used_up(grid: Grid) -> None:
+def test_the_reason_is_a_used_up_budget(grid: Grid) -> None:
     grid.seat(budget=10)
     why = "the budgets of the seats that serve it do not suffice"
     assert reason(grid, cost=900) == f"{why}: m.a has $0.00001 left of $0.00001 a month"
 
 
-def test_when_the_budget_turns(grid: Grid) -> None:
+def test_the_reason_has_the_reset_time_of_the_budget(grid: Grid) -> None:
     grid.seat(limits=[Limit(resource="tokens", window="5h", amount=7)])
     grid.job(one(), "j1")
     grid.done(grid.take(), tokens=(3, 4))
@@ -114,14 +114,14 @@ def test_when_the_budget_turns(grid: Grid) -> None:
     assert datetime.fromisoformat(details["retry_at"]).timestamp() == meter.resets_at // 1000
 
 
-def test_why_the_rate_is_used_up(grid: Grid) -> None:
+def test_the_reason_is_a_used_up_rate(grid: Grid) -> None:
     grid.seat(concurrency=2, requests_per_minute=1)
     grid.job(one(), "j1")
     grid.take()
     assert reason(grid) == "its seats had used up their requests of the minute"
 
 
-def test_why_its_agent_is_over_its_money(grid: Grid) -> None:
+def test_the_reason_is_the_agents_limit(grid: Grid) -> None:
     grid.seat()
     limit(grid, "[agents.ann]\nmonthly_cents = 1")
     grid.job(one(cost=500), "j1", queue_timeout_ms=MINUTE)
@@ -130,12 +130,12 @@ def test_why_its_agent_is_over_its_money(grid: Grid) -> None:
     assert "over its limits" in str(error(grid, "j1").reason)
 
 
-def test_why_nobody_looked(grid: Grid) -> None:
+def test_the_reason_is_an_idle_seat(grid: Grid) -> None:
     grid.seat()
     assert reason(grid) == "a seat that serves it was free and did not take it"
 
 
-def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
+def test_a_returned_stage_gets_a_new_timer(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
     claim = grid.take()
@@ -151,7 +151,7 @@ def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
     ("said", "left"),
     [("done", ["queue_timeout:j1:1:0.0"]), ("stage", []), ("back", ["queue_timeout:j1:0:0.1"])],
 )
-def test_what_a_lapsed_attempt_says_stops_its_timer(grid: Grid, said: str, left: list[str]) -> None:
+def test_a_report_of_a_lapsed_attempt_stops_its_timer(grid: Grid, said: str, left: list[str]) -> None:
     """The stage stands ready no more, or again; nothing of a job that has ended is left behind."""
     grid.seat()
     grid.job(chain(2), "j1", queue_timeout_ms=MINUTE)
@@ -165,7 +165,7 @@ def test_what_a_lapsed_attempt_says_stops_its_timer(grid: Grid, said: str, left:
     assert bool(grid.client.exists(grid.keys("job", "j1"))) == bool(left)
 
 
-def test_a_retry_stops_the_timers_of_what_it_withdraws(grid: Grid) -> None:
+def test_a_retry_stops_the_timers_of_its_steps(grid: Grid) -> None:
     grid.seat()
     scope = Scope("root", None, 2, HOUR, ((0, 0), (1, 0)))
     grid.job(plan(step(scope=0), step(scope=0), step(0, 1), scopes=[scope]), "j1", queue_timeout_ms=MINUTE)
@@ -173,7 +173,7 @@ def test_a_retry_stops_the_timers_of_what_it_withdraws(grid: Grid) -> None:
     assert timers(grid) == []
 
 
-def test_a_change_of_class_is_no_new_beginning(grid: Grid) -> None:
+def test_a_change_of_class_does_not_restart_the_timer(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b", inc="i2")
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
@@ -185,7 +185,7 @@ def test_a_change_of_class_is_no_new_beginning(grid: Grid) -> None:
     assert grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.1") == before
 
 
-def test_a_retry_that_starts_again_counts_anew(grid: Grid) -> None:
+def test_a_retried_stage_gets_a_new_timer(grid: Grid) -> None:
     grid.seat()
     given = plan(step(scope=0), scopes=[Scope("root", None, 3, MINUTE, ((0, 0),))])
     grid.job(given, "j1", queue_timeout_ms=1000)
@@ -195,7 +195,7 @@ def test_a_retry_that_starts_again_counts_anew(grid: Grid) -> None:
     assert timers(grid) == ["queue_timeout:j1:0:1.1"]
 
 
-def test_a_running_stage_is_not_meant(grid: Grid) -> None:
+def test_a_running_stage_does_not_time_out(grid: Grid) -> None:
     grid.seat()
     grid.job(wide(2), "j1", queue_timeout_ms=MINUTE)
     claim = grid.take()
@@ -209,7 +209,7 @@ def test_a_running_stage_is_not_meant(grid: Grid) -> None:
     assert grid.end("j1") is None
 
 
-def test_what_was_ready_for_too_long_is_not_begun_any_more(grid: Grid) -> None:
+def test_a_stage_past_its_queue_timeout_is_not_claimed(grid: Grid) -> None:
     """No router sweeps for a while: the stage must not begin long after its time."""
     grid.seat()
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
@@ -228,7 +228,7 @@ def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
     assert grid.client.zrange(grid.keys("answers"), 0, -1) == [b"j1"]
 
 
-def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None:
+def test_a_late_router_does_not_admit_an_expired_job(grid: Grid) -> None:
     grid.seat()
     grid.enqueue("j1", queue_timeout_ms=1000)
     grid.client.hset(grid.keys("submitted", "j1"), "submitted_at", 1)
@@ -237,7 +237,7 @@ def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None
     assert error(grid, "j1").code == "job.queue_timeout"
 
 
-def test_nothing_is_left_when_the_job_ends(grid: Grid) -> None:
+def test_no_timer_is_left_when_the_job_ends(grid: Grid) -> None:
     grid.seat()
     grid.enqueue("j1", queue_timeout_ms=MINUTE)
     assert grid.admit(wide(5), "j1", deadline_ms=None, queue_timeout_ms=MINUTE) == Accepted()
@@ -258,7 +258,7 @@ def test_a_job_without_the_option_has_no_timer(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("delays"))
 
 
-def test_a_sweep_ends_so_many_and_goes_on_with_the_next(grid: Grid) -> None:
+def test_jobs_are_expired_in_batches(grid: Grid) -> None:
     for number in range(7):
         grid.job(one(), f"j{number}", queue_timeout_ms=MINUTE)
     for entry in timers(grid):
@@ -268,7 +268,7 @@ def test_a_sweep_ends_so_many_and_goes_on_with_the_next(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 200])
-def test_the_deadline_says_what_was_not_done(grid: Grid, steps: int) -> None:
+def test_the_deadline_error_names_the_unfinished_stage(grid: Grid, steps: int) -> None:
     grid.seat(concurrency=1)
     grid.job(wide(steps), "j1")
     grid.job(chain(2), "j2")

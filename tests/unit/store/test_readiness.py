@@ -38,7 +38,7 @@ def waited_out(slow: SlowServer, url: str) -> list[str]:
     return told
 
 
-def test_it_waits_while_the_server_reads_and_tells_so_once(slow: SlowServer) -> None:
+def test_waiting_reports_once_that_the_server_is_loading(slow: SlowServer) -> None:
     told = waited_out(slow, slow.url)
     assert len(told) == 1
     how_far = (
@@ -47,7 +47,7 @@ def test_it_waits_while_the_server_reads_and_tells_so_once(slow: SlowServer) -> 
     assert re.fullmatch(how_far, told[0])
 
 
-def test_it_can_be_ended_before(slow: SlowServer) -> None:
+def test_waiting_can_be_cancelled(slow: SlowServer) -> None:
     slow.load_slowly()
     told: list[str] = []
     with connect(slow.url, retry=False) as client:
@@ -57,12 +57,12 @@ def test_it_can_be_ended_before(slow: SlowServer) -> None:
     slow.hurry()
 
 
-def test_so_it_does_where_the_acl_does_not_permit_info(slow: SlowServer) -> None:
+def test_waiting_works_without_permission_for_info(slow: SlowServer) -> None:
     told = waited_out(slow, slow.narrow_url)
     assert told == ["the server is loading its data: waiting until it is done"]
 
 
-def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
+def test_a_server_that_dies_while_loading_is_waited_for_within_a_limit(
     slow: SlowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.5)
@@ -81,7 +81,7 @@ def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
     ]
 
 
-def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_an_absent_server_is_waited_for_on_request(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path, port=find_free_port())
     told = []
 
@@ -96,7 +96,7 @@ def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) 
     assert told[0].startswith("waiting for the server: broker.unreachable: Nothing answers at")
 
 
-def test_a_wrong_address_and_a_wrong_password_are_told_at_once(slow: SlowServer) -> None:
+def test_a_wrong_address_or_password_fails_at_once(slow: SlowServer) -> None:
     told: list[str] = []
     with (
         connect(f"redis://127.0.0.1:{find_free_port()}/0", retry=False) as nobody,

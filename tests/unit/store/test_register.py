@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
+from tests.unit.store.plans import ANY, HOUR, Grid, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -13,30 +13,21 @@ def _concurrency(grid: Grid, queue: str = ANY) -> int:
     return int(grid.client.hget(grid.keys("concurrency"), queue) or 0)
 
 
-def test_a_seat_listens_with_its_slots(grid: Grid) -> None:
+def test_a_seat_adds_its_slots_to_its_queues(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2)
     grid.seat("m.b", ANY, "bench:b", concurrency=3)
     assert (_concurrency(grid), _concurrency(grid, "bench:b")) == (5, 3)
     assert grid.client.smembers(grid.keys("serving", ANY)) == {b"m.a", b"m.b"}
 
 
-def test_saying_it_again_changes_nothing(grid: Grid) -> None:
-    grid.seat("m.a", concurrency=2)
-    grid.job(wide(2))
-    claim = grid.take()
-    grid.seat("m.a", concurrency=2)
-    assert _concurrency(grid) == 2
-    assert grid.held() == {"0": claim.lease}
-
-
-def test_it_may_change_its_slots_and_queues(grid: Grid) -> None:
+def test_a_seat_may_change_its_slots_and_queues(grid: Grid) -> None:
     grid.seat("m.a", ANY, "bench:b", concurrency=2)
     grid.seat("m.a", "bench:b", "bench:c", concurrency=3)
     assert (_concurrency(grid), _concurrency(grid, "bench:b"), _concurrency(grid, "bench:c")) == (0, 3, 3)
     assert not grid.client.exists(grid.keys("serving", ANY), grid.keys("idle", ANY))
 
 
-def test_another_live_host_is_refused(grid: Grid) -> None:
+def test_a_seat_live_on_another_host_is_refused(grid: Grid) -> None:
     grid.seat("m.a", host="h1")
     grid.job(one())
     claim = grid.take()
@@ -45,7 +36,7 @@ def test_another_live_host_is_refused(grid: Grid) -> None:
     assert grid.claim(inc="i2", slot="1") == "gone"
 
 
-def test_a_dead_host_is_followed_by_another(grid: Grid) -> None:
+def test_another_host_may_replace_a_dead_one(grid: Grid) -> None:
     grid.seat("m.a", host="h1")
     grid.age("seats", "m.a")
     assert grid.seat("m.a", inc="i2", host="h2") is None
@@ -66,18 +57,7 @@ def test_a_new_incarnation_ends_the_leases_of_the_old_at_once(grid: Grid) -> Non
     assert grid.take("m.b").attempt == 2
 
 
-def test_the_old_incarnation_may_still_hand_in_what_it_did(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    grid.job(chain(2), "j1")
-    old = grid.take()
-    grid.seat(inc="i2", budget=50_000)
-    result, _, after = grid.complete(old, used=30, go_on=True)
-    assert (result, after) == (1, "gone")
-    assert grid.left() == 49_970
-    assert grid.pending() == ["j1:1"]
-
-
-def test_it_goes_on_as_it_is_where_only_its_beat_is_late(grid: Grid) -> None:
+def test_a_late_heartbeat_keeps_the_leases(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -87,15 +67,7 @@ def test_it_goes_on_as_it_is_where_only_its_beat_is_late(grid: Grid) -> None:
     assert grid.sweep()[0]["seats"] == 0
 
 
-def test_what_is_left_outlives_a_restart(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    grid.job(one(cost=900))
-    grid.done(grid.take(), used=700)
-    grid.seat(inc="i2", budget=50_000)
-    assert grid.left() == 49_300
-
-
-def test_a_changed_budget_changes_it_by_the_difference(grid: Grid) -> None:
+def test_a_changed_budget_keeps_what_was_used(grid: Grid) -> None:
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
     grid.done(grid.take(), used=700)
@@ -105,16 +77,7 @@ def test_a_changed_budget_changes_it_by_the_difference(grid: Grid) -> None:
     assert grid.left() == 9_300
 
 
-def test_no_budget_and_a_budget_of_nothing_differ(grid: Grid) -> None:
-    grid.seat("m.a", budget=None)
-    grid.seat("m.b", budget=0)
-    assert (grid.left("m.a"), grid.left("m.b")) == (None, 0)
-    grid.job(one(cost=900), "j1")
-    assert grid.claim("m.b") == "none"
-    assert grid.take("m.a").job == "j1"
-
-
-def test_a_hold_of_no_budget_is_not_given_back_to_one(grid: Grid) -> None:
+def test_a_reservation_without_a_budget_is_not_released_to_a_new_one(grid: Grid) -> None:
     grid.seat(budget=None)
     grid.job(one(cost=900))
     claim = grid.take()
@@ -123,7 +86,7 @@ def test_a_hold_of_no_budget_is_not_given_back_to_one(grid: Grid) -> None:
     assert grid.left() == 4_900
 
 
-def test_its_old_wake_ups_go_and_pending_work_rings_anew(grid: Grid) -> None:
+def test_a_new_incarnation_replaces_wake_ups_with_one_for_pending_work(grid: Grid) -> None:
     grid.seat("m.a", concurrency=3)
     grid.job(wide(3))
     assert grid.wake_ups("seat:m.a") == 3
@@ -132,7 +95,7 @@ def test_its_old_wake_ups_go_and_pending_work_rings_anew(grid: Grid) -> None:
     assert grid.wake_ups("seat:m.a") == 1
 
 
-def test_it_takes_again_what_it_drained_from(grid: Grid) -> None:
+def test_registering_again_ends_a_drain(grid: Grid) -> None:
     grid.seat()
     grid.scripts.leave("m.a", "i1", "drain")
     grid.job(one())
@@ -141,7 +104,7 @@ def test_it_takes_again_what_it_drained_from(grid: Grid) -> None:
     grid.take()
 
 
-def test_the_record_has_a_life(grid: Grid) -> None:
+def test_the_record_has_a_ttl(grid: Grid) -> None:
     grid.seat(record_ttl_ms=HOUR)
     life: int = grid.client.pttl(grid.keys("seat", "m.a"))
     assert 0 < life <= HOUR

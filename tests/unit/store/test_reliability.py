@@ -50,13 +50,13 @@ def _fail(grid: Grid, seat: str, times: int) -> None:
         ("6 2 999999", 0.8),
     ],
 )
-def test_the_part_of_its_attempts_that_came_to_something(told: str | None, part: float) -> None:
+def test_reliability_is_the_faded_share_of_successes(told: str | None, part: float) -> None:
     assert PRIOR_SUCCESSES == 2
     assert compute_reliability(told, 1000) == pytest.approx(part)
 
 
 @pytest.mark.parametrize(("kind", "bad"), [("seat", 1), ("died", 1), ("stage", 0), ("back", 0), ("lost", 0)])
-def test_only_what_is_the_seat_s_fault_counts_against_it(grid: Grid, kind: str, bad: int) -> None:
+def test_only_failures_of_the_seat_reduce_its_reliability(grid: Grid, kind: str, bad: int) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -65,7 +65,7 @@ def test_only_what_is_the_seat_s_fault_counts_against_it(grid: Grid, kind: str, 
     assert _counted(grid) == (0, bad)
 
 
-def test_an_attempt_that_is_lost_counts_against_its_seat_once(grid: Grid) -> None:
+def test_a_lost_attempt_reduces_reliability_once(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -111,7 +111,7 @@ def test_old_outcomes_fade(grid: Grid) -> None:
     assert _reliability(grid) == pytest.approx(1, abs=0.005)
 
 
-def test_a_seat_whose_record_is_gone_gets_none(grid: Grid) -> None:
+def test_a_vanished_seat_record_is_not_recreated(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -120,7 +120,7 @@ def test_a_seat_whose_record_is_gone_gets_none(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys("seat", "m.a"))
 
 
-def test_of_two_idle_seats_the_reliable_one_is_rung_first(grid: Grid) -> None:
+def test_the_more_reliable_of_two_idle_seats_is_woken_first(grid: Grid) -> None:
     grid.seat("m.a")
     _fail(grid, "m.a", 3)
     grid.seat("m.b")
@@ -145,7 +145,7 @@ def test_of_two_idle_seats_the_reliable_one_is_rung_first(grid: Grid) -> None:
     assert rung() == [1, 0]
 
 
-def test_a_rank_holds_for_those_that_are_idle_now(grid: Grid) -> None:
+def test_a_rank_applies_to_idle_seats_at_once(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     before = dict(grid.client.zrange(grid.keys("idle", ANY), 0, -1, withscores=True))

@@ -9,7 +9,7 @@ from tests.unit.store.plans import ANY, HOUR, Grid, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def test_it_moves_seat_and_leases_on(grid: Grid) -> None:
+def test_a_renewal_extends_seat_and_leases(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -20,7 +20,7 @@ def test_it_moves_seat_and_leases_on(grid: Grid) -> None:
     assert (found["died"], found["seats"]) == (0, 0)
 
 
-def test_it_loses_exactly_the_lost(grid: Grid) -> None:
+def test_a_renewal_returns_exactly_the_lost_leases(grid: Grid) -> None:
     grid.seat(concurrency=4)
     grid.job(wide(4), "j1")
     claims = [grid.take(slot=str(slot)) for slot in range(4)]
@@ -32,7 +32,7 @@ def test_it_loses_exactly_the_lost(grid: Grid) -> None:
     assert grid.scripts.renew("m.a", "i1", leases) == leases
 
 
-def test_a_dead_or_replaced_seat_is_told(grid: Grid) -> None:
+def test_a_dead_or_replaced_seat_learns_it(grid: Grid) -> None:
     assert grid.scripts.renew("m.a", "i1", []) is None
     grid.seat()
     grid.age("seats", "m.a")
@@ -43,14 +43,14 @@ def test_a_dead_or_replaced_seat_is_told(grid: Grid) -> None:
     assert grid.scripts.renew("m.a", "i2", []) == []
 
 
-def test_the_record_of_a_live_seat_does_not_run_out(grid: Grid) -> None:
+def test_a_renewal_extends_the_record(grid: Grid) -> None:
     grid.seat(record_ttl_ms=HOUR)
     grid.client.pexpire(grid.keys("seat", "m.a"), 5000)
     grid.scripts.renew("m.a", "i1", [])
     assert grid.client.pttl(grid.keys("seat", "m.a")) > HOUR // 2
 
 
-def test_a_lost_wake_up_is_rung_again(grid: Grid) -> None:
+def test_a_lost_wake_up_is_sent_again(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     grid.clear("seat:m.a", ANY)
@@ -60,7 +60,7 @@ def test_a_lost_wake_up_is_rung_again(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("why", ["nothing pending", "full", "draining"])
-def test_no_wake_up_where_it_would_be_for_nothing(grid: Grid, why: str) -> None:
+def test_a_renewal_sends_no_useless_wake_up(grid: Grid, why: str) -> None:
     grid.seat()
     if why != "nothing pending":
         grid.job(wide(2))

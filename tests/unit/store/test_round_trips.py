@@ -68,7 +68,7 @@ def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
     counted.pool.disconnect()
 
 
-def test_a_hold_is_one_round_trip_and_a_settlement_another(grid: Grid, trips: Counted) -> None:
+def test_claim_and_settlement_are_one_round_trip_each(grid: Grid, trips: Counted) -> None:
     grid.job(one(cost=DOLLAR))
     sent, claim = trips(grid.take)
     assert sent == 1
@@ -76,7 +76,7 @@ def test_a_hold_is_one_round_trip_and_a_settlement_another(grid: Grid, trips: Co
     assert (sent, result, ended) == (1, 1, "plain")
 
 
-def test_a_settlement_holds_the_next_in_the_same_round_trip(grid: Grid, trips: Counted) -> None:
+def test_a_settlement_claims_the_next_stage_in_the_same_round_trip(grid: Grid, trips: Counted) -> None:
     grid.job(chain(2, cost=DOLLAR))
     first = grid.take()
     sent, (_, _, second) = trips(lambda: grid.complete(first, used=DOLLAR, go_on=True))
@@ -85,14 +85,14 @@ def test_a_settlement_holds_the_next_in_the_same_round_trip(grid: Grid, trips: C
     grid.done(second)
 
 
-def test_so_is_a_settlement_with_a_long_output(grid: Grid, trips: Counted) -> None:
+def test_a_settlement_with_a_long_output_is_one_round_trip(grid: Grid, trips: Counted) -> None:
     grid.job(one(cost=DOLLAR))
     claim = grid.take()
     sent, (result, _, _) = trips(lambda: grid.complete(claim, b"@v1", used=DOLLAR, long=b"x" * 200_000))
     assert (sent, result) == (1, 1)
 
 
-def test_so_is_the_settlement_of_a_failed_attempt(grid: Grid, trips: Counted) -> None:
+def test_the_settlement_of_a_failed_attempt_is_one_round_trip(grid: Grid, trips: Counted) -> None:
     grid.job(one(cost=DOLLAR))
     claim = grid.take()
     sent, word = trips(lambda: grid.fail(claim, used=DOLLAR))

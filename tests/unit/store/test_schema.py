@@ -71,7 +71,7 @@ def state(grid: Grid) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", BEGINNINGS)
 @pytest.mark.parametrize("version", ["newer", "older"])
-def test_another_version_is_refused_and_writes_nothing(
+def test_another_schema_version_is_refused_and_writes_nothing(
     grid: Grid, name: str, version: str, request: pytest.FixtureRequest
 ) -> None:
     other: Scripts = request.getfixturevalue(version)
@@ -86,7 +86,7 @@ def test_another_version_is_refused_and_writes_nothing(
     grid.done(grid.take())
 
 
-def test_one_of_the_same_schema_works_beside_it(grid: Grid) -> None:
+def test_processes_of_the_same_schema_work_together(grid: Grid) -> None:
     other = of_version(schema.SCHEMA, grid.client, grid.config)
     grid.seat()
     _register(other)
@@ -95,12 +95,12 @@ def test_one_of_the_same_schema_works_beside_it(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("begin", [_enqueue, _admit, _register])
-def test_the_first_on_an_empty_grid_says_which(grid: Grid, begin: Any) -> None:
+def test_the_first_process_on_an_empty_grid_sets_the_schema(grid: Grid, begin: Any) -> None:
     begin(grid.scripts)
     assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA).encode()
 
 
-def test_a_newer_one_starts_where_nothing_lives(grid: Grid, newer: Scripts) -> None:
+def test_a_newer_schema_replaces_an_idle_one(grid: Grid, newer: Scripts) -> None:
     grid.seat()
     grid.job(one())
     grid.done(grid.take())
@@ -118,7 +118,7 @@ def test_a_newer_one_starts_where_nothing_lives(grid: Grid, newer: Scripts) -> N
 
 
 @pytest.mark.parametrize("where", ["inbox", "pending", "running"])
-def test_a_job_of_the_older_is_ended_by_the_older(grid: Grid, newer: Scripts, where: str) -> None:
+def test_a_newer_schema_waits_for_older_jobs(grid: Grid, newer: Scripts, where: str) -> None:
     grid.seat()
     if where == "inbox":
         grid.enqueue("j1")
@@ -131,7 +131,7 @@ def test_a_job_of_the_older_is_ended_by_the_older(grid: Grid, newer: Scripts, wh
         newer.adopt()
 
 
-def test_seats_that_were_killed_are_waited_for(grid_env: GridEnv) -> None:
+def test_a_newer_schema_waits_for_killed_seats(grid_env: GridEnv) -> None:
     config = grid_env.settings.model_copy(update={"lease_ms": 300, "renew_ms": 100})
     grid = Grid(grid_env.client, config)
     newer = of_version(schema.SCHEMA + 1, grid.client, config)
@@ -140,7 +140,7 @@ def test_seats_that_were_killed_are_waited_for(grid_env: GridEnv) -> None:
     assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA + 1).encode()
 
 
-def test_a_seat_that_could_not_renew_is_no_dead_one(grid: Grid, newer: Scripts) -> None:
+def test_a_seat_that_could_not_renew_is_not_dead(grid: Grid, newer: Scripts) -> None:
     """The server was away: every lease has lapsed, and each holder may renew in a moment."""
     grid.seat()
     grid.age("seats", "m.a")
@@ -164,7 +164,7 @@ def test_a_seat_that_could_not_renew_is_no_dead_one(grid: Grid, newer: Scripts) 
         grid.seat()
 
 
-def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: Scripts) -> None:
+def test_a_worker_of_the_older_schema_gets_nothing_after_an_upgrade(grid: Grid, newer: Scripts) -> None:
     grid.seat()
     grid.job(one(), "j1")
     claim = grid.take()
@@ -188,7 +188,7 @@ def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: 
 
 
 @pytest.mark.parametrize("begin", [_enqueue, _admit])
-def test_nobody_reads_the_long_input_of_what_is_refused(grid: Grid, newer: Scripts, begin: Any) -> None:
+def test_the_long_input_of_a_refused_submission_is_dropped(grid: Grid, newer: Scripts, begin: Any) -> None:
     grid.seat()
     grid.client.set(grid.keys("value", "j9:in"), b"x" * 70_000, px=60_000)
     with pytest.raises(SchemaMismatch):
@@ -196,7 +196,7 @@ def test_nobody_reads_the_long_input_of_what_is_refused(grid: Grid, newer: Scrip
     assert not grid.client.exists(grid.keys("value", "j9:in"))
 
 
-def test_every_script_is_one_that_begins_or_one_that_goes_on() -> None:
+def test_scripts_that_begin_work_check_the_schema() -> None:
     asked = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, "")}
     assert asked == {*BEGINNINGS, "quarantine"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from gridq.graph.plan import Scope
 from gridq.protocol.states import JobState
-from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
+from tests.unit.store.plans import HOUR, Grid, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -24,7 +24,7 @@ STAY = {
 """What a grid with one seat has anyway."""
 
 
-def test_an_end_from_outside_empties_everything(grid: Grid) -> None:
+def test_cancelling_a_job_removes_all_its_keys(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2, budget=50_000)
     grid.job(wide(5, cost=900), "j1")
     first, second = grid.take(), grid.take(slot="1")
@@ -43,43 +43,12 @@ def test_an_end_from_outside_empties_everything(grid: Grid) -> None:
     assert grid.own() - late == STAY | {"result:j1", "rows:j1", "summary:j1", "jobs", "ended_jobs", "ledger"}
 
 
-def test_the_end_is_set_once(grid: Grid) -> None:
-    grid.seat()
-    grid.job(one(), "j1", celery=True)
-    assert grid.scripts.stop("j1", "cancelled", "{}") == "celery"
-    assert grid.scripts.stop("j1", "failed", "{}") == "over"
-    end = grid.ended("j1")
-    assert end.state is JobState.CANCELLED
-    assert grid.client.llen(grid.keys("result", "j1")) == 1
-    assert grid.client.zcard(grid.keys("answers")) == 1
-
-
-def test_an_unknown_job(grid: Grid) -> None:
+def test_an_unknown_job_cannot_be_stopped(grid: Grid) -> None:
     assert grid.scripts.stop("nobody", "cancelled", "{}") == "unknown"
     assert grid.own() == {"wake_ups", "schema"}
 
 
-def test_what_a_stopped_attempt_used_is_charged_to_its_seat_once(grid: Grid) -> None:
-    grid.seat(budget=50_000)
-    grid.job(one(cost=900), "j1")
-    claim = grid.take()
-    grid.scripts.stop("j1", "cancelled", "{}")
-    assert grid.left() == 50_000
-    assert grid.complete(claim, used=700)[0] == -1
-    assert grid.complete(claim, used=700)[0] == -1
-    assert grid.left() == 49_300
-
-
-def test_the_worker_learns_at_its_next_beat(grid: Grid) -> None:
-    grid.seat()
-    grid.job(chain(2), "j1")
-    claim = grid.take()
-    grid.scripts.stop("j1", "cancelled", "{}")
-    assert grid.scripts.renew("m.a", "i1", [claim.lease]) == [claim.lease]
-    assert grid.claim() == "none"
-
-
-def test_a_delayed_retry_does_not_come_back(grid: Grid) -> None:
+def test_cancelling_a_job_cancels_its_delayed_retry(grid: Grid) -> None:
 
     grid.seat()
     grid.job(plan(step(scope=0), scopes=[Scope("root", None, 3, 60_000, ((0, 0),))]), "j1")
@@ -90,7 +59,7 @@ def test_a_delayed_retry_does_not_come_back(grid: Grid) -> None:
     assert grid.pending() == []
 
 
-def test_the_answer_lives_for_its_ttl(grid: Grid) -> None:
+def test_a_result_lives_for_its_ttl(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", ttl_ms=5000)
     claim = grid.take()
@@ -112,7 +81,7 @@ def test_a_stream_ends_with_the_job(grid: Grid) -> None:
     assert grid.client.pttl(grid.keys("stream", "j1")) <= 5000
 
 
-def test_a_refusal_comes_too_late_for_a_job_that_was_admitted(grid: Grid) -> None:
+def test_an_admitted_job_can_no_longer_be_refused(grid: Grid) -> None:
     """Of two routers one admits the job while the other still splits it, and finds that it cannot."""
     grid.seat()
     grid.enqueue("j1")

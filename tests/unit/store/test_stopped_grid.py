@@ -43,21 +43,23 @@ def said(url: str | None = None) -> str:
     return str(error)
 
 
-def test_who_names_no_server_is_told_that_their_grid_is_stopped(home: Path, url: str) -> None:
+def test_without_a_named_server_the_error_says_that_the_local_grid_is_stopped(home: Path, url: str) -> None:
     where = "no other is named, and nothing answers at the default address redis://127.0.0.1:6379/0"
     fix = "start it by `gridq up`, or name another grid's server by GRIDQ_BROKER_URL"
     told = f"broker.unreachable: The grid of this machine is stopped (at {home}); {where}. Fix: {fix}"
     assert said() == said(DEFAULT_BROKER_URL) == told
 
 
-def test_so_is_who_knew_its_address(home: Path, url: str) -> None:
+def test_the_known_address_of_a_stopped_grid_gets_the_same_error(home: Path, url: str) -> None:
     with connect(url, retry=False) as client, pytest.raises(BrokerError) as caught:
         check_server(client)
     assert caught.value.message == "The grid of this machine is stopped"
     assert caught.value.reason == f"nothing answers at {url.partition('//')[0]}//{url.rpartition('@')[2]}"
 
 
-def test_an_address_that_was_named_is_told_of(home: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_named_address_is_reported_as_unreachable(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert said("redis://127.0.0.1:1/0").startswith(
         "broker.unreachable: Nothing answers at redis://127.0.0.1:1/0"
     )
@@ -66,7 +68,7 @@ def test_an_address_that_was_named_is_told_of(home: Path, url: str, monkeypatch:
     assert said().startswith(f"broker.unreachable: Nothing answers at {DEFAULT_BROKER_URL}")
 
 
-def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None:
+def test_a_running_or_starting_grid_is_not_reported_as_stopped(home: Path, url: str) -> None:
     record = RunRecord(home, GRID_RECORD)
     try:
         assert "Nothing answers" in said(DEFAULT_BROKER_URL)
@@ -76,7 +78,7 @@ def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None
 
 
 @pytest.mark.parametrize("note", [None, "", "[]", '{"port": null}', b"\xff"])
-def test_where_none_ever_ran_nothing_is_made_up(home: Path, note: str | bytes | None) -> None:
+def test_without_a_local_grid_the_error_does_not_mention_one(home: Path, note: str | bytes | None) -> None:
     if note is not None:
         (home / SERVER_FOLDER).mkdir()
         (home / SERVER_FOLDER / "access.json").write_bytes(os.fsencode(note))

@@ -29,7 +29,7 @@ class Source:
         return self.reads
 
 
-def test_a_value_is_read_again_when_it_is_too_old() -> None:
+def test_an_expired_value_is_read_again() -> None:
     cache, source = TtlCache[int](60.0), Source()
     assert not cache.is_fresh()
     assert [cache.get(source) for _ in range(3)] == [1, 1, 1]

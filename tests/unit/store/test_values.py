@@ -21,7 +21,7 @@ ANY_JSON = st.recursive(
 
 
 @given(ANY_JSON)
-def test_every_json_value_comes_back(value: Any) -> None:
+def test_json_values_survive_the_round_trip(value: Any) -> None:
     data = values.encode(value, limit=1 << 30)
     assert values.decode(data) == value
     assert not values.is_link(data)
@@ -40,13 +40,13 @@ def _cycle() -> list[Any]:
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), {1, 2}, b"bytes", object(), _cycle(), {(1, 2): 3}]
 )
-def test_what_is_no_json_is_refused_with_its_place(value: Any) -> None:
+def test_values_that_are_not_json_are_refused_with_their_path(value: Any) -> None:
     with pytest.raises(ValueNotJson) as caught:
         values.encode(value, limit=100, path="root.x")
     assert caught.value.path == "root.x"
 
 
-def test_a_value_over_the_limit_is_refused_by_what_it_is() -> None:
+def test_a_value_over_the_limit_is_refused_as_input_or_output() -> None:
     assert values.encode("x" * 98, limit=100)
     with pytest.raises(OutputTooLarge):
         values.encode("x" * 99, limit=100)
@@ -62,6 +62,6 @@ def test_a_long_value_is_read_in_chunks(grid_env: GridEnv, monkeypatch: pytest.M
         assert values.decode(values.read(grid_env.client, keys, b"@j:0:x")) == "y" * length
 
 
-def test_a_value_that_is_gone_is_an_error_not_a_null(grid_env: GridEnv) -> None:
+def test_a_missing_value_is_an_error(grid_env: GridEnv) -> None:
     with pytest.raises(ValueGone):
         values.read(grid_env.client, Keys(grid_env.prefix), b"@j:0:x")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 # -- windows
 
 
-def test_a_seat_s_budget_begins_anew_with_an_entry(grid: Grid) -> None:
+def test_a_refilled_budget_has_an_entry(grid: Grid) -> None:
     turn_at(grid, DAY)
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
     grid.seat(budget=50_000)
@@ -35,7 +35,7 @@ def test_a_seat_s_budget_begins_anew_with_an_entry(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("how", ["done", "failed", "lapsed"])
-def test_what_is_settled_after_the_turn_counts_in_the_new_window(grid: Grid, how: str) -> None:
+def test_use_settled_after_the_reset_counts_in_the_new_window(grid: Grid, how: str) -> None:
     """Also where nobody has claimed or renewed since."""
     turn_at(grid, DAY)
     limit(grid, TEAM)
@@ -58,7 +58,7 @@ def test_what_is_settled_after_the_turn_counts_in_the_new_window(grid: Grid, how
     agrees(grid)
 
 
-def test_what_was_used_before_the_ledger_began_is_carried_over(grid: Grid) -> None:
+def test_use_before_the_ledger_began_is_carried_over(grid: Grid) -> None:
     turn_at(grid, DAY)
     limit(grid, TEAM)
     grid.seat()
@@ -84,7 +84,7 @@ def test_what_was_used_before_the_ledger_began_is_carried_over(grid: Grid) -> No
     agrees(grid)
 
 
-def test_a_seat_whose_window_began_before_the_ledger_is_named(grid: Grid) -> None:
+def test_a_seat_whose_window_began_before_the_ledger_is_noted(grid: Grid) -> None:
     grid.seat(budget=1_000)
     grid.client.delete(grid.keys("ledger"))
     grid.job(one())
@@ -94,7 +94,7 @@ def test_a_seat_whose_window_began_before_the_ledger_is_named(grid: Grid) -> Non
     assert [note.partition(" is ")[0] for note in found.notes] == ["seat m.a: money a month"]
 
 
-def test_budgets_that_change_come_and_go(grid: Grid) -> None:
+def test_verify_agrees_when_budgets_change(grid: Grid) -> None:
     grid.seat(concurrency=3, budget=100_000)
     grid.job(wide(6, cost=900))
     held = grid.take(slot="0")
@@ -118,7 +118,7 @@ def test_budgets_that_change_come_and_go(grid: Grid) -> None:
 # -- verify finds
 
 
-def test_every_counter_that_is_wrong_is_named(grid: Grid) -> None:
+def test_verify_names_every_wrong_counter(grid: Grid) -> None:
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
@@ -136,7 +136,7 @@ def test_every_counter_that_is_wrong_is_named(grid: Grid) -> None:
     )
 
 
-def test_an_entry_that_is_missing_is_found(grid: Grid) -> None:
+def test_verify_finds_a_missing_entry(grid: Grid) -> None:
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
@@ -145,7 +145,7 @@ def test_an_entry_that_is_missing_is_found(grid: Grid) -> None:
     assert len(verify(grid.client, grid.keys).differences) == 3
 
 
-def test_it_is_right_while_the_grid_runs_and_the_month_turns(grid: Grid) -> None:
+def test_verify_is_right_while_the_grid_runs_and_the_month_resets(grid: Grid) -> None:
     """Counters and entries are read at one instant: whoever settles meanwhile is in both or in neither."""
     turn_at(grid, DAY)
     limit(grid, TEAM.replace("1", "1000"))

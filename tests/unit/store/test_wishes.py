@@ -26,7 +26,7 @@ def submit(grid: Grid, job: str, **fields: str) -> None:
     assert reply == Accepted()
 
 
-def test_a_pinned_stage_is_taken_by_its_seat_alone(grid: Grid) -> None:
+def test_a_pinned_stage_is_claimed_only_by_its_seat(grid: Grid) -> None:
     for name in ("m.a", "m.b"):
         grid.seat(name)
     submit(grid, "j1", **{"excluded:0": "=m.b", "unfit:0": "=m.b"})
@@ -59,7 +59,7 @@ def test_a_preferred_seat_that_is_idle_is_woken_first(grid: Grid) -> None:
     assert grid.client.llen(grid.keys.queue(ANY)) == 0
 
 
-def test_a_preferred_seat_that_is_busy_keeps_nobody_waiting(grid: Grid) -> None:
+def test_a_busy_preferred_seat_delays_no_job(grid: Grid) -> None:
     for name in ("m.a", "m.b"):
         grid.seat(name)
     submit(grid, "busy")

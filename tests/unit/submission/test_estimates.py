@@ -26,7 +26,7 @@ def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
 @pytest.mark.parametrize(
     ("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, MAX_TIMEOUT_SECONDS * 1_000)]
 )
-def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
+def test_a_stage_timeout_is_sent(seconds: float, ms: int) -> None:
     found = estimate_tokens(timed(None, seconds), {"bench": BenchProfile()})
     assert format_expected(expect_usage(found, b'{"max_tokens": 900}', 4_000)) == [
         "tokens:1",
@@ -34,5 +34,5 @@ def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
     ]  # and no tokens that it never uses
 
 
-def test_free_stages_are_told_nothing_of() -> None:
+def test_free_stages_send_no_estimate() -> None:
     assert estimate_tokens(timed(3.0, queue="gridq:local"), {"bench": BenchProfile()}) == ()

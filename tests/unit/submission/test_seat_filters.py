@@ -20,21 +20,21 @@ SEATS = (seat("m.a", "llm:any", "llm:x"), seat("m.b", "llm:any", "llm:x"), seat(
 STEPS = {0: ("llm:x",), 1: ("gridq:local",), 2: ("gridq:pure",)}
 
 
-def test_a_pin_keeps_all_others_apart_also_those_that_join_later() -> None:
+def test_a_pin_excludes_all_other_seats() -> None:
     assert exclude_by_options(STEPS, SEATS, JobOptions(pin="m.a")) == {0: [["m.b", "=m.a"]]}
 
 
-def test_what_is_avoided_is_kept_from_every_stage_that_seats_claim() -> None:
+def test_avoided_seats_are_excluded_from_all_stages_that_seats_claim() -> None:
     found = exclude_by_options(STEPS, SEATS, JobOptions(avoid=("m.b", "m.gone")))
     assert found == {0: [["m.b", "m.gone"]], 1: [["m.b", "m.gone"]]}
 
 
-def test_nothing_is_kept_apart_without_a_wish() -> None:
+def test_without_filters_no_seat_is_excluded() -> None:
     assert exclude_by_options(STEPS, SEATS, JobOptions()) == {}
 
 
 @pytest.mark.parametrize("wish", [{"pin": "m.gone"}, {"pin": "m.local"}, {"avoid": ("m.a", "m.b")}])
-def test_a_wish_that_nobody_can_meet_is_refused(wish: dict[str, object]) -> None:
+def test_filters_that_no_seat_meets_are_refused(wish: dict[str, object]) -> None:
     steps = {0: ("llm:x",)}
     with pytest.raises(NoLiveSeat) as refused:
         exclude_by_options(steps, SEATS, JobOptions.model_validate(wish))
@@ -45,7 +45,7 @@ def test_a_wish_that_nobody_can_meet_is_refused(wish: dict[str, object]) -> None
     )
 
 
-def test_a_seat_that_is_waited_for_is_the_only_one_when_it_is_there() -> None:
+def test_a_pin_to_an_absent_seat_excludes_all_others() -> None:
     assert exclude_by_options({0: ("llm:x",)}, SEATS, JobOptions(pin="m.c", wait_for_seat=True)) == {
         0: [["m.a", "m.b", "=m.c"]]
     }

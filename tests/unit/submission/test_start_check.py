@@ -54,7 +54,7 @@ def advertise(grid: Grid, seat: str = "m.a", took: float = 2.0, n: int = 50, **m
     registry.advertise(grid.client, grid.keys, ad, 60)
 
 
-def test_what_is_read_of_seats_and_queues(grid: Grid) -> None:
+def test_the_snapshot_has_seats_and_pending_stages(grid: Grid) -> None:
     grid.seat(concurrency=2)
     advertise(grid)
     grid.job(one(), "run")
@@ -71,7 +71,7 @@ def test_what_is_read_of_seats_and_queues(grid: Grid) -> None:
     assert snapshot.virtual_times["bench", "ann"] == 1.0, "it was served once"
 
 
-def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
+def test_aged_batch_stages_are_counted_separately(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "b1", prio=1, agent="ann")
     grid.job(one(), "b2", prio=1, agent="ann")
@@ -80,12 +80,12 @@ def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
     assert (line.count, line.aged) == (2, 1)
 
 
-def test_an_empty_grid_is_an_empty_board(grid: Grid) -> None:
+def test_an_empty_grid_has_an_empty_snapshot(grid: Grid) -> None:
     snapshot = read_snapshot(grid.client, grid.keys, AGE)
     assert (snapshot.seats, snapshot.pending) == ((), ())
 
 
-def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: Grid) -> None:
+def test_concurrent_readers_share_one_failed_read(grid: Grid) -> None:
     """Else refused admissions would stand behind one another, each for as long as a server may be silent."""
     many = 6
     together = threading.Barrier(many)
@@ -135,7 +135,7 @@ def test_position_matches_the_order_of_the_scripts(grid: Grid, dice: int) -> Non
     assert abs(forecast.position - place) <= (2 if ask.prio else 1)
 
 
-def test_what_was_read_counts_for_a_moment(grid: Grid) -> None:
+def test_a_snapshot_is_cached_for_a_moment(grid: Grid) -> None:
     live = LiveForecast(grid.client, grid.keys, AGE)
     assert live.forecast(StageRequest(ANY)).concurrency == 0
     grid.seat()
@@ -150,7 +150,7 @@ def told(position: int = 7, p50: float | None = 30.0, **more: Any) -> StartForec
     return StartForecast(ANY, position, 4, p50, low, high, "the 4 slots of bench:any", 0.5, **more)
 
 
-def test_a_full_queue_says_which_where_and_when() -> None:
+def test_a_full_queue_explains_position_and_start_time() -> None:
     error = QueueFull("full", {"path": ANY, "queue": ANY, "pending": 200, "limit": 200, "needed": 3})
     assert explain_refusal(error, told()) == {
         "path": ANY,
@@ -169,14 +169,14 @@ def test_a_full_queue_says_which_where_and_when() -> None:
     assert there["fix"] == "use bench:wide, which would run it now"
 
 
-def test_a_job_that_is_larger_than_the_queue_is_not_told_to_wait() -> None:
+def test_a_job_larger_than_the_queue_is_not_told_to_wait() -> None:
     error = QueueFull("full", {"queue": ANY, "pending": 0, "limit": 2, "needed": 3})
     found = explain_refusal(error, told())
     assert found["retry_after"] is None
     assert found["fix"] == "raise max_pending of bench:any in the quotas file"
 
 
-def test_where_nothing_was_measured_it_says_so() -> None:
+def test_without_measurements_the_start_time_is_null() -> None:
     error = QueueFull("full", {"queue": ANY, "pending": 2, "limit": 2, "needed": 1})
     found = explain_refusal(error, told(p50=None))
     assert (found["position"], found["starts_in"]) == (7, None)
@@ -184,7 +184,7 @@ def test_where_nothing_was_measured_it_says_so() -> None:
     assert explain_refusal(error)["position"] is None
 
 
-def test_an_unreachable_deadline_names_the_one_that_would_do() -> None:
+def test_an_unreachable_deadline_suggests_a_reachable_one() -> None:
     error = DeadlineUnreachable("late", {"option": "deadline", "queue": ANY, "seconds": 10.0})
     found = explain_refusal(error, told())
     assert found["bottleneck"] == "the 4 slots of bench:any"
@@ -194,7 +194,7 @@ def test_an_unreachable_deadline_names_the_one_that_would_do() -> None:
     assert explain_refusal(error, sooner)["fix"] == "submit it as interactive, or raise the deadline to 36 s"
 
 
-def test_a_quota_says_when_its_window_turns() -> None:
+def test_a_quota_refusal_has_the_reset_time() -> None:
     details = {"path": "agents.ann.monthly_jobs", "retry_at": "2999-01-01T00:00:00+00:00", "fix": "raise it"}
     found = explain_refusal(AgentJobsExceeded("no", details))
     assert found["bottleneck"] == "agents.ann.monthly_jobs"
@@ -204,13 +204,13 @@ def test_a_quota_says_when_its_window_turns() -> None:
     assert explain_refusal(AgentJobsExceeded("no", alone))["retry_after"] is None
 
 
-def test_what_an_error_knows_itself_goes_before() -> None:
+def test_details_of_the_error_take_precedence() -> None:
     assert explain_refusal(GridFull("full", {"retry_after": 5.0, "fix": "wait"}))["retry_after"] == 5.0
     found = explain_refusal(GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), told())
     assert (found["bottleneck"], found["position"], found["fix"]) == ("this", 3, "wait")
 
 
-def test_where_nobody_takes_it_there_is_no_place_in_line() -> None:
+def test_without_a_seat_there_is_no_position() -> None:
     error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY, "fix": "start one"})
     nobody = StartForecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
     for forecast in (None, nobody):
@@ -220,19 +220,19 @@ def test_where_nobody_takes_it_there_is_no_place_in_line() -> None:
         assert found["fix"] == "start one"
 
 
-def test_a_seat_that_pauses_says_when_it_is_back() -> None:
+def test_a_paused_seat_has_its_return_time() -> None:
     error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY})
     found = explain_refusal(error, StartForecast(ANY, 1, 2, 30.0, 30.0, 30.0, f"every seat of {ANY} pauses"))
     assert (found["position"], found["retry_after"]) == (1, 30.0)
     assert found["bottleneck"] == "every seat of bench:any pauses"
 
 
-def test_what_running_jobs_hold_comes_back_before_the_month_turns() -> None:
+def test_reservations_of_running_jobs_shorten_the_retry_time() -> None:
     about = {"retry_at": "2999-01-01T00:00:00+00:00", "limit": 10, "used": 4, "reserved": 5, "needed": 3}
     assert explain_refusal(AgentMoneyExceeded("no", about))["retry_after"] == DEFAULT_RETRY_SECONDS
     assert explain_refusal(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), True, "3", None])
-def test_a_time_that_is_none_is_not_told(said: Any) -> None:
+def test_an_invalid_retry_after_is_replaced(said: Any) -> None:
     assert explain_refusal(GridError("so", {"retry_after": said}))["retry_after"] == DEFAULT_RETRY_SECONDS

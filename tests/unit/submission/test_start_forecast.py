@@ -41,19 +41,19 @@ def look(
     return forecast_start(QueueSnapshot(seats, lines, **more), ask or StageRequest(ANY, "ann"))
 
 
-def test_a_free_slot_starts_it_at_once_though_nothing_was_ever_measured() -> None:
+def test_a_free_slot_starts_a_stage_at_once_without_measurements() -> None:
     found = look(seat(busy=0, took=None))
     assert (found.position, found.concurrency, found.p50, found.bottleneck) == (1, 1, 0.0, "")
     assert found.is_now
 
 
-def test_where_nothing_was_ever_measured_nothing_is_invented() -> None:
+def test_without_measurements_no_time_is_estimated() -> None:
     found = look(seat(took=None), lines=(PendingStages(ANY, "ann", 3),))
     assert (found.position, found.p50, found.low, found.high) == (4, None, None, None)
     assert found.bottleneck == "the only slot of llm:any"
 
 
-def test_it_waits_for_what_runs_and_what_stands_before_it() -> None:
+def test_a_stage_waits_for_running_and_earlier_stages() -> None:
     assert look(seat(elapsed=4.0)).p50 == pytest.approx(6.0)
     assert look(seat(elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(26.0)
     assert look(seat(concurrency=2, elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(
@@ -61,24 +61,24 @@ def test_it_waits_for_what_runs_and_what_stands_before_it() -> None:
     )
 
 
-def test_free_slots_count_only_as_far_as_nobody_goes_before() -> None:
+def test_free_slots_are_taken_by_earlier_stages_first() -> None:
     found = look(seat(concurrency=3, busy=1), lines=(PendingStages(ANY, "ann", 2),))
     assert found.position == 3
     assert found.p50 == pytest.approx(10.0)
     assert look(seat(concurrency=4, busy=1), lines=(PendingStages(ANY, "ann", 2),)).is_now
 
 
-def test_what_runs_for_longer_than_usual_may_end_any_time() -> None:
+def test_an_overdue_stage_may_end_any_time() -> None:
     assert look(seat(elapsed=60.0)).p50 == pytest.approx(1.0)
 
 
-def test_a_long_queue_moves_by_the_rate_of_all_slots() -> None:
+def test_a_long_queue_moves_at_the_rate_of_all_slots() -> None:
     found = look(seat(concurrency=2), seat("m.b", took=5.0), lines=(PendingStages(ANY, "ann", 4000),))
     assert found.rate == pytest.approx(0.4)
     assert found.p50 == pytest.approx(4000 / 0.4, rel=0.01)
 
 
-def test_the_spread_is_that_of_what_was_measured() -> None:
+def test_the_spread_follows_the_measurements() -> None:
     board = SeatLoad("m.a", frozenset([ANY]), 1, ((ANY, 0.0),), {ANY: varying(10.0, 8.0, 20.0)})
     found = look(board, lines=(PendingStages(ANY, "ann", 3),))
     assert found.low is not None
@@ -89,13 +89,13 @@ def test_the_spread_is_that_of_what_was_measured() -> None:
     assert found.low < steady.low < 40
 
 
-def test_interactive_goes_before_batch_and_batch_behind_all() -> None:
+def test_interactive_stages_go_before_batch_stages() -> None:
     lines = (PendingStages(ANY, "ann", 5, prio=1), PendingStages(ANY, "bob", 2))
     assert look(seat(), lines=lines, ask=StageRequest(ANY, "bob")).position == 3
     assert look(seat(), lines=lines, ask=StageRequest(ANY, "ann", prio=1)).position == 8
 
 
-def test_batch_that_has_waited_long_enough_goes_with_the_interactive() -> None:
+def test_aged_batch_stages_go_with_interactive_ones() -> None:
     lines = (PendingStages(ANY, "ann", 5, prio=1, aged=3),)
     assert look(seat(), lines=lines, ask=StageRequest(ANY, "ann")).position == 4
 
@@ -107,7 +107,7 @@ def test_agents_take_turns() -> None:
     assert look(seat(), lines=lines, ask=StageRequest(ANY, "ann")).position == 103
 
 
-def test_an_agent_that_has_had_its_share_waits() -> None:
+def test_an_agent_ahead_of_its_share_waits() -> None:
     turns = {("llm", "ann"): 0.0, ("llm", "eve"): 10.0}
     board = {"virtual_times": turns, "clocks": {"llm": 0.0}}
     assert (
@@ -122,7 +122,7 @@ def test_stages_that_cost_more_move_their_agent_further() -> None:
     assert look(seat(), lines=lines, ask=StageRequest(ANY, "eve"), virtual_times=turns).position == 7
 
 
-def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
+def test_stages_that_no_seat_here_may_take_do_not_count() -> None:
     poor = seat("m.a", meters=(money(limit=2_000, used=1_500),))
     lines = (
         PendingStages(ANY, "ann", 5, cost=1000),
@@ -154,7 +154,7 @@ def test_a_budget_that_binds_is_named() -> None:
 HOUR = 3_600_000
 
 
-def test_a_budget_whose_estimate_does_not_fit_has_no_room_until_its_window_turns() -> None:
+def test_a_budget_too_small_for_the_estimate_waits_for_its_reset() -> None:
     """As the claim looks at it: of three hundredths one is left, and a stage is expected to cost two."""
     meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
     rates = SeatRates(prices=(1_000_000, 1_000_000))
@@ -172,14 +172,14 @@ def test_a_budget_whose_estimate_does_not_fit_has_no_room_until_its_window_turns
     assert look(poor, ask=StageRequest(ANY, cost=30_001)).position is None, "but no stage that says so itself"
 
 
-def test_what_waits_for_the_turn_as_well_stands_before_it() -> None:
+def test_stages_that_wait_for_the_same_reset_go_first() -> None:
     poor = seat(busy=0, meters=(money(limit=2_000, used=1_500, resets_at=HOUR),))
     lines = (PendingStages(ANY, "ann", 5, cost=1000),)
     assert look(poor, lines=lines).is_now
     assert look(poor, lines=lines, ask=StageRequest(ANY, "ann", cost=1000)).position == 6
 
 
-def test_what_is_held_may_come_back_sooner() -> None:
+def test_released_reservations_may_start_a_stage_sooner() -> None:
     """Two of four slots run, and their estimates fill the budget: the third waits for one of them."""
     meters = (money(limit=30_000, used=0, reserved=20_000, resets_at=HOUR),)
     asks = StageRequest(ANY, expects=UsageEstimate(15_000, 0))
@@ -194,14 +194,14 @@ def test_what_is_held_may_come_back_sooner() -> None:
     assert (turns.low, turns.resets_in) == (7200.0, 7200.0)  # but not before the other's window turns
 
 
-def test_a_slot_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:
+def test_a_seat_with_an_hourly_price_is_estimated_by_run_time() -> None:
     meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
     for ms, now in ((9_999, True), (10_001, False)):
         rates = SeatRates(hourly=3_600_000, timeout_ms=60_000, stage_ms={ANY: ms})
         assert look(seat(busy=0, meters=meters, rates=rates)).is_now is now
 
 
-def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
+def test_a_queue_shared_with_other_seats_counts_in_part() -> None:
     both = seat("m.a", "llm:opus", ANY)
     other = seat("m.b", ANY)
     found = look(both, other, lines=(PendingStages(ANY, "ann", 10),), ask=StageRequest("llm:opus", "ann"))
@@ -209,34 +209,34 @@ def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
     assert found.concurrency == 1
 
 
-def test_a_seat_before_which_nothing_stands_comes_to_it_first() -> None:
+def test_a_seat_with_nothing_earlier_serves_first() -> None:
     busy, other = seat("m.a", "llm:opus", ANY), seat("m.b", ANY, busy=0)
     lines = (PendingStages("llm:opus", "ann", 10),)
     assert look(busy, other, lines=lines).is_now
     assert look(busy, seat("m.b", ANY, elapsed=6.0), lines=lines).p50 == pytest.approx(4.0)
 
 
-def test_seats_that_pause_come_back() -> None:
+def test_paused_seats_return() -> None:
     found = look(seat(busy=0, back_in=30.0))
     assert found.p50 == pytest.approx(30.0)
     assert found.bottleneck == "every seat of llm:any pauses"
     assert look(seat(busy=0, back_in=None)).bottleneck == "no seat of llm:any takes work now"
 
 
-def test_a_rate_limit_is_the_bottleneck_where_it_is() -> None:
+def test_a_rate_limit_is_named_as_the_bottleneck() -> None:
     found = look(seat(took=1.0, requests_per_minute=6), lines=(PendingStages(ANY, "ann", 3),))
     assert found.bottleneck == "requests_per_minute of m.a"
     assert found.p50 == pytest.approx(31.0)
     assert look(seat(busy=0, took=1.0, requests_per_minute=6, rate_in=9.0)).p50 == pytest.approx(9.0)
 
 
-def test_nobody_serves_it() -> None:
+def test_a_queue_without_a_seat_has_no_forecast() -> None:
     found = look(seat(), ask=StageRequest("llm:none"))
     assert (found.concurrency, found.p50, found.bottleneck) == (0, None, "no live seat serves llm:none")
     assert found.position is None, "there is no line to stand in"
 
 
-def test_the_family_or_any_that_would_run_it_now() -> None:
+def test_a_faster_family_or_any_queue_is_suggested() -> None:
     busy, free = seat("m.a", "llm:opus", "llm:claude", ANY), seat("m.b", "llm:gpt", ANY, busy=0)
     assert find_faster_queue(QueueSnapshot((busy, free)), StageRequest("llm:opus")) == ANY
     sonnet = seat("m.c", "llm:sonnet", "llm:claude", ANY, busy=0)

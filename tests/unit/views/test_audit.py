@@ -37,12 +37,12 @@ def told(grid: Grid, *, idle: bool = False) -> list[str]:
     return [line for each in audit.run_audit(grid.client, grid.keys, idle=idle) for line in each.breaches]
 
 
-def test_a_grid_at_work_is_in_order(grid: Grid) -> None:
+def test_a_working_grid_has_no_breaches(grid: Grid) -> None:
     assert told(grid) == []
     assert "the lease" in " ".join(told(grid, idle=True))
 
 
-def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
+def test_an_idle_grid_has_nothing_left(grid: Grid) -> None:
     for job in "runs", "queued":
         grid.scripts.stop(job, "cancelled", "{}")
     grid.client.delete(grid.keys("answers"))
@@ -61,7 +61,7 @@ def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
-def test_a_step_that_a_claim_found_too_late_awaits_the_sweep(grid: Grid, timer: str) -> None:
+def test_an_expired_step_waits_for_the_sweep(grid: Grid, timer: str) -> None:
     grid.job(chain(1), "late", queue_timeout_ms=60_000)
     grid.age(*(("delays", "queue_timeout:late:0:0.0") if timer == "queue timeout" else ("deadlines", "late")))
     if timer == "deadline":
@@ -113,18 +113,18 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
 
 
 @pytest.mark.parametrize("says", SPOILT)
-def test_what_is_spoilt_is_found(grid: Grid, says: str) -> None:
+def test_corrupted_records_are_found(grid: Grid, says: str) -> None:
     SPOILT[says](grid)
     assert says in " | ".join(told(grid))
 
 
-def test_it_writes_nothing(grid: Grid) -> None:
+def test_the_audit_writes_nothing(grid: Grid) -> None:
     before = {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")}
     told(grid, idle=True)
     assert {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")} == before
 
 
-def test_keys_of_other_grids_and_programs_are_not_ours(grid: Grid) -> None:
+def test_keys_of_other_grids_and_programs_are_ignored(grid: Grid) -> None:
     begun = grid.keys.prefix[:-3]
     grid.client.set(f"{begun}.strange", 1, ex=60)
     assert grid.client.hexists(f"{grid.keys.own}lease_info", lease(grid))  # it has no TTL
@@ -134,7 +134,7 @@ def test_keys_of_other_grids_and_programs_are_not_ours(grid: Grid) -> None:
     grid.client.unlink(f"{begun}.strange")
 
 
-def test_more_than_can_be_read_at_one_instant_is_refused(grid: Grid) -> None:
+def test_an_audit_over_the_item_limit_is_refused(grid: Grid) -> None:
     """Nobody is served while it reads: what has ended counts as what runs, and so do other programs' keys."""
     for most in (1, grid.client.dbsize() + 20):
         with pytest.raises(GridBusy):
@@ -142,7 +142,7 @@ def test_more_than_can_be_read_at_one_instant_is_refused(grid: Grid) -> None:
     assert audit.run_audit(grid.client, grid.keys, max_items=20 * grid.client.dbsize())
 
 
-def test_the_command_says_each_rule_and_exits_by_it(grid: Grid) -> None:
+def test_audit_prints_each_rule_and_exits_with_1_on_breaches(grid: Grid) -> None:
     good = CliRunner().invoke(cli.app, ["audit"])
     assert good.exit_code == 0, good.output
     assert all(line.startswith("ok ") for line in good.stdout.splitlines())

@@ -40,7 +40,7 @@ def pages(client: Client, limit: int, **filters: str) -> list[list[str]]:
         before = page.after
 
 
-def test_pages_meet_without_a_gap_whatever_comes_and_goes(client: Client) -> None:
+def test_pages_have_no_gaps_while_jobs_come_and_go(client: Client) -> None:
     for number in range(5):
         submit(client, f"j{number}")
     # Jobs of one millisecond are told apart by their ids.
@@ -54,7 +54,7 @@ def test_pages_meet_without_a_gap_whatever_comes_and_goes(client: Client) -> Non
     assert pages(client, 2) == [["new", "j4"], ["j2", "j1"], ["j0"]]
 
 
-def test_a_page_is_bounded_in_what_it_reads(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_reads_a_bounded_number_of_jobs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_list, "PAGE_SIZE", 2)
     monkeypatch.setattr(job_list, "MAX_SCANNED", 4)
     for number in range(6):
@@ -64,7 +64,7 @@ def test_a_page_is_bounded_in_what_it_reads(client: Client, monkeypatch: pytest.
     assert pages(client, 5, agent="nobody") == [[], []]
 
 
-def test_more_jobs_of_one_millisecond_than_one_look_takes(
+def test_more_jobs_in_one_millisecond_than_a_page_are_listed_completely(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_list, "PAGE_SIZE", 2)
@@ -74,7 +74,7 @@ def test_more_jobs_of_one_millisecond_than_one_look_takes(
     assert pages(client, 3) == [["j6", "j5", "j4"], ["j3", "j2", "j1"], ["j0"]]
 
 
-def test_only_those_in_a_state(client: Client) -> None:
+def test_the_state_filters_the_list(client: Client) -> None:
     submit(client, "j1")
     submit(client, "j2")
     client.cancel("j1")
@@ -83,12 +83,12 @@ def test_only_those_in_a_state(client: Client) -> None:
 
 
 @pytest.mark.parametrize("before", ["", "x", "1:", ":a", "-1:a", "1:a b", "99999999999999999:a", "1.5:a"])
-def test_a_cursor_that_is_none(client: Client, before: str) -> None:
+def test_an_invalid_cursor_is_refused(client: Client, before: str) -> None:
     with pytest.raises(RequestError, match="cursor"):
         job_list.list_jobs(client.redis, client.keys, before=before)
 
 
-def test_an_agent_finds_its_own_jobs_alone_by_their_beginning(client: Client) -> None:
+def test_an_agent_finds_only_its_own_jobs_by_prefix(client: Client) -> None:
     for job, agent in (("abcd-1", "ann"), ("abcd-2", "bob"), ("abcd-3", "bob")):
         submit(client, job, agent)
     assert find_job(client.redis, client.keys, "abcd", agent="ann") == "abcd-1"

@@ -35,7 +35,7 @@ def one(view: JobView, state: StageState) -> StageView:
     return found
 
 
-def test_a_running_job_shows_who_runs_what_and_what_waits(grid: LocalGrid) -> None:
+def test_a_running_job_shows_its_running_and_waiting_stages(grid: LocalGrid) -> None:
     root = seq(stage("format_json"), stage("bench_sleep", ms=LONG), stage("bench_echo", slug="rare"))
     job = grid.client.submit({"root": root}, {"a": 1}, wait_for_seat=True)
     view = wait_for(
@@ -51,7 +51,7 @@ def test_a_running_job_shows_who_runs_what_and_what_waits(grid: LocalGrid) -> No
     grid.client.cancel(job)
 
 
-def test_pure_stages_that_stand_side_by_side_are_one_step(grid: LocalGrid) -> None:
+def test_adjacent_pure_stages_are_one_step(grid: LocalGrid) -> None:
     root = seq(stage("format_json"), stage("parse_json"), stage("bench_echo", slug="rare"))
     job = grid.client.submit({"root": root}, {"a": 1}, wait_for_seat=True)
     view = grid.client.view(job)
@@ -62,7 +62,7 @@ def test_pure_stages_that_stand_side_by_side_are_one_step(grid: LocalGrid) -> No
     grid.client.cancel(job)
 
 
-def test_the_arm_that_is_not_taken_does_not_count(grid: LocalGrid) -> None:
+def test_a_skipped_arm_does_not_count(grid: LocalGrid) -> None:
     root = branch(
         stage("equals", to=1), stage("bench_sleep", ms=LONG), seq(stage("bench_echo"), stage("bench_echo"))
     )
@@ -75,7 +75,7 @@ def test_the_arm_that_is_not_taken_does_not_count(grid: LocalGrid) -> None:
     grid.client.cancel(job)
 
 
-def test_a_job_that_ended_well(grid: LocalGrid) -> None:
+def test_a_done_job_shows_usage_and_times(grid: LocalGrid) -> None:
     root = parallel(a=stage("bench_spend", tokens_in=3, tokens_out=2, micro_dollars=5), b=stage("bench_echo"))
     job = grid.client.submit({"root": root}, {}, name="a name")
     grid.client.result(job, 20)
@@ -87,7 +87,7 @@ def test_a_job_that_ended_well(grid: LocalGrid) -> None:
     assert view.submitted <= spent.started <= (view.ended or 0)
 
 
-def test_a_job_that_failed_keeps_its_error_and_what_ran(grid: LocalGrid) -> None:
+def test_a_failed_job_keeps_its_error_and_finished_stages(grid: LocalGrid) -> None:
     root = seq(stage("bench_echo"), stage("bench_fail"), stage("bench_echo"))
     job = grid.client.submit({"root": root}, {"message": "out of milk"})
     with pytest.raises(GridError):
@@ -119,12 +119,12 @@ def test_a_job_in_the_inbox_is_queued(grid: LocalGrid) -> None:
     assert (summary.job, summary.state, summary.priority) == ("waits", JobState.QUEUED, "batch")
 
 
-def test_a_job_that_is_not_known(grid: LocalGrid) -> None:
+def test_an_unknown_job_is_not_found(grid: LocalGrid) -> None:
     with pytest.raises(JobNotFound):
         grid.client.view("none")
 
 
-def test_of_a_large_plan_only_the_counts_are_read(grid: LocalGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_plan_shows_only_counts(grid: LocalGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MAX_STEPS", 1)
     job = grid.client.submit({"root": seq(stage("bench_echo"), stage("bench_sleep", ms=LONG))}, {})
     view = wait_for(lambda: grid.client.view(job), true=lambda view: view.done)

@@ -31,16 +31,16 @@ def client(grid_env: GridEnv) -> Iterator[Client]:
         yield started
 
 
-def test_nobody_serves_it(client: Client) -> None:
+def test_a_queue_without_a_seat_is_named(client: Client) -> None:
     assert waits(client) == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live"
 
 
-def test_the_only_seat_is_not_well(client: Client) -> None:
+def test_a_degraded_seat_is_named(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", state="degraded", reason="the key was refused")
     assert waits(client).endswith("bench_echo: m.a is degraded: the key was refused")
 
 
-def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
+def test_the_state_of_an_excluded_seat_is_named(client: Client) -> None:
     """Its state says more than that it is left out; of a seat that is well there is no more to say."""
     add_live_seat(client, "m.a", "bench:any", state="ready")
     job = client.submit(echo_graph(), 1)
@@ -63,7 +63,7 @@ def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
     )
 
 
-def test_every_slot_is_busy(client: Client) -> None:
+def test_busy_slots_are_named(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", state="ready")
     first = client.submit(echo_graph(), 1)
     client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
@@ -71,7 +71,7 @@ def test_every_slot_is_busy(client: Client) -> None:
     assert waits(client).endswith("its only slot is busy")
 
 
-def test_a_time_out_says_what_it_waits_for(client: Client) -> None:
+def test_a_timeout_error_has_the_reason(client: Client) -> None:
     job = client.submit(echo_graph("rare"), 1, wait_for_seat=True)
     with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare") as caught:
         client.result(job, 0)
@@ -89,7 +89,7 @@ def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
     assert client.waits_for("j") == "a router to admit it"
 
 
-def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
+def test_a_used_up_rate_is_named(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", concurrency=4, state="ready")
     client.redis.hset(client.keys("seat", "m.a"), "requests_per_minute", 1)
     client.submit(echo_graph(), 1)
@@ -98,7 +98,7 @@ def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
     assert re.search(r"m\.a has used its 1 requests per minute; the next is in \d+ s$", said), said
 
 
-def test_an_agent_is_over_its_money(client: Client) -> None:
+def test_an_agents_used_up_limit_is_named(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", state="ready")
     client.redis.sadd(client.keys("parked", "ann"), "bench:any 0/0|")
     client.redis.expire(client.keys("parked", "ann"), 60)
@@ -109,7 +109,7 @@ def test_an_agent_is_over_its_money(client: Client) -> None:
     assert client.waits_for(job) == ("a new budget window: agent ann has used 7 of 5 (tokens a day)")
 
 
-def test_what_seats_share_is_told_once(client: Client) -> None:
+def test_a_shared_budget_is_named_once(client: Client) -> None:
     put_in_force(client.scripts, parse("[grid]\nbudgets = [{requests = 0, per = '5h'}]", "q.toml"), "a test")
     for seat in ("m.a", "m.b"):
         add_live_seat(client, seat, "bench:any", state="ready")

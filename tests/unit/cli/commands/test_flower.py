@@ -21,7 +21,7 @@ from gridq.errors import ConfigError
         ("http://h:8/a/b/", "a/b"),
     ],
 )
-def test_the_path_of_the_public_url(url: str | None, path: str) -> None:
+def test_the_url_path_is_taken_from_the_public_url(url: str | None, path: str) -> None:
     assert flower._get_url_path(url) == path
 
 
@@ -38,7 +38,7 @@ def test_a_public_url_that_is_not_a_page_is_rejected(url: str) -> None:
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
      ("::", False), ("192.168.1.4", False), ("grid.example.com", False)],
 )  # fmt: skip
-def test_loopback_addresses(address: str, loopback: bool) -> None:
+def test_loopback_addresses_are_recognized(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
 
 

@@ -34,7 +34,7 @@ def test_a_key_is_alone_on_stdout_and_shown_once() -> None:
     assert key.split("_", 2)[2] not in listed + run("list", "--json")[0]
 
 
-def test_a_key_s_life_as_json(grid_env: GridEnv) -> None:
+def test_keys_are_created_rotated_and_revoked_as_json(grid_env: GridEnv) -> None:
     made = json.loads(run("create", "--agent", "ann", "--scope", "submit", "--json")[0])
     assert made["scopes"] == ["submit"]
     new = json.loads(run("rotate", made["id"], "--json")[0])
@@ -45,7 +45,7 @@ def test_a_key_s_life_as_json(grid_env: GridEnv) -> None:
     assert "hash" not in run("list", "--json")[0]
 
 
-def test_the_last_key_forgotten() -> None:
+def test_forgetting_the_last_key_makes_the_grid_single_tenant() -> None:
     ids = [json.loads(run("create", "--agent", "ann", "--json")[0])["id"] for _ in range(2)]
     assert "single-tenant" not in run("revoke", ids[0], "--forget")[1]
     assert "single-tenant" in run("revoke", ids[1], "--forget")[1]

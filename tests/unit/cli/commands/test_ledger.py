@@ -79,7 +79,7 @@ def quotas(tmp_path: Path) -> str:
 # -- export
 
 
-def test_each_entry_is_a_line_of_json(grid: Grid) -> None:
+def test_export_prints_one_json_line_per_entry(grid: Grid) -> None:
     text = run("ledger", "export")[0]
     assert run("ledger", "export", "--json")[0] == text
     lines = [json.loads(line) for line in text.splitlines()]
@@ -107,7 +107,7 @@ def test_a_closed_pipe_is_not_an_error(grid: Grid) -> None:
         assert child.stderr.read() == b""
 
 
-def test_since_and_until(grid: Grid) -> None:
+def test_since_and_until_limit_the_export(grid: Grid) -> None:
     assert run("ledger", "export", "--until", "2001-01-01")[0] == ""
     assert run("ledger", "export", "--since", "1h")[0] == run("ledger", "export")[0]
     assert run("ledger", "export", "--since", "2999-01-01T08:00")[0] == ""
@@ -117,7 +117,7 @@ def test_since_and_until(grid: Grid) -> None:
 # -- verify
 
 
-def test_counters_that_agree_and_counters_that_do_not(grid: Grid) -> None:
+def test_verify_reports_differing_counters(grid: Grid) -> None:
     assert "8 counters compared, all agree" in run("ledger", "verify")[0]
     grid.client.hincrby(grid.keys("spent", "0"), "jobs a:ann", 1)
     own = grid.client.hget(grid.keys("seat", "m.a"), "own")
@@ -130,7 +130,7 @@ def test_counters_that_agree_and_counters_that_do_not(grid: Grid) -> None:
     assert found["differences"][0] == {"counter": "agent ann: jobs of the month", "counted": 2, "recorded": 1}
 
 
-def test_a_grid_that_never_ran_anything(grid_env: GridEnv) -> None:
+def test_an_unused_grid_has_an_empty_ledger(grid_env: GridEnv) -> None:
     assert "0 counters compared, all agree; 0 entries" in run("ledger", "verify")[0]
     assert run("ledger", "export") == ("", "")
     assert told("report")["seats"] == []
@@ -139,7 +139,7 @@ def test_a_grid_that_never_ran_anything(grid_env: GridEnv) -> None:
 # -- report
 
 
-def test_what_each_seat_was_used_for(grid: Grid, quotas: str) -> None:
+def test_report_shows_the_use_of_each_seat(grid: Grid, quotas: str) -> None:
     found = told("report", "--quotas", quotas)
     seats = {seat["seat"]: seat for seat in found["seats"]}
     assert sorted(seats) == ["m.a", "m.b", "m.idle"]
@@ -154,7 +154,7 @@ def test_what_each_seat_was_used_for(grid: Grid, quotas: str) -> None:
     assert table[2].split() == ["m.a", "2", "$0.70", "$0.40", "$0.10", "$50.00", "$20.00"]
 
 
-def test_the_seat_may_name_its_owner(grid: Grid) -> None:
+def test_a_seats_advertised_owner_counts(grid: Grid) -> None:
     """The budget is the whole one: what its owner keeps is paid for too."""
     ad = Advertisement(
         seat="m.a", machine="m", worker="a@m", incarnation="i1", kind="bench", concurrency=1,
@@ -177,7 +177,7 @@ def test_unknown_numbers_stay_unknown(grid: Grid, quotas: str) -> None:
     assert "unknown" in run("report")[0]
 
 
-def test_the_model_with_the_company_s_own_numbers(grid: Grid) -> None:
+def test_options_override_the_numbers_of_the_cost_model(grid: Grid) -> None:
     """The examples of the design: 10 seats of 20 dollars half used, 50 of 50 used to 35 %."""
     for seats, cost, used, idle, reclaimable in ((10, 20, 0.5, 1_200, 840), (50, 50, 0.35, 19_500, 13_650)):
         numbers = (
@@ -230,7 +230,7 @@ def test_a_subscription_never_costs_zero(grid: Grid) -> None:
     assert (row["recorded"], row["used"], row["wasted"]) == ("1", "", "")
 
 
-def test_csv_and_other_months(grid: Grid, quotas: str) -> None:
+def test_report_prints_csv_and_other_months(grid: Grid, quotas: str) -> None:
     rows = list(csv.DictReader(io.StringIO(run("report", "--csv", "--quotas", quotas)[0])))
     assert [row["seat"] for row in rows] == ["m.a", "m.b", "m.idle"]
     assert (rows[0]["reclaimed"], rows[2]["reclaimed"]) == (str(20 * MILLION), "")
@@ -247,7 +247,7 @@ def test_csv_and_other_months(grid: Grid, quotas: str) -> None:
 # -- a seat's log
 
 
-def test_what_ran_on_a_seat_and_for_whom(grid: Grid) -> None:
+def test_seat_log_lists_attempts_and_agents(grid: Grid) -> None:
     out, err = run("seat", "log", "m.a")
     rows = [line.split() for line in out.splitlines()[2:]]
     assert [row[2:4] for row in rows] == [["ann", "bench:any"], ["bob", "bench:any"], ["bob", "bench:any"]]
@@ -259,7 +259,7 @@ def test_what_ran_on_a_seat_and_for_whom(grid: Grid) -> None:
     assert "Nothing has run" in run("seat", "log", "m.a", "--since", "2999-01-01")[1]
 
 
-def test_the_log_of_a_subscription_says_no_cost(grid: Grid) -> None:
+def test_seat_log_of_a_subscription_shows_no_cost(grid: Grid) -> None:
     """Not of what was handed back before anything was used either, nor in its sums."""
     grid.seat("m.sub")
     grid.job(one())
@@ -279,7 +279,7 @@ def test_the_log_of_a_subscription_says_no_cost(grid: Grid) -> None:
     assert told("seat", "log", "m.none")["used"] == 0
 
 
-def test_this_machine_s_seats_need_no_full_name(grid: Grid, tmp_path: Path) -> None:
+def test_seat_log_accepts_short_names_of_local_seats(grid: Grid, tmp_path: Path) -> None:
     machine = get_machine_id(tmp_path)
     grid.seat(f"{machine}.cpu")
     grid.job(wide(1))

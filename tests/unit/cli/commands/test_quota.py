@@ -43,7 +43,7 @@ def test_a_single_tenant_grid_says_so(grid_env: GridEnv) -> None:
     assert "API keys are required" in run()[1]
 
 
-def test_limits_usage_reservations_and_the_rest(grid_env: GridEnv) -> None:
+def test_quota_shows_limits_usage_and_reservations(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     turn_at(grid, DAY)
     limit(grid, FILE)
@@ -83,7 +83,7 @@ max_pending = 7
 """
 
 
-def test_json_has_units_and_windows(grid_env: GridEnv) -> None:
+def test_json_output_has_units_and_windows(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     for period in ("month", "week", "day"):
         turn_at(grid, DAY, 2 * DAY, period=period)

@@ -42,7 +42,7 @@ def test_a_valid_graph_lists_what_it_needs() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_json_for_programs() -> None:
+def test_json_output_lists_queues_and_effects() -> None:
     done = CliRunner().invoke(app, ["validate", str(GRAPH), "--json"])
     report = json.loads(done.stdout)
     assert len(report["composition"]) == 64
@@ -51,7 +51,7 @@ def test_json_for_programs() -> None:
     assert "Llm(model=smollm2-135m-instruct)" in report["effects"]
 
 
-def test_fall_backs_are_all_shown(tmp_path: Path) -> None:
+def test_all_fallbacks_are_shown(tmp_path: Path) -> None:
     def ask(*models: str) -> dict[str, Any]:
         return {"op": "Stage", "id": "llm_complete", "config": {"model": list(models), "prompt": "x"}}
 
@@ -73,7 +73,7 @@ def test_fall_backs_are_all_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_the_examples_briefing_is_the_demos_own() -> None:
+def test_the_briefing_example_is_the_demos_graph() -> None:
     assert (EXAMPLES / "briefing.json").resolve() == GRAPH.resolve()
 
 
@@ -99,7 +99,7 @@ def test_an_invalid_graph_is_a_one_line_error_and_exits_with_3(tmp_path: Path, g
     assert done.stderr.count("\n") == 1
 
 
-def test_stages_of_a_folder(tmp_path: Path) -> None:
+def test_stages_option_adds_the_stages_of_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "stages"
     folder.mkdir()
     spec = {

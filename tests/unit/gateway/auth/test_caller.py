@@ -51,11 +51,11 @@ def request(
         ({"authorization": "gq_a"}, ""),
     ],
 )
-def test_read_key(headers: dict[str, str], key: str) -> None:
+def test_the_key_is_read_from_either_header(headers: dict[str, str], key: str) -> None:
     assert read_key(request(None, **headers)) == key
 
 
-def test_whose_jobs_a_caller_may_see_and_cancel() -> None:
+def test_a_scope_decides_which_jobs_a_caller_may_see_and_cancel() -> None:
     usual = Caller("ann", "k", frozenset(("submit", "read")))
     all_readers = Caller("ann", "k", frozenset(("read-all",)))
     operator = Caller("ann", "k", frozenset(("operate",)))

@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_a_burst_then_one_attempt_at_a_time() -> None:
+def test_after_a_burst_attempts_are_allowed_one_at_a_time() -> None:
     clock = Clock()
     tried = FailedAttempts(clock)
     for _ in range(BURST):
@@ -71,5 +71,7 @@ def test_the_number_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         ("", ["1.2.3.4"], ("127.0.0.1",), ""),
     ],
 )
-def test_resolve_address(peer: str, forwarded: list[str], proxies: tuple[str, ...], address: str) -> None:
+def test_the_client_address_is_taken_from_trusted_proxies(
+    peer: str, forwarded: list[str], proxies: tuple[str, ...], address: str
+) -> None:
     assert resolve_address(peer, forwarded, proxies) == address

@@ -48,7 +48,7 @@ def end(server: Server, *jobs: str) -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_each_is_cancelled_once() -> None:
+def test_each_orphaned_job_is_cancelled_once() -> None:
     server = Server()
     end(server, "a", "b")
     assert server.asked == {"a": 1, "b": 1}

@@ -51,7 +51,7 @@ def test_a_bound_lowered_later_applies_to_bytes_already_read() -> None:
         asyncio.run(lowered())
 
 
-def test_headers() -> None:
+def test_too_many_or_too_large_headers_are_refused() -> None:
     check_headers([(b"a", b"b")] * MAX_HEADERS)
     with pytest.raises(HeadersTooLarge):
         check_headers([(b"a", b"b")] * (MAX_HEADERS + 1))

@@ -60,7 +60,7 @@ def test_every_status_belongs_to_an_error() -> None:
         *(("job.queue_timeout", 504), ("stage.timeout", 504)),
     ],
 )
-def test_statuses(code: str, status: int) -> None:
+def test_each_error_code_has_its_http_status(code: str, status: int) -> None:
     cls = next(cls for cls in ERRORS if cls.code == code)
     assert faults.status_of(cls("so")) == status
 
@@ -144,7 +144,7 @@ FULL = GridFull(
 )
 
 
-def test_openai_error() -> None:
+def test_openai_errors_have_type_param_and_code() -> None:
     body: Any = faults.openai_error(FULL, "r1")
     assert body == {
         "error": {
@@ -161,7 +161,7 @@ def test_openai_error() -> None:
     assert faults.openai_error(KeyRateExceeded("so"), "r")["error"]["type"] == "rate_limit_error"
 
 
-def test_anthropic_error() -> None:
+def test_anthropic_errors_have_their_types() -> None:
     body: Any = faults.anthropic_error(FULL, "r1")
     assert (body["type"], body["request_id"]) == ("error", "r1")
     assert body["error"]["type"] == "overloaded_error"
@@ -226,7 +226,7 @@ def test_the_servers_address_is_not_disclosed() -> None:
 @pytest.mark.parametrize(
     "details", [{"a": float("nan")}, {"a": {1, 2}}, {"reason": "x" * 10_000_000}, {1: 2}]
 )
-def test_any_error_is_json_of_bounded_length(details: Any) -> None:
+def test_error_bodies_are_json_of_bounded_length(details: Any) -> None:
     for path in ("/v1/messages", "/v1/models", "/jobs"):
         text = json.dumps(faults.format_error(path, StageError("so", details), "r1"), allow_nan=False)
         assert len(text) < 200_000

@@ -65,7 +65,7 @@ def test_a_body_that_is_not_utf_8_is_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("opens", ["[", '{"a":'])
-def test_the_depth_of_a_body(opens: str) -> None:
+def test_a_body_nested_too_deeply_is_refused(opens: str) -> None:
     closes = "]" if opens == "[" else "}"
 
     def nested(levels: int) -> bytes:  # with the object around it
@@ -84,7 +84,7 @@ def test_the_depth_of_a_body(opens: str) -> None:
     ("unit", "each"),
     [("[]", 2), ("{}", 2), ("1", 1), ('""', 1), ('"a,[b"', 1), ("[[[[1,2],[]]]]", 8), ('{"a":{"b":0}}', 3)],
 )
-def test_too_many_values(unit: str, each: int) -> None:
+def test_a_body_with_too_many_values_is_refused(unit: str, each: int) -> None:
     many = MAX_VALUES // each
     body = '{"model":"m","messages":['
     error = refused((body + ",".join([unit] * (many + 2)) + "]}").encode())
@@ -96,7 +96,7 @@ def test_too_many_values(unit: str, each: int) -> None:
     assert len(parse_body(few, 20)["messages"]) == many - 5
 
 
-def test_too_many_keys() -> None:
+def test_a_body_with_too_many_keys_is_refused() -> None:
     assert isinstance(refused(b'{"x":{' + b'"":0,' * MAX_VALUES + b'"":0}}'), InputTooLarge)
     assert isinstance(refused(b'{"x":["' + b'","' * 2 * MAX_VALUES + b'"]}'), InputTooLarge)
 

@@ -71,20 +71,18 @@ def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | No
         (meter("5h", 50, 50), 1 / 3),  # the server's clock was set back
     ],
 )
-def test_a_window_is_even_as_long_as_what_is_left_falls_with_its_time(
-    of: Meter, expected: float | None
-) -> None:
+def test_a_window_on_pace_has_an_even_score(of: Meter, expected: float | None) -> None:
     told = pace(of, NOW, CALENDAR)
     assert told is None if expected is None else told == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("month", [(0, None), (0, NOW + HOUR), (NOW - HOUR, None)])
-def test_without_a_calendar_only_what_is_left_counts(month: tuple[int, int | None]) -> None:
+def test_without_a_calendar_only_the_remainder_counts(month: tuple[int, int | None]) -> None:
     told = [pace(meter("month", left), NOW, {"month": month}) for left in (40, 60, 100)]
     assert told == [pytest.approx(2 / 7), pytest.approx(3 / 8), EVEN_PACE]
 
 
-def test_a_window_that_ends_soon_with_much_left_goes_before_one_that_ends_late_with_more() -> None:
+def test_a_window_ending_soon_scores_higher_than_a_fuller_one_ending_late() -> None:
     assert worth(meter("5h", 60, 1)) > worth(meter("week", 95))
 
 
@@ -94,16 +92,16 @@ def test_the_tightest_window_binds() -> None:
     assert worth(meter("5h", 90, 1), meter("5m", 0)) == 0.0
 
 
-def test_a_seat_without_windows_goes_before_what_would_run_dry_and_after_what_would_lapse() -> None:
+def test_a_seat_without_windows_ranks_between_scarce_and_expiring_ones() -> None:
     assert worth(meter("day", 20)) < worth() < worth(meter("day", 30))
 
 
-def test_a_rate_says_only_whether_it_is_dry() -> None:
+def test_a_rate_only_counts_when_used_up() -> None:
     assert worth(meter("1m", 1)) == worth()
     assert worth(meter("1m", 10), meter("day", 75)) == pytest.approx(0.75)
 
 
-def test_what_costs_money_with_each_call_goes_after_what_is_paid_for() -> None:
+def test_seats_with_a_price_per_call_rank_after_paid_ones() -> None:
     prices = (3_000_000, 15_000_000)
     assert worth(prices=prices) < METERED_FACTOR * EVEN_PACE
     # As long as a fifth of what even use would have left is left, and though the key's own money is behind:
@@ -112,7 +110,7 @@ def test_what_costs_money_with_each_call_goes_after_what_is_paid_for() -> None:
     assert worth(prices=(0, 0)) == worth()
 
 
-def test_of_two_keys_the_cheaper_goes_first_unless_its_money_runs_dry() -> None:
+def test_the_cheaper_of_two_keys_ranks_first_unless_its_budget_runs_out() -> None:
     cheap, dear = (100_000, 400_000), (15_000_000, 75_000_000)
     assert worth(prices=cheap) > worth(prices=dear)
     assert worth(meter("month", 25, resource="money"), prices=cheap) < worth(
@@ -123,11 +121,11 @@ def test_of_two_keys_the_cheaper_goes_first_unless_its_money_runs_dry() -> None:
 @pytest.mark.parametrize(
     ("reliability", "part"), [(1.0, 1.0), (0.5, 0.5), (0.0, 0.0), (0.98, 1.0), (0.97, 0.95)]
 )
-def test_a_seat_is_worth_its_reliability_in_steps(reliability: float, part: float) -> None:
+def test_reliability_scales_the_score_in_steps(reliability: float, part: float) -> None:
     assert worth(meter("day", 75), reliability=reliability) == pytest.approx(0.75 * part)
 
 
-def test_a_window_about_to_lapse_is_no_reason_to_fail() -> None:
+def test_an_expiring_window_does_not_outweigh_low_reliability() -> None:
     assert worth(meter("5h", 100), reliability=0.4) < worth(meter("day", 25))
 
 

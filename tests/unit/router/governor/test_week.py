@@ -164,7 +164,7 @@ def subscriptions() -> dict[str, Place]:
     }
 
 
-def test_no_window_runs_dry_early_while_another_lapses() -> None:
+def test_windows_are_used_evenly() -> None:
     before, after = (live(rule, subscriptions(), 66) for rule in (by_share, by_pace))
     assert before.served + before.refused == after.served + after.refused
     figures = {
@@ -178,12 +178,12 @@ def test_no_window_runs_dry_early_while_another_lapses() -> None:
 
 
 @pytest.mark.parametrize("rate", [40, 90, 120])
-def test_at_no_demand_does_it_serve_less(rate: float) -> None:
+def test_pace_ranking_never_serves_less(rate: float) -> None:
     before, after = (live(rule, subscriptions(), rate) for rule in (by_share, by_pace))
     assert after.lost <= before.lost
 
 
-def test_a_key_that_costs_money_is_called_where_subscriptions_do_not_suffice() -> None:
+def test_a_paid_key_is_used_only_when_subscriptions_do_not_suffice() -> None:
     def places() -> dict[str, Place]:
         return {**subscriptions(), "key": Place([], prices=(3_000_000, 15_000_000))}
 

@@ -122,7 +122,9 @@ def test_the_model_of_an_llm_stage_comes_from_its_config() -> None:
         ("http_body", {"status": 200, "headers": {}, "body": "hi"}, None, "hi"),
     ],
 )  # fmt: skip
-def test_output(name: str, value: Any, config: dict[str, Any] | None, output: Any) -> None:
+def test_built_ins_give_the_expected_output(
+    name: str, value: Any, config: dict[str, Any] | None, output: Any
+) -> None:
     got = run(name, value, config)
     assert got == output
     assert type(got) is type(output)
@@ -245,7 +247,7 @@ values = st.recursive(
 
 
 @given(name=st.sampled_from(sorted(FUNCTIONS)), value=values)
-def test_any_input_gives_json_or_a_stage_error(name: str, value: Any) -> None:
+def test_arbitrary_input_gives_json_or_a_stage_error(name: str, value: Any) -> None:
     try:
         output = run_pure(name, value)
     except StageError:
@@ -264,5 +266,5 @@ def test_templates_and_paths_of_any_form_give_json_or_a_stage_error(template: st
 
 
 @given(value=values)
-def test_what_format_json_writes_parse_json_reads(value: Any) -> None:
+def test_parse_json_reads_the_output_of_format_json(value: Any) -> None:
     assert run("parse_json", run("format_json", value)) == value

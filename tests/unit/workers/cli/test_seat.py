@@ -38,14 +38,16 @@ def gridq(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(("arguments", "why"), BAD)
-def test_what_is_wrong_is_said_and_changes_nothing(arguments: tuple[str, ...], why: str, home: Path) -> None:
+def test_an_invalid_command_is_refused_and_changes_nothing(
+    arguments: tuple[str, ...], why: str, home: Path
+) -> None:
     code, out, err = gridq(*arguments)
     assert (code, out) == (2, "")
     assert why in err
     assert not (home / "pauses").exists()
 
 
-def test_a_seat_that_no_worker_serves_is_kept_all_the_same(home: Path) -> None:
+def test_an_unserved_seat_can_be_paused(home: Path) -> None:
     assert gridq("pause", "--reason", "a talk")[0] == 0
     [row] = json.loads(gridq("status", "--json")[1])
     assert (row["seat"], row["state"], row["served"], row["applied"]) == ("claude", "paused", False, True)
@@ -56,12 +58,12 @@ def test_a_seat_that_no_worker_serves_is_kept_all_the_same(home: Path) -> None:
     assert "lent, not served" in gridq("resume", "claude")[1]
 
 
-def test_one_that_was_never_served_can_be_kept_before(home: Path) -> None:
+def test_a_seat_can_be_paused_before_it_was_served(home: Path) -> None:
     [row] = json.loads(gridq("pause", "bench", "--json")[1])
     assert (row["seat"], row["state"]) == ("bench", "paused")
 
 
-def test_where_nothing_was_ever_served_that_is_said(home: Path) -> None:
+def test_a_home_without_served_seats_says_so(home: Path) -> None:
     (home / "seats" / "claude.lock").unlink()
     code, out, err = gridq("status")
     assert (code, out) == (0, "")

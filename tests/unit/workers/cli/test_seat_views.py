@@ -82,7 +82,7 @@ def status(name: str) -> dict[str, Any]:
     return found
 
 
-def test_what_a_seat_shares_is_not_called_its_own(grid: Grid) -> None:
+def test_shared_budgets_are_not_shown_as_the_seats_own(grid: Grid) -> None:
     row = status("local")
     assert (row["budget_left"], row["budget"], row["whole_budget"], row["budget_window"]) == (None,) * 4
     assert row["budgets"] == ["the whole grid: $100.00 left of $100.00 a month"]
@@ -99,7 +99,7 @@ def test_what_a_seat_shares_is_not_called_its_own(grid: Grid) -> None:
     assert shown["m.mistral"][2:6] == ["$0.30", "$0.30", "a", "day"]
 
 
-def test_of_several_budgets_of_money_that_with_least_left_is_shown_with_its_window(grid: Grid) -> None:
+def test_the_tightest_money_budget_is_shown_with_its_window(grid: Grid) -> None:
     row = status("mistral")
     assert (row["budget_left"], row["budget"], row["whole_budget"]) == (300_000, 300_000, 500_000)
     assert row["budget_window"] == "day"
@@ -113,7 +113,7 @@ def test_of_several_budgets_of_money_that_with_least_left_is_shown_with_its_wind
     assert "$12.00  $12.00  $20.00" in gridq("seat", "status", "mistral")
 
 
-def test_a_share_is_of_the_one_budget_of_money_or_of_all(grid: Grid) -> None:
+def test_a_lent_share_is_shown_in_dollars_for_one_money_budget(grid: Grid) -> None:
     assert gridq("seats").count("lends 60% of its budgets") == 2
     grid.seat("m.mistral", owner="alice", limits=[Limit(resource="money", window="month", amount=12_000_000)])
     shown = gridq("seats")
@@ -123,7 +123,7 @@ def test_a_share_is_of_the_one_budget_of_money_or_of_all(grid: Grid) -> None:
     ]
 
 
-def test_the_owner_is_shown_that_a_seat_rests(grid: Grid, tmp_path: Path) -> None:
+def test_an_open_breaker_is_shown_to_the_owner(grid: Grid, tmp_path: Path) -> None:
     assert status("claude")["circuit_breaker"] is None
     since, until = time.time() - HOUR, time.time() + HOUR
     rest = {"state": "rate_limited", "reason": "the plan's limit is used up", "since": since, "until": until}

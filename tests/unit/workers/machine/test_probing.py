@@ -64,16 +64,16 @@ def _missing(profile: Profile, home: Path) -> str:
 
 
 @pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), RecursionError()])
-def test_a_probe_that_raises(tmp_path: Path, fault: BaseException) -> None:
+def test_a_probe_that_raises_is_reported(tmp_path: Path, fault: BaseException) -> None:
     assert _missing(Raising(fault), tmp_path).startswith(f"raising: the probe failed: {type(fault).__name__}")
 
 
-def test_a_probe_that_finds_what_is_no_seat(tmp_path: Path) -> None:
+def test_a_probe_with_an_invalid_offer_is_reported(tmp_path: Path) -> None:
     assert "lying: the profile offers an invalid seat" in _missing(Lying(), tmp_path)
     assert "misnaming: the profile offers an invalid seat" in _missing(Misnaming(), tmp_path)
 
 
-def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "PROBE_TIMEOUT_SECONDS", 0.3)
     assert "took longer" in _missing(Hanging(), tmp_path)
 
@@ -118,25 +118,27 @@ def _for(home: Path, seats: str, name: str | None) -> list[str]:
     return [seat.name for seat in found.seats]
 
 
-def test_the_worker_of_a_seat_of_the_file_asks_its_profile_alone(tmp_path: Path, asked: list[str]) -> None:
+def test_a_worker_probes_only_the_profile_of_its_seat(tmp_path: Path, asked: list[str]) -> None:
     file = '[[bench]]\nname = "mine"\n[[bench]]\nname = "ours"\n[[other]]\nname = "theirs"\n'
     assert _for(tmp_path, file, "mine") == ["local", "mine", "ours"]
     assert asked == ["bench"]
 
 
 @pytest.mark.parametrize("name", [None, "local", "elsewhere"])
-def test_without_a_seat_of_the_file_all_are_asked(tmp_path: Path, asked: list[str], name: str | None) -> None:
+def test_without_a_seat_in_the_file_all_profiles_are_probed(
+    tmp_path: Path, asked: list[str], name: str | None
+) -> None:
     file = '[[bench]]\nname = "mine"\n[[other]]\nname = "theirs"\n'
     assert _for(tmp_path, file, name) == ["local", "mine", "theirs"]
     assert sorted(asked) == ["bench", "other"]
 
 
-def test_a_seat_of_two_profiles_is_refused_to_its_worker_too(tmp_path: Path, asked: list[str]) -> None:
+def test_a_seat_name_in_two_profiles_is_refused(tmp_path: Path, asked: list[str]) -> None:
     with pytest.raises(ConfigError, match="Two seats are named 'mine'"):
         _for(tmp_path, '[[bench]]\nname = "mine"\n[[other]]\nname = "mine"\n', "mine")
 
 
 @pytest.mark.parametrize("file", ["[nobodys]\n", "[[bench]\n"])
-def test_a_wrong_seats_file_is_refused_to_the_worker_too(tmp_path: Path, asked: list[str], file: str) -> None:
+def test_an_invalid_seats_file_is_refused(tmp_path: Path, asked: list[str], file: str) -> None:
     with pytest.raises(ConfigError):
         _for(tmp_path, file + '[[other]]\nname = "mine"\n', "mine")

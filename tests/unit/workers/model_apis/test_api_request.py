@@ -29,7 +29,7 @@ def asked(api: Any, path: Any, body: Any, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(("api", "path", "body"), PATHS)
-def test_right_requests_pass_whole(api: str, path: str, body: dict[str, Any]):
+def test_valid_requests_pass_unchanged(api: str, path: str, body: dict[str, Any]):
     body = {**body, "model": "m", "vendor_thing": {"deep": [1, None]}, "temperature": None}
     made = asked(api, path, body)
     assert made.body == body
@@ -94,13 +94,13 @@ def test_a_malformed_request_names_its_field(api: Any, path: Any, body: Any, par
     assert str(caught.value.path).endswith(param)
 
 
-def test_an_input_that_is_no_record():
+def test_an_input_that_is_not_an_object_is_refused():
     with pytest.raises(StageError, match="is not an object") as caught:
         parse_api_request(STAGE, "hello")
     assert caught.value.details["status"] == 400
 
 
-def test_the_model_of_the_config_chooses():
+def test_the_configured_model_is_chosen():
     a, b = ModelOffer(name="a"), ModelOffer(name="b", embeddings=True)
     stage = STAGE.model_copy(update={"effects": [Effect(effect="Llm", model="any")]})
     body = {"messages": MESSAGES, "model": "b"}

@@ -25,31 +25,31 @@ def llm(**fields: object) -> Effect:
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "any"}, {"model": "ANY"}])
-def test_no_model_is_any(fields: dict[str, object]):
+def test_a_demand_without_model_is_any(fields: dict[str, object]):
     demand = parse_llm_demand(llm(**fields))
     assert demand is not None
     assert demand.queue == "llm:any"
 
 
-def test_a_model_is_its_slug():
+def test_a_models_queue_is_its_slug():
     demand = parse_llm_demand(llm(model="Meta/Llama 3:8b"))
     assert demand is not None
     assert demand.queue == "llm:meta%2Fllama%203%3A8b"
 
 
-def test_other_effects_are_not_ours():
+def test_other_effects_have_no_llm_demand():
     assert parse_llm_demand(Effect(effect="Gpu", model="x")) is None
 
 
 @pytest.mark.parametrize("model", [3, "", " ", [], {}, list("abcdefghi")])
-def test_a_model_that_is_no_name(model: object):
+def test_an_invalid_model_name_is_refused(model: object):
     with pytest.raises(InvalidField) as caught:
         parse_llm_demand(llm(model=model))
     assert caught.value.path == "effects.model"
 
 
 @pytest.mark.parametrize("context", [0, -1, "8k", True, 1.5])
-def test_a_context_that_is_no_number_of_tokens(context: object):
+def test_an_invalid_context_is_refused(context: object):
     with pytest.raises(InvalidField):
         parse_llm_demand(llm(context=context))
 
@@ -65,20 +65,20 @@ def test_exact_names_first_then_families_then_any():
     assert list_llm_queues([]) == []
 
 
-def test_a_prefix_reaches_nothing():
+def test_a_name_prefix_matches_no_model():
     demand = parse_llm_demand(llm(model="gpt-4"))
     assert demand is not None
     assert filter_models(demand, [TURBO]) == []
     assert filter_models(demand, [TURBO, GPT4]) == [GPT4]
 
 
-def test_a_family_reaches_each_of_its_members_in_the_seats_order():
+def test_a_family_matches_its_models_in_the_seats_order():
     demand = parse_llm_demand(llm(model="gpt"))
     assert demand is not None
     assert filter_models(demand, [TURBO, EMBED, GPT4]) == [TURBO, GPT4]
 
 
-def test_context_and_embeddings_narrow():
+def test_context_and_embeddings_filter_models():
     wide = parse_llm_demand(llm(context=50_000))
     vectors = parse_llm_demand(llm(embeddings=True))
     assert wide is not None
@@ -87,7 +87,7 @@ def test_context_and_embeddings_narrow():
     assert filter_models(vectors, [GPT4, EMBED]) == [EMBED]
 
 
-def test_why_a_seats_models_do_not_meet_a_demand():
+def test_a_mismatch_is_explained():
     def mismatch(**fields: object) -> str:
         demand = parse_llm_demand(llm(**fields))
         assert demand is not None
@@ -100,7 +100,7 @@ def test_why_a_seats_models_do_not_meet_a_demand():
     assert mismatch(model="gpt-5") == "it does not serve llm:gpt-5"
 
 
-def test_several_models_are_links_the_best_first():
+def test_several_models_are_alternatives_in_order():
     demand = parse_llm_demand(
         llm(model=["Claude Opus", {"model": "gpt-5", "context": 9000}, "any"], context=100, embeddings=True)
     )
@@ -133,7 +133,7 @@ def test_a_wrong_list_of_models_names_the_wrong_field(models: list[object], path
     assert caught.value.path == path
 
 
-def test_named_reads_a_requests_model_field():
+def test_a_requests_model_field_selects_models():
     models = [GPT4, TURBO]
     assert find_models(None, models) == models
     assert find_models("any", models) == models

@@ -47,12 +47,12 @@ def test_a_wrong_table_names_its_field(fields: dict[str, object], path: str):
     assert caught.value.path == path
 
 
-def test_two_models_of_one_name():
+def test_two_models_of_one_name_are_refused():
     with pytest.raises(ConfigError, match="Two models"):
         load_catalogue([table(), table(name="MINE")])
 
 
-def test_a_package_that_is_not_installed():
+def test_a_missing_package_is_reported():
     model = Model.model_validate(table(package="no_such_package_here", file="x.gguf"))
     with pytest.raises(ModelFileError) as caught:
         model.locate_file()

@@ -56,19 +56,19 @@ def test_a_wrong_input_names_its_field(implementation: str, value: Any, field: s
 
 @pytest.mark.parametrize("value", [None, 3, True])
 @pytest.mark.parametrize("implementation", ["llm:complete", "llm:chat", "llm:embed"])
-def test_an_input_that_is_no_record(implementation: str, value: Any):
+def test_an_input_that_is_not_an_object_is_refused(implementation: str, value: Any):
     with pytest.raises(StageError, match="not an object"):
         parse_request(call(implementation), value)
 
 
-def test_an_implementation_that_no_model_runs():
+def test_an_unknown_implementation_is_refused():
     with pytest.raises(StageError, match="llm:dream") as caught:
         parse_request(call("llm:dream"), {})
     assert "llm:chat" in str(caught.value.expected)
 
 
 @pytest.mark.parametrize("key", ["items", "text", "data", "input"])
-def test_an_input_that_config_wrapped(key: str):
+def test_a_wrapped_input_is_unwrapped(key: str):
     messages = [{"role": "user", "content": "x"}]
     for implementation, value, body in [
         ("llm:complete", "x", {"messages": messages}),
@@ -114,13 +114,13 @@ def test_the_model_is_one_that_both_effect_and_input_allow(effects: list[Effect]
 
 @pytest.mark.parametrize("asked", [None, "any", "a-1", "b", ["a-1", "b"], [{"model": "a-1"}, "b"]])
 @pytest.mark.parametrize(("queue", "chosen"), [("llm:a-1", "a-1"), ("llm:b", "b-1"), ("", "a-1")])
-def test_of_several_models_the_queue_decides(asked: Any, queue: str, chosen: str):
+def test_the_queue_decides_between_several_models(asked: Any, queue: str, chosen: str):
     effect = Effect(effect="Llm", model=["a-1", "b"])
     stage = call("llm:complete", effect).model_copy(update={"queue": queue})
     assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [B, A]).name == chosen
 
 
-def test_an_input_that_names_none_of_several_models_is_the_stages_fault():
+def test_an_input_naming_another_model_is_a_stage_error():
     stage = call("llm:complete", Effect(effect="Llm", model=["a-1", "c"]))
     stage = stage.model_copy(update={"queue": "llm:a-1"})
     with pytest.raises(StageError, match="'b-1'"):
@@ -161,7 +161,7 @@ def test_a_whole_answer_without_stated_usage_is_more_than_a_piece():
     assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=21)
 
 
-def test_thoughts_and_calls_of_tools_are_pieces_too():
+def test_thinking_and_tool_calls_count_as_pieces():
     answer = ChatAssembler(CHAT, {"prompt": "p" * 40})
     part = {"index": None, "id": "t1", "function": {"name": "f", "arguments": ""}}
     for delta in ({"reasoning_content": "hm"}, {"tool_calls": [part]}, {"role": "assistant", "content": ""}):
@@ -175,7 +175,7 @@ def test_thoughts_and_calls_of_tools_are_pieces_too():
     assert answer.compute_usage() == Usage(tokens_in=11, tokens_out=21)
 
 
-def test_other_parts_of_a_message_are_kept():
+def test_other_fields_of_a_message_are_kept():
     answer = ChatAssembler(CHAT, {})
     answer.add_event({"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]})
     answer.add_event(

@@ -35,7 +35,7 @@ MESSAGE: dict[str, Any] = {
 }
 
 
-def test_a_chats_parts_are_counted_and_none_is_counted_twice():
+def test_the_parts_of_chat_usage_are_counted_once():
     assert parse_openai_usage(CHAT) == Usage(
         tokens_in=100,
         tokens_out=50,
@@ -66,7 +66,7 @@ def test_cache_writes_may_be_stated_by_lifetime_only():
 @pytest.mark.parametrize(
     "used", [parse_openai_usage(CHAT), parse_anthropic_usage(MESSAGE), Usage(tokens_in=3)]
 )
-def test_each_api_tells_it_so_that_it_is_read_back_whole(used: Usage):
+def test_usage_survives_the_round_trip_in_each_api(used: Usage):
     assert parse_openai_usage(format_openai_usage(used)) == used
     heard = used.model_copy(update={"tokens_audio_in": 0, "tokens_audio_out": 0})  # Messages has no audio
     assert parse_anthropic_usage(format_anthropic_usage(used)) == heard
@@ -109,7 +109,7 @@ def test_each_api_tells_it_so_that_it_is_read_back_whole(used: Usage):
         (None, Usage()),
     ],
 )
-def test_odd_ways_of_stating_it(stated: Any, used: Usage):
+def test_provider_specific_usage_is_understood(stated: Any, used: Usage):
     assert parse_openai_usage(stated) == used
 
 
@@ -155,7 +155,7 @@ def test_a_service_tier_with_its_own_prices_is_kept(told: Any, service: str):
     assert parse_anthropic_usage({**MESSAGE, "speed": told}).service == service
 
 
-def test_the_last_chunk_and_the_last_event_tell_it_in_their_apis_names():
+def test_the_last_chunk_and_event_have_the_usage_of_their_api():
     chunks = CompletionChunks({"model": "m"})
     begun = {**MESSAGE, "output_tokens": 1, "output_tokens_details": None}
     chunks.add_event({"type": "message_start", "message": {"id": "1", "usage": begun}})

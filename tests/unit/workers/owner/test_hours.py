@@ -28,13 +28,11 @@ def at(text: str, zone: ZoneInfo = BERLIN) -> float:
         ("2026-12-01 08:00", False, "2026-12-01 19:00"),
     ],
 )
-def test_what_goes_over_midnight_belongs_to_the_day_on_which_it_begins(
-    now: str, lent: bool, until: str
-) -> None:
+def test_hours_over_midnight_belong_to_the_day_they_begin(now: str, lent: bool, until: str) -> None:
     assert parse(EVENINGS, BERLIN).evaluate(at(now)) == (lent, at(until))
 
 
-def test_alone_a_time_is_every_day_and_a_day_is_whole() -> None:
+def test_a_time_alone_is_daily_and_a_day_alone_is_whole() -> None:
     assert parse("22:00-24:00", BERLIN).evaluate(at("2026-11-29 23:00")) == (True, at("2026-11-30 00:00"))
     assert parse("Sun", BERLIN).evaluate(at("2026-11-29 00:00")) == (True, at("2026-11-30 00:00"))
     assert parse("Fri-Mon", BERLIN).evaluate(at("2026-12-01 01:00")) == (False, at("2026-12-04 00:00"))
@@ -42,7 +40,7 @@ def test_alone_a_time_is_every_day_and_a_day_is_whole() -> None:
     assert parse("Mon-Sun", BERLIN).evaluate(at("2026-11-28 01:00")) == (True, None)
 
 
-def test_an_hour_that_the_clock_skips_or_repeats() -> None:
+def test_hours_work_across_daylight_saving_changes() -> None:
     spring = parse("01:30-02:30", BERLIN)  # on 2026-03-29 there is no 02:30
     lent, until = spring.evaluate(at("2026-03-29 01:45"))
     assert lent
@@ -54,7 +52,7 @@ def test_an_hour_that_the_clock_skips_or_repeats() -> None:
     assert all(autumn.evaluate(begin + half * 1800) == (True, end) for half in range(18))
 
 
-def test_the_machines_own_zone_is_the_one_it_has() -> None:
+def test_hours_use_the_local_time_zone_by_default() -> None:
     now = datetime(2026, 11, 27, 20, 0).timestamp()
     assert parse(EVENINGS).evaluate(now) == (True, datetime(2026, 11, 30).timestamp())
 
@@ -74,6 +72,6 @@ def test_the_machines_own_zone_is_the_one_it_has() -> None:
         ("19:00-08:00 Mo", "is not a day"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, why: str) -> None:
+def test_invalid_hours_are_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse(text)

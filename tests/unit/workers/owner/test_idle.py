@@ -33,7 +33,7 @@ def linux(tmp_path: Path, outputs: dict[str, str] | None = None, **more: Any) ->
 
 
 @LINUX
-def test_typing_into_a_terminal_is_use(tmp_path: Path) -> None:
+def test_typing_into_a_terminal_counts_as_use(tmp_path: Path) -> None:
     master, slave = os.openpty()
     try:
         name = os.ttyname(slave)
@@ -96,7 +96,7 @@ def test_the_idle_time_of_a_graphical_session_from_logind(
     assert found.seconds == pytest.approx(idle, abs=5)
 
 
-def test_nobody_is_logged_in_where_logind_has_no_session(tmp_path: Path) -> None:
+def test_without_a_logind_session_nobody_is_logged_in(tmp_path: Path) -> None:
     found = linux(tmp_path, {"loginctl": ""}, sessions=tmp_path).read_idle_time()
     assert found.seconds is not None
     assert found.seconds > 0

@@ -39,7 +39,7 @@ def found(home: Path, text: str) -> ProbeResult:
     return probe_machine(Settings(home=home, profiles=(BENCH,)), {"bench": BenchProfile()})
 
 
-def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path: Path) -> None:
+def test_each_seat_has_its_own_terms_hidden_from_the_profile(tmp_path: Path) -> None:
     seats = {seat.name: seat.terms for seat in found(tmp_path, SEATS).seats}
     assert (seats["local"].owner, seats["one"].owner, seats["two"]) == ("alice", "alice", Terms())
     assert (seats["one"].lend.only_when_idle, seats["three"].lend.only_when_idle) == (600, 90)
@@ -47,14 +47,14 @@ def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path:
     assert seats["three"].lend.parse_hours() is None
 
 
-def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
+def test_terms_without_a_seat_name_apply_to_the_whole_kind() -> None:
     owners = Owners()
     assert owners.split({"gpu": {"concurrency": 2, "owner": "bob"}}) == {"gpu": {"concurrency": 2}}
     assert [owners.terms_of("gpu", name).owner for name in ("gpu0", "cpu")] == ["bob", "bob"]
     assert owners.terms_of("llm", "gpu0") == Terms()
 
 
-def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
+def test_terms_in_one_of_several_tables_apply_only_to_its_seat() -> None:
     """A table of a model API's endpoint may have a provider in place of a name."""
     owners = Owners()
     ann = {"provider": "openai", "owner": "ann", "lend": {"agents": ["ci"]}}
@@ -82,7 +82,7 @@ def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
         ({"lend": {"only_when_idle": "2d"}}, "bench[0].lend.only_when_idle", "must be a time"),
     ],
 )
-def test_what_is_wrong_names_its_place(table: dict[str, Any], path: str, why: str) -> None:
+def test_invalid_terms_name_their_path(table: dict[str, Any], path: str, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Owners().split({"bench": [{"name": "one", **table}]})
     assert caught.value.details["path"] == path
@@ -141,14 +141,14 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
     ]
 
 
-def test_its_owner_is_always_among_those_it_is_lent_to() -> None:
+def test_a_seat_is_always_lent_to_its_owner() -> None:
     assert terms("alice").lends_to == ()
     assert terms(agents=["ci", "team:research"]).lends_to == ("ci", "team:research")
     assert terms("alice", agents=["ci"]).lends_to == ("ci", "alice")
     assert terms("ci", agents=["ci"]).lends_to == ("ci",)
 
 
-def test_a_seat_with_nothing_to_lend_is_not_served_and_that_is_said(tmp_path: Path) -> None:
+def test_a_seat_with_nothing_to_lend_is_reported(tmp_path: Path) -> None:
     seats = found(
         tmp_path, '[bench]\nconcurrency = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
     )

@@ -30,7 +30,7 @@ class Desk:
         return self.running
 
 
-def test_outside_of_its_hours_it_is_kept_until_they_begin() -> None:
+def test_a_seat_is_kept_outside_its_hours() -> None:
     rule = InHours(parse("19:00-08:00"), "19:00-08:00")
     noon, evening = (datetime(2026, 11, 27, hour).timestamp() for hour in (12, 19))
     rest = rule(noon)
@@ -43,7 +43,7 @@ def test_outside_of_its_hours_it_is_kept_until_they_begin() -> None:
     assert again.until == evening
 
 
-def test_while_somebody_is_there_it_is_kept() -> None:
+def test_a_seat_is_kept_while_the_machine_is_in_use() -> None:
     desk = Desk()
     rule = WhenIdle(desk, 600)
     rule.sample()
@@ -61,7 +61,7 @@ def test_while_somebody_is_there_it_is_kept() -> None:
     assert rule(0) is None
 
 
-def test_where_nobody_can_tell_it_is_kept() -> None:
+def test_a_seat_is_kept_if_use_cannot_be_read() -> None:
     desk = Desk()
     desk.idle = IdleTime(None, "there is no screen")
     rule = WhenIdle(desk, 600)
@@ -112,7 +112,7 @@ def test_the_rules_of_a_seat_are_those_of_its_terms(tmp_path: Path) -> None:
     assert kinds(hours="Sat", only_when_idle="10m") == ["Switch", "InHours", "WhenIdle"]
 
 
-def test_the_workers_of_a_home_are_those_that_hold_their_seats(tmp_path: Path) -> None:
+def test_the_workers_of_a_home_hold_their_seat_locks(tmp_path: Path) -> None:
     (tmp_path / "seats").mkdir()
     for name, text in (("a", "41"), ("b", "42"), ("c", "")):
         (tmp_path / "seats" / f"{name}.lock").write_text(text)

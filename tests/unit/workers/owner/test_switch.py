@@ -14,7 +14,7 @@ from workers.owner import switch
 NOW = datetime(2026, 11, 28, 15, 0).timestamp()
 
 
-def test_a_seat_is_lent_until_somebody_says_otherwise(tmp_path: Path) -> None:
+def test_a_seat_is_lent_until_it_is_paused(tmp_path: Path) -> None:
     assert switch.read_pause(tmp_path, "claude", time.time()) is None
     switch.pause(tmp_path, "claude", reason="a talk")
     rest = switch.read_pause(tmp_path, "claude", time.time())
@@ -32,7 +32,7 @@ def test_a_pause_ends_by_itself(tmp_path: Path) -> None:
     assert switch.read_pause(tmp_path, "claude", end) is None
 
 
-def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_after(tmp_path: Path) -> None:
+def test_a_pause_for_all_replaces_earlier_ones_and_yields_to_later_ones(tmp_path: Path) -> None:
     def paused(*seats: str, later: float = 0.0) -> list[bool]:
         now = time.time() + later
         return [switch.read_pause(tmp_path, seat, now) is not None for seat in seats]
@@ -64,7 +64,7 @@ def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_af
         '{"paused": null, "since": 0, "until": null, "reason": ""}',
     ],
 )
-def test_a_word_that_cannot_be_read_keeps_the_seat(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_pause_keeps_the_seat(tmp_path: Path, text: str) -> None:
     switch.pause(tmp_path, "claude")
     (tmp_path / "pauses" / "claude.json").write_text(text)
     rest = switch.read_pause(tmp_path, "claude", time.time())
@@ -74,7 +74,7 @@ def test_a_word_that_cannot_be_read_keeps_the_seat(tmp_path: Path, text: str) ->
     assert switch.read_pause(tmp_path, "claude", time.time()) is None
 
 
-def test_the_words_are_the_owners_alone(tmp_path: Path) -> None:
+def test_pause_files_are_private(tmp_path: Path) -> None:
     switch.pause(tmp_path / "home", "claude")
     [word] = (tmp_path / "home" / "pauses").iterdir()
     assert word.stat().st_mode & 0o077 == 0
@@ -89,14 +89,14 @@ def test_the_words_are_the_owners_alone(tmp_path: Path) -> None:
         ("2026-12-01T08:30", datetime(2026, 12, 1, 8, 30)),
     ],
 )
-def test_until_a_time_of_day_or_a_day(text: str, at: datetime) -> None:
+def test_a_pause_ends_at_a_time_of_day_or_a_date(text: str, at: datetime) -> None:
     assert switch.parse_until(text, NOW) == at.timestamp()
 
 
 @pytest.mark.parametrize(
     "text", ["", "25:00", "soon", "2026-11-28 14:59", "18", "18:00 tomorrow", "0001-01-01 00:00"]
 )
-def test_what_is_no_time_to_come_is_refused(text: str) -> None:
+def test_a_time_in_the_past_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a time in the future"):
         switch.parse_until(text, NOW)
 

@@ -13,7 +13,7 @@ from tests.local_grid import BenchRunner
 from workers.process.heartbeat import Heartbeat
 
 
-def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env: GridEnv) -> None:
+def test_a_state_has_start_reason_and_known_end(grid_env: GridEnv) -> None:
     scripts = Scripts(grid_env.client, grid_env.settings)
     session = Session(
         scripts,

@@ -27,7 +27,7 @@ def ran(*command: str, env: Mapping[str, str] = os.environ) -> subprocess.Comple
     )
 
 
-def test_it_takes_what_celerys_own_command_takes() -> None:
+def test_the_node_accepts_the_options_of_celery_worker() -> None:
     ours = ran("-m", "workers.process.node", "workers", "--help")
     theirs = ran("-m", "celery", "-A", "workers", "worker", "--help")
     assert (ours.returncode, theirs.returncode) == (0, 0), ours.stderr + theirs.stderr
@@ -36,14 +36,14 @@ def test_it_takes_what_celerys_own_command_takes() -> None:
     assert options[0] == options[1]
 
 
-def test_without_an_app_it_says_how_it_is_called() -> None:
+def test_without_an_app_the_usage_is_printed() -> None:
     for command in ((), ("--help",)):
         said = ran("-m", "workers.process.node", *command)
         assert (said.returncode, said.stdout) == (2, "")
         assert said.stderr == "The app must come first: python -m workers.process.node workers --seat NAME\n"
 
 
-def test_what_other_subcommands_need_is_not_loaded(tmp_path: Path) -> None:
+def test_modules_of_other_subcommands_are_not_loaded(tmp_path: Path) -> None:
     program = programs.make_seat_worker(Settings(home=tmp_path), "cpu", tmp_path, {}, 1.0)
     assert program.command[1:3] == ("-m", "workers.process.node")
     done = ran("-c", LOADED, *program.command[3:], env={**os.environ, "GRIDQ_LEASE_MS": "soon"})

@@ -13,7 +13,7 @@ from tests.unit.store.plans import Grid
 from workers.process.timeouts import read_timeouts
 
 
-def test_they_are_those_of_the_open_connections_and_of_the_server(grid_env: GridEnv) -> None:
+def test_timeouts_are_read_from_open_connections_and_the_server(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     grid.seat()
     found = read_timeouts(app, grid.scripts, grid_env.settings, "m.a")
@@ -24,7 +24,7 @@ def test_they_are_those_of_the_open_connections_and_of_the_server(grid_env: Grid
     assert found["stage"] == grid_env.settings.stage_timeout
 
 
-def test_one_that_is_not_what_was_set_is_told(
+def test_a_timeout_that_differs_from_its_setting_is_logged(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lease is what the seat's script wrote, whatever this program believes."""

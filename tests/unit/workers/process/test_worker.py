@@ -55,7 +55,7 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
         worker.stop()
 
 
-def test_what_an_hour_of_a_seat_costs_reaches_the_server(grid_env: GridEnv) -> None:
+def test_the_hourly_price_of_a_seat_reaches_the_server(grid_env: GridEnv) -> None:
     """As its table says, with the time-out of a stage that has none of its own."""
     profile = GpuProfile()
     (offer,) = profile.probe({"gpus": False, "price_per_hour": 1.5}).found

@@ -79,7 +79,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     found.supervisor.stop(lambda seconds: True)
 
 
-def test_what_dies_is_started_again_after_a_pause_that_doubles(world: World) -> None:
+def test_a_dead_child_is_restarted_after_a_doubling_pause(world: World) -> None:
     world.supervisor.add(world.program("a"))
     for pause in (0.5, 1.0, 2.0):
         pid = world.process("a").pid
@@ -96,7 +96,7 @@ def test_what_dies_is_started_again_after_a_pause_that_doubles(world: World) -> 
     assert world.said[0] == "a was killed by signal 9: it logged nothing; restarting in 0.5 s"
 
 
-def test_what_dies_too_often_is_given_up_and_the_rest_goes_on(world: World) -> None:
+def test_a_child_that_dies_too_often_is_given_up_and_others_continue(world: World) -> None:
     world.supervisor.add(world.program("bad", "print('no such model'); raise SystemExit(2)"))
     world.supervisor.add(world.program("good"))
     good = world.process("good").pid
@@ -113,7 +113,7 @@ def test_what_dies_too_often_is_given_up_and_the_rest_goes_on(world: World) -> N
     assert world.process("good").pid == good
 
 
-def test_deaths_far_apart_never_add_up(world: World) -> None:
+def test_rare_exits_do_not_add_up(world: World) -> None:
     world.supervisor.add(world.program("a", "raise SystemExit(1)"))
     for _ in range(MAX_EXITS + 3):
         world.until_noticed()
@@ -122,14 +122,14 @@ def test_deaths_far_apart_never_add_up(world: World) -> None:
     assert not world.supervisor.children["a"].gave_up_reason
 
 
-def test_a_part_that_cannot_even_be_started_is_tried_again(world: World) -> None:
+def test_a_child_that_cannot_be_started_is_retried(world: World) -> None:
     nowhere = Program("a", ("/nowhere/at/all",), {}, world.folder / "a.log")
     world.supervisor.add(nowhere)
     assert world.supervisor.children["a"].state == "restarting"
     assert "could not be started: [Errno 2]" in world.said[0]
 
 
-def test_one_that_is_replaced_ends_first_and_counts_no_restart(world: World) -> None:
+def test_a_replaced_child_ends_first_and_counts_no_restart(world: World) -> None:
     world.supervisor.add(world.program("a"))
     old = world.process("a")
     world.supervisor.replace(world.program("a"))
@@ -141,7 +141,7 @@ def test_one_that_is_replaced_ends_first_and_counts_no_restart(world: World) -> 
     assert world.lost == []
 
 
-def test_one_that_is_removed_and_does_not_end_is_killed(world: World) -> None:
+def test_a_removed_child_that_does_not_end_is_killed(world: World) -> None:
     world.supervisor.add(world.program("a", STUBBORN, stop_timeout=5.0))
     wait_for((world.folder / "a.log").read_text)
     pid = world.process("a").pid
@@ -155,7 +155,7 @@ def test_one_that_is_removed_and_does_not_end_is_killed(world: World) -> None:
     assert world.supervisor.children == {}
 
 
-def test_the_end_goes_from_place_to_place(world: World) -> None:
+def test_children_are_stopped_in_order(world: World) -> None:
     order = world.folder / "order"
     for name, stop_order in (("server", 3), ("router", 1), ("worker", 0), ("flower", 2)):
         world.supervisor.add(world.program(name, ORDERLY.format(name, order), stop_order=stop_order))
@@ -165,7 +165,7 @@ def test_the_end_goes_from_place_to_place(world: World) -> None:
     assert order.read_text().split() == ["worker", "router", "flower", "server"]
 
 
-def test_somebody_in_a_hurry_does_not_wait_for_a_worker(world: World) -> None:
+def test_a_second_stop_does_not_wait_for_a_worker(world: World) -> None:
     world.supervisor.add(world.program("a", STUBBORN, stop_timeout=300.0))
     pid = world.process("a").pid
     wait_for((world.folder / "a.log").read_text)
@@ -173,7 +173,7 @@ def test_somebody_in_a_hurry_does_not_wait_for_a_worker(world: World) -> None:
     assert world.lost == [("a", pid)]
 
 
-def test_killing_takes_what_the_child_has_started_with_it(tmp_path: Path) -> None:
+def test_killing_a_child_kills_its_children(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     child = Program("a", (sys.executable, "-c", PARENT), dict(os.environ), log).start()
     grandchild = int(wait_for(log.read_text))
@@ -188,14 +188,14 @@ def test_killing_takes_what_the_child_has_started_with_it(tmp_path: Path) -> Non
     wait_for(gone)
 
 
-def test_last_words_are_of_the_last_start(tmp_path: Path) -> None:
+def test_the_last_log_line_is_of_the_last_start(tmp_path: Path) -> None:
     program = Program("a", (sys.executable, "-c", ""), dict(os.environ), tmp_path / "a.log")
     program.log.write_text("an old error\n")
     program.start().wait()
     assert program.last_log_line() == "it logged nothing"
 
 
-def test_a_log_that_has_grown_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "MAX_LOG_BYTES", 10)
     program = Program("a", (sys.executable, "-c", "print('x' * 20)"), dict(os.environ), tmp_path / "a.log")
     for _ in range(3):

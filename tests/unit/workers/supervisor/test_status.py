@@ -22,13 +22,13 @@ def state(program: str, home: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_another_shell_is_told_the_home_unless_it_has_it_anyway(tmp_path: Path) -> None:
+def test_other_shells_are_told_a_home_that_is_not_the_default(tmp_path: Path) -> None:
     assert "in any other shell of this user" in format_started(state("grid", Path.home() / ".gridq"), 1.0)
     text = format_started(state("grid", tmp_path / "a home"), 1.0)
     assert f"in any other shell with GRIDQ_HOME='{tmp_path}/a home'" in text
 
 
-def test_only_a_terminal_cuts_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_column_is_cut_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [["PART", "WHERE"], ["server", "a folder  " * 40 + "the end"]]
     monkeypatch.setattr(sys, "__stdout__", io.StringIO())  # no terminal, whoever runs the tests
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -38,12 +38,12 @@ def test_only_a_terminal_cuts_the_last_column(monkeypatch: pytest.MonkeyPatch) -
     assert len(align_columns(rows)[1]) <= 60
 
 
-def test_gridq_worker_does_not_repeat_what_was_not_found(tmp_path: Path) -> None:
+def test_gridq_worker_does_not_list_missing_seats(tmp_path: Path) -> None:
     assert "Not found  gpu: No NVIDIA GPU" in format_started(state("grid", tmp_path), 1.0)
     assert "Not found" not in format_started(state("worker", tmp_path), 1.0)
 
 
-def test_a_server_that_is_away_is_named_by_its_own_address() -> None:
+def test_an_unreachable_server_is_named_by_its_own_address() -> None:
     port = find_free_port()
     url = f"redis://:hidden@127.0.0.1:{port}/0"
     with connect(url, retry=False) as client:
@@ -52,6 +52,6 @@ def test_a_server_that_is_away_is_named_by_its_own_address() -> None:
     assert "hidden" not in error
 
 
-def test_what_runs_apart_from_the_terminal_is_not_ended_by_ctrl_c(tmp_path: Path) -> None:
+def test_a_detached_grid_does_not_mention_ctrl_c(tmp_path: Path) -> None:
     assert format_started(state("grid", tmp_path), 1.0).endswith("Stop       Ctrl-C here, or gridq down")
     assert format_started(state("grid", tmp_path), 1.0, here=False).endswith("Stop       gridq down")

@@ -59,7 +59,7 @@ def test_plain_fields_and_system():
     assert asked(user("hi"))["max_tokens"] > 0, "Messages must be translator"
 
 
-def test_parts():
+def test_content_parts_are_translated():
     text = {"type": "text", "text": "see"}
     data = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
     url = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -70,7 +70,7 @@ def test_parts():
     assert message["content"][2]["source"] == {"type": "url", "url": "https://example.com/a.png"}
 
 
-def test_calls_and_their_results_stand_in_turns():
+def test_tool_calls_and_results_alternate():
     def call(name: str, arguments: str) -> dict[str, Any]:
         return {"id": name, "type": "function", "function": {"name": "weather", "arguments": arguments}}
 

@@ -65,7 +65,7 @@ def test_a_conversation_becomes_turns_of_two_roles():
     assert "'id'" not in str(translate_to_google(CHAT, body(messages=messages), is_vertex=True))
 
 
-def test_a_signature_goes_back_where_the_model_wants_one():
+def test_a_signature_is_sent_to_models_that_need_one():
     signed = {**CALL, "extra_content": {"google": {"thought_signature": "c2ln"}}}
 
     def sent(model: str, *calls: Any) -> list[Any]:
@@ -101,11 +101,11 @@ def test_a_signature_goes_back_where_the_model_wants_one():
         ),
     ],
 )
-def test_images_files_and_audio(part: dict[str, Any], told: dict[str, Any]):
+def test_images_files_and_audio_are_translated(part: dict[str, Any], told: dict[str, Any]):
     assert google(messages=[{"role": "user", "content": [part]}])["contents"][0]["parts"] == [told]
 
 
-def test_generation_settings():
+def test_generation_settings_are_translated():
     assert config(
         max_tokens=5,
         temperature=0.5,
@@ -172,7 +172,7 @@ def test_tools_and_tool_choice_are_translated(choice: Any, mode: dict[str, Any])
         ("gemini-3-pro", {}, None),
     ],
 )
-def test_thinking_settings(model: str, asked: dict[str, Any], told: dict[str, Any] | None):
+def test_thinking_settings_are_translated(model: str, asked: dict[str, Any], told: dict[str, Any] | None):
     assert google(model=model, **asked).get("generationConfig", {}).get("thinkingConfig") == told
 
 
@@ -232,7 +232,7 @@ def test_completions_and_tokens_are_refused():
     assert caught.value.details["param"] == "input"
 
 
-def test_embeddings_of_both_apis():
+def test_embeddings_are_translated_for_both_apis():
     asked = {"model": "e", "input": ["a", "b"], "dimensions": 2}
     name, told = translate_embedding_request(asked, is_vertex=False)
     assert name == "batchEmbedContents"
@@ -312,7 +312,7 @@ def test_finish_reasons(reason: str | None, told: str):
     )
 
 
-def test_a_prompt_that_is_blocked_and_a_call_that_cannot_be_read():
+def test_a_blocked_prompt_and_a_malformed_call_are_errors():
     blocked = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}
     for read in (
         lambda each: build_completion(each, body()),

@@ -57,7 +57,7 @@ def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
     return chunk(tool_calls=[{"index": index, **first, "function": {**name, "arguments": arguments}}])
 
 
-def test_a_stream_of_text():
+def test_a_text_stream_becomes_events():
     last = {"id": "c1", "choices": [], "usage": USAGE}
     made, answer = events(
         chunk(role="assistant", content=""), chunk(content="a"), chunk(content="b"), chunk("stop"), last
@@ -74,7 +74,7 @@ def test_a_stream_of_text():
     assert answer == build_message(completion(content="ab", usage=USAGE), body(user("hi")))
 
 
-def test_a_stream_of_thinking_text_and_two_calls():
+def test_thinking_text_and_calls_become_blocks():
     _, answer = events(
         chunk(reasoning_content="hm"),
         chunk(content="I look"),
@@ -96,7 +96,7 @@ def test_a_stream_of_thinking_text_and_two_calls():
     assert answer["stop_reason"] == "tool_use"
 
 
-def test_calls_whose_pieces_come_in_turns_are_blocks_one_after_the_other():
+def test_interleaved_calls_become_successive_blocks():
     _, answer = events(
         call(0, "", id="t1", name="weather"),
         call(1, "", id="t2", name="weather"),
@@ -113,7 +113,7 @@ def test_calls_whose_pieces_come_in_turns_are_blocks_one_after_the_other():
     assert text == {"type": "text", "text": "both"}
 
 
-def test_of_a_call_that_has_begun_each_piece_goes_out_as_it_comes_and_the_next_with_its_end():
+def test_pieces_of_the_open_call_are_sent_at_once_and_the_next_call_afterwards():
     translator = MessageEvents(body(user("hi")))
     assert (
         len(list(translator.add_chunk(call(0, "", id="t1", name="weather")))) == 2
@@ -130,14 +130,14 @@ def test_of_a_call_that_has_begun_each_piece_goes_out_as_it_comes_and_the_next_w
     assert [event["index"] for event in translator.add_chunk(chunk(content="both"))] == [1, 2, 2]
 
 
-def test_calls_without_arguments_end_with_the_chat():
+def test_calls_without_arguments_are_complete():
     _, answer = events(
         call(0, "", id="t1", name="now"), call(1, "", id="t2", name="now"), chunk("tool_calls")
     )
     assert [block["id"] for block in answer["content"]] == ["t1", "t2"]
 
 
-def test_more_for_a_call_whose_arguments_were_whole_is_not_of_the_api():
+def test_arguments_after_a_complete_call_are_an_error():
     with pytest.raises(ValueError, match="complete"):
         events(call(0, "{}", id="t1", name="now"), call(1, "{}", id="t2", name="now"), call(0, '{"a":1}'))
 

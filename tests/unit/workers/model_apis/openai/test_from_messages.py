@@ -66,7 +66,7 @@ def test_openais_own_api_gets_its_own_fields():
     assert not OpenAIClient("https://llm.example.com/v1").is_strict
 
 
-def test_blocks_of_text_are_one_text_and_pictures_are_parts():
+def test_text_blocks_are_joined_and_images_become_parts():
     text = {"type": "text", "text": "see", "cache_control": {"type": "ephemeral"}}
     base64 = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
     url = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
@@ -93,7 +93,7 @@ def test_blocks_of_text_are_one_text_and_pictures_are_parts():
     ]
 
 
-def test_calls_and_their_results():
+def test_tool_calls_and_results_are_translated():
     call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Zürich"}}
     picture = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
     results = [
@@ -233,7 +233,7 @@ def test_a_whole_answer():
         ("something new", {"content": "x"}, "end_turn"),
     ],
 )
-def test_stop_reasons(finish: str, told: dict[str, Any], reason: str):
+def test_stop_reasons_are_translated(finish: str, told: dict[str, Any], reason: str):
     made = build_message(completion(finish, **told), body(user("hi")))
     valid(MESSAGE, made)
     assert made["stop_reason"] == reason
@@ -246,7 +246,7 @@ def test_the_matched_stop_sequence_is_passed_on():
     assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_calls_of_an_answer_and_arguments_that_are_no_json():
+def test_answers_with_calls_and_invalid_arguments_are_translated():
     broken = {"function": {"name": "weather", "arguments": '{"city'}}
     empty = {"id": "t3", "function": {"name": "now", "arguments": ""}}
     made = build_message(completion("tool_calls", tool_calls=[CALL, broken, empty]), body(user("hi")))
@@ -255,7 +255,7 @@ def test_calls_of_an_answer_and_arguments_that_are_no_json():
     assert len({block["id"] for block in made["content"]}) == 3
 
 
-def test_clients_that_asked_for_thinking_get_the_reasoning():
+def test_clients_that_request_thinking_get_the_reasoning():
     answer = completion(content="42", reasoning_content="six times seven")
     assert [block["type"] for block in build_message(answer, body(user("hi")))["content"]] == ["text"]
     thinking = body(user("hi"), thinking={"type": "enabled", "budget_tokens": 1024})

@@ -27,12 +27,12 @@ def said(prompt: Any) -> Json:
 
 
 @pytest.mark.parametrize("prompt", ["Rain", [504, 3575], ""])
-def test_one_prompt_may_stand_in_a_list(prompt: Any) -> None:
+def test_a_single_prompt_may_be_in_a_list(prompt: Any) -> None:
     assert said(prompt) == said([prompt]) == repr(prompt)
 
 
 @pytest.mark.parametrize("prompts", [["Rain", "Snow"], [[504], [3575]]])
-def test_several_prompts_are_the_fault_of_the_request_not_of_the_seat(prompts: Any) -> None:
+def test_several_prompts_are_a_request_error(prompts: Any) -> None:
     with pytest.raises(StageError) as caught:
         said(prompts)
     assert (caught.value.details["status"], caught.value.details["param"]) == (400, "prompt")

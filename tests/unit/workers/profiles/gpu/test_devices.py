@@ -54,7 +54,7 @@ class Nvml:
         return b"GPU-%d" % handle
 
 
-def test_nvidia_cards():
+def test_nvidia_cards_are_described():
     found, missing = devices.find_nvidia_devices(
         Nvml((b"NVIDIA RTX 4090", 24 * GB, 20 * GB, (8, 9)), ("B200", 180 * GB, GB, (10, 0)))
     )
@@ -71,19 +71,19 @@ def test_an_integrated_nvidia_gpu_counts_the_machines_memory():
     assert card.memory_mb == devices.measure_total_mb() > 0
 
 
-def test_no_driver_is_a_reason():
+def test_a_missing_driver_is_reported():
     assert devices.find_nvidia_devices(Nvml(fails="init")) == ([], ["No NVIDIA GPU: Driver Not Loaded"])
     assert devices.find_nvidia_devices(Nvml())[1] == ["No NVIDIA GPU: the driver reports none"]
 
 
-def test_one_lost_card_hides_no_other():
+def test_a_lost_card_does_not_hide_others():
     card = ("A", GB, GB, (8, 0))
     found, missing = devices.find_nvidia_devices(Nvml(card, card, fails="card 0"))
     assert [each.device for each in found] == ["gpu1"]
     assert "GPU is lost" in missing[0]
 
 
-def test_a_driver_that_hangs_is_left_alone():
+def test_a_hanging_driver_is_given_up():
     released = threading.Event()
 
     class Hanging(Nvml):
@@ -117,7 +117,7 @@ def test_an_apple_chip_counts_its_unified_memory():
     assert missing == []
 
 
-def test_a_mac_that_does_not_tell_is_a_reason():
+def test_an_unreadable_mac_is_reported():
     def silent(command: list[str]) -> str:
         raise OSError("no sysctl")
 
@@ -126,7 +126,7 @@ def test_a_mac_that_does_not_tell_is_a_reason():
     assert devices.find_apple_devices("Linux", "x86_64", mac) == ([], [])
 
 
-def test_the_cpu_is_always_there():
+def test_the_cpu_is_always_found():
     cpu = devices.describe_cpu()
     assert cpu.backend == "cpu"
     assert 0 < cpu.free_mb <= cpu.memory_mb
@@ -143,7 +143,7 @@ def test_a_containers_limit_counts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("gpus", [True, False])
-def test_looking_never_raises(gpus: bool):
+def test_finding_devices_never_raises(gpus: bool):
     found, missing = devices.find_devices(gpus=gpus)
     assert found[-1].device == "cpu"
     assert bool(missing) or any(device.backend != "cpu" for device in found) or not gpus

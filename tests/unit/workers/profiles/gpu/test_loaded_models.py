@@ -59,7 +59,7 @@ def test_a_model_that_never_fits_says_the_numbers():
         Seat(250).use("a", 300)
 
 
-def test_nothing_is_pushed_out_for_nothing():
+def test_no_model_is_unloaded_without_need():
     seat = Seat(250)
     seat.use("idle")
     with seat.models.use(model("busy"), StageContext()):
@@ -70,7 +70,7 @@ def test_nothing_is_pushed_out_for_nothing():
         assert seat.log == ["+idle", "+busy"]
 
 
-def test_two_that_want_one_model_load_it_once():
+def test_concurrent_users_load_a_model_once():
     seat = Seat(250)
     seat.held.clear()
     threads = [threading.Thread(target=seat.use, args=("a",)) for _ in range(4)]
@@ -82,7 +82,7 @@ def test_two_that_want_one_model_load_it_once():
     assert seat.log == ["+a"]
 
 
-def test_one_who_waits_for_room_is_not_overtaken_for_ever():
+def test_a_waiting_model_is_not_overtaken_forever():
     """Requests for the loaded model keep coming; the other model still gets its turn."""
     seat = Seat(100)
     over = threading.Event()
@@ -112,7 +112,7 @@ def test_a_dead_process_is_forgotten():
     assert seat.log == ["+a", "+a"]
 
 
-def test_a_load_that_fails_holds_no_memory():
+def test_a_failed_load_reserves_no_memory():
     def fail(wanted: Model, context: StageContext) -> Any:
         raise ModelFileError("no")
 
@@ -122,7 +122,7 @@ def test_a_load_that_fails_holds_no_memory():
             pass
 
 
-def test_closing_tells_those_who_wait():
+def test_closing_fails_waiting_callers():
     seat = Seat(100)
     errors: list[Exception] = []
 

@@ -48,7 +48,7 @@ def card(memory_mb: int, **fields: object) -> GpuCapability:
         ({"compute_cap": 8.0, "memory_mb": 1}, "gpu:cuda-8g"),
     ],
 )
-def test_a_demands_queue(fields: dict[str, object], queue: str):
+def test_a_demand_has_its_memory_class_queue(fields: dict[str, object], queue: str):
     demand = parse_gpu_demand(gpu(**fields))
     assert demand is not None
     assert demand.queue == queue
@@ -92,7 +92,7 @@ def test_a_wrong_effect_names_its_field(fields: dict[str, object], field: str):
         (183_359, 192),  # B200
     ],
 )
-def test_the_class_of_real_cards(memory_mb: int, largest: int | None):
+def test_real_cards_have_their_memory_class(memory_mb: int, largest: int | None):
     assert (list_memory_classes(memory_mb) or [None])[0] == largest
 
 
@@ -165,7 +165,7 @@ def test_a_card_that_is_large_enough_always_serves_the_queue(memory_mb: int, has
         assert not matches(demand, card(has))
 
 
-def test_a_family_counts_what_its_models_use_here_too() -> None:
+def test_families_are_those_of_the_model_that_serves_the_queue() -> None:
     """By the model that the device likes best, whichever queue asked for it; the device itself has none."""
     models = [
         {"name": "Small-1", "families": ["small"], "context": 4096, "memory_mb": 100},

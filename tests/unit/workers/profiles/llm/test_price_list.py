@@ -49,17 +49,17 @@ def cost(used: Usage, **model: Any) -> int | None:
     return price_usage(used, RemoteModel(name="m", **model)).micro_dollars
 
 
-def test_each_kind_of_token_is_charged_once_at_its_own_price():
+def test_each_kind_of_token_is_charged_at_its_own_price():
     expected = 90 * 3 + 600 * 0.3 + 200 * 3.75 + 100 * 6 + 10 * 40 + 55 * 15 + 40 * 20 + 5 * 80
     assert cost(USED, **WHOLE) == expected
 
 
-def test_a_kind_of_token_without_a_price_has_that_of_its_direction():
+def test_a_token_kind_without_a_price_uses_that_of_its_direction():
     assert cost(USED, price_in=3, price_out=15) == 1000 * 3 + 100 * 15
     assert cost(USED, price_in=3, price_out=15, price_cache_write=4) == 700 * 3 + 300 * 4 + 100 * 15
 
 
-def test_the_sum_is_exact_and_rounded_up_once_a_call():
+def test_a_cost_is_exact_and_rounded_up_once_per_call():
     assert cost(Usage(tokens_in=3), price_in=0.1, price_out=0) == 1
     assert cost(Usage(tokens_in=10), price_in=0.1, price_out=0) == 1  # in binary 1.0000000000000002
     assert cost(Usage(tokens_in=10**9), price_in=0.1, price_out=0) == 10**8
@@ -75,7 +75,7 @@ def test_the_sum_is_exact_and_rounded_up_once_a_call():
         (Usage(tokens_in=7), {"price_in": 0, "price_out": 0}, 0),
     ],
 )
-def test_a_price_that_is_not_known_is_not_nothing(used: Usage, prices: dict[str, float], micro: int | None):
+def test_an_unknown_price_is_not_zero(used: Usage, prices: dict[str, float], micro: int | None):
     assert cost(used, **prices) == micro
 
 
@@ -119,7 +119,7 @@ def test_listed_prices_are_those_of_the_provider_or_its_address():
     assert (tier.above, tier.price_in, tier.price_out) == (200_000, 2.5, 15)
 
 
-def test_nothing_is_fetched_for_a_price(monkeypatch: pytest.MonkeyPatch):
+def test_a_price_lookup_uses_no_network(monkeypatch: pytest.MonkeyPatch):
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError("a price was looked up on the network")
 
@@ -160,7 +160,7 @@ def test_a_budget_needs_a_price_for_each_model_and_says_which_lines_to_add():
     assert probe([seat(models=half)], {}).found, "without a budget nothing is counted"
 
 
-def test_of_listed_models_those_without_a_price_are_left_out_of_a_budget_and_named():
+def test_listed_models_without_a_price_are_left_out_of_a_budget():
     with OpenAIServer(key=KEY) as server:
         table = seat(url=server.url, key_env="K", allow_loopback=True, budget=5)
         report = probe([table], {"K": KEY})
@@ -219,7 +219,7 @@ def _listed_models() -> int:
     return sum(type(each).__qualname__ == "ModelInfo" for each in gc.get_objects())
 
 
-def test_the_price_list_is_let_go_when_a_price_is_found():
+def test_the_price_list_is_freed_after_a_lookup():
     before = _listed_models()
     assert look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_in"] > 0
     assert _listed_models() == before

@@ -37,7 +37,7 @@ def test_a_provider_fills_in_its_address_its_api_and_its_key(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(OWN))
-def test_a_provider_that_is_ones_own_needs_an_address(name: str):
+def test_a_self_hosted_provider_needs_an_address(name: str):
     with pytest.raises(ConfigError) as caught:
         probe([{"provider": name, "models": MODELS}], {})
     assert caught.value.path == "llm[0].url"
@@ -103,7 +103,7 @@ def test_streams_of_mistral_do_not_request_usage_which_it_rejects(
     )
 
 
-def test_a_list_of_models_may_be_bare():
+def test_a_model_list_may_be_a_bare_array():
     class Bare(Handler):
         def do_GET(self) -> None:
             self.answer(200, [{"id": "a"}, {"id": "b"}])

@@ -162,18 +162,18 @@ def test_a_logged_out_seat_says_how_to_log_in():
     assert "claude auth login" in str(failing(seat("claude"), "claude", "logged-out").details["fix"])
 
 
-def test_a_program_that_would_try_for_ever_is_not_waited_for():
+def test_a_program_that_retries_endlessly_is_ended():
     error = failing(seat("opencode"), "opencode", "overloaded")
     assert error.details["state"] == "overloaded"
 
 
-def test_a_time_of_day_is_understood():
+def test_a_reset_time_of_day_sets_the_cooldown():
     error = failing(seat("claude"), "claude", "session")
     assert 7300 < error.details["retry_after"] < 7600
 
 
 @pytest.mark.parametrize("model", ["empty", "hollow", "garbage"])
-def test_no_answer_is_a_failure_however_it_ended(model: str):
+def test_an_empty_answer_is_a_failure(model: str):
     error = failing(seat("claude"), "claude", model)
     assert type(error) is SeatUnavailable, error
     if model == "garbage":
@@ -187,7 +187,7 @@ def test_a_crash_shows_the_last_output():
     assert error.details["exit"] == -11
 
 
-def test_an_error_holds_no_prompt_and_no_key():
+def test_an_error_shows_no_prompt_and_no_key():
     error = failing(seat("claude"), "claude", "quotes")
     told = str(error.to_record())
     assert "so it goes on" not in told
@@ -196,7 +196,7 @@ def test_an_error_holds_no_prompt_and_no_key():
 
 
 @pytest.mark.parametrize("model", ["deaf", "noisy", "lingers"])
-def test_odd_programs_are_understood_all_the_same(model: str, monkeypatch: pytest.MonkeyPatch):
+def test_unusual_program_output_is_accepted(model: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("workers.profiles.llm.programs.process.LINGER_SECONDS", 0.3)
     answer = ask(seat("claude"), "claude", model)
     assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
@@ -231,7 +231,7 @@ def test_the_answer_follows_the_schema(fakes: FakePrograms):
     assert json.loads(fakes.calls("codex")[-1]["files"]["schema.json"]) == schema
 
 
-def test_odd_characters_go_through():
+def test_unusual_characters_are_passed():
     answer = ask(seat("claude"), "claude", "echo", messages=[{"role": "user", "content": "a\ud800b\x00ü"}])
     assert answer["choices"][0]["message"]["content"] == "a?b\x00ü "
 
@@ -262,7 +262,7 @@ def test_a_stage_asks_nothing_that_a_program_cannot_do(
     assert len(fakes.calls("claude")) == before
 
 
-def test_a_program_that_keeps_its_tools_is_not_used(tmp_path: Path):
+def test_a_program_that_keeps_its_tools_is_refused(tmp_path: Path):
     own = FakePrograms(tmp_path / "own")
     said = "'Security Warning: Skipping system settings file /x: insecure'"
     event = '{"type":"message","role":"assistant","content":"so"}'
@@ -282,7 +282,7 @@ def test_an_error_names_a_folder_that_cannot_be_created(tmp_path: Path, monkeypa
     assert "Cannot create the folder" in error.message
 
 
-def test_nothing_of_a_call_is_left_behind(fakes: FakePrograms):
+def test_a_call_leaves_no_files_behind(fakes: FakePrograms):
     ask(seat("claude"), "claude", "echo")
     left = sorted((fakes.folder / ".cache" / "gridq" / "logins").iterdir())
     assert left

@@ -41,13 +41,13 @@ def test_a_table_makes_a_seat_of_one_slot(fakes: FakePrograms):
     assert not [why for why in report.missing if why.startswith("Seat")]
 
 
-def test_every_program_that_is_known_makes_one(fakes: FakePrograms):
+def test_every_known_program_makes_a_seat(fakes: FakePrograms):
     report = probe([table(cli) for cli in VENDOR_PROGRAMS], fakes.environ)
     assert [offer.name for offer in report.found] == list(VENDOR_PROGRAMS)
     assert report.not_lent == []
 
 
-def test_nothing_is_lent_by_itself(fakes: FakePrograms):
+def test_an_installed_program_is_not_lent_without_a_table(fakes: FakePrograms):
     report = probe([table("codex")], fakes.environ)
     assert [offer.name for offer in report.found] == ["codex"]
     assert len(report.not_lent) == len(PROGRAMS) - 1
@@ -81,7 +81,7 @@ def test_a_key_may_stand_in_for_a_login(tmp_path: Path):
     assert [offer.name for offer in report.found] == ["claude"]
 
 
-def test_a_program_that_hangs_costs_the_seat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_hanging_version_check_keeps_the_seat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("workers.profiles.llm.programs.discovery.CHECK_SECONDS", 0.3)
     own = FakePrograms(tmp_path / "bin")
     own.install("claude", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
@@ -89,14 +89,14 @@ def test_a_program_that_hangs_costs_the_seat_nothing(tmp_path: Path, monkeypatch
     assert "version not known" in offer.note
 
 
-def test_two_logins_of_one_program_make_two_seats(fakes: FakePrograms, tmp_path: Path):
+def test_two_logins_of_one_program_are_two_seats(fakes: FakePrograms, tmp_path: Path):
     tables = [table(), table(name="work", home=str(tmp_path / "work"))]
     first, second = probe(tables, fakes.environ).found
     assert first.exclusive != second.exclusive
 
 
 @pytest.mark.parametrize("home", ["{bin}/.claude", "{bin}/./.claude", "{bin}/linked"])
-def test_two_seats_on_one_login_are_refused_naming_both(fakes: FakePrograms, home: str):
+def test_two_seats_on_one_login_are_refused_with_both_names(fakes: FakePrograms, home: str):
     (fakes.folder / ".claude").mkdir()
     (fakes.folder / "linked").symlink_to(fakes.folder / ".claude")
     tables = [table(), table(name="work", home=home.format(bin=fakes.folder))]

@@ -14,7 +14,8 @@ import pytest
 from gridq.errors import GridError, JobCancelled, SeatUnavailable, StageTimeout
 from gridq.profiles.profile import StageContext
 from tests.fakes.programs import FakePrograms
-from tests.program_seats import alive, ask, failing, seat
+from tests.processes import is_running
+from tests.program_seats import ask, failing, seat
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("on_path")
@@ -34,7 +35,7 @@ def test_children_of_a_program_end_with_it(fakes: FakePrograms):
     answer = ask(seat("claude"), "claude", "straggler")
     assert answer["choices"][0]["message"]["content"] == "so it goes on "
     child = next(call["child"] for call in reversed(fakes.calls("claude")) if "child" in call)
-    wait_for(lambda: not alive(child))
+    wait_for(lambda: not is_running(child))
 
 
 @pytest.mark.parametrize("model", ["slow", "stubborn", "detached", "silent"])
@@ -60,23 +61,23 @@ def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakePrograms):
     assert isinstance(failed[0], JobCancelled)
     for call in fakes.calls("claude")[before:]:
         for pid in filter(None, (call.get("pid"), call.get("child"))):
-            wait_for(lambda pid=pid: not alive(pid))
+            wait_for(lambda pid=pid: not is_running(pid))
 
 
-def test_a_stage_whose_time_is_over_ends_it(fakes: FakePrograms):
+def test_a_program_is_killed_at_the_stage_deadline(fakes: FakePrograms):
     with pytest.raises(StageTimeout):
         ask(seat("claude"), "claude", "slow", StageContext(deadline=time.monotonic() + 0.5))
-    assert not alive(fakes.calls("claude")[-1]["pid"])
+    assert not is_running(fakes.calls("claude")[-1]["pid"])
 
 
 def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakePrograms):
     error = failing(seat("claude", silence=0.5), "claude", "silent")
     assert type(error) is SeatUnavailable
     assert "wrote nothing" in error.message
-    assert not alive(fakes.calls("claude")[-1]["pid"])
+    assert not is_running(fakes.calls("claude")[-1]["pid"])
 
 
-def test_two_calls_on_one_login_come_one_after_the_other(
+def test_calls_on_one_login_run_one_after_the_other(
     fakes: FakePrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("workers.profiles.llm.programs.login_lock.WAIT_SECONDS", 0.2)
@@ -107,7 +108,7 @@ def test_a_program_does_not_outlive_its_killed_worker(fakes: FakePrograms):
     head, child = calls[0]["pid"], calls[1]["child"]
     worker.kill()
     worker.wait()
-    wait_for(lambda: not alive(head))
-    assert alive(child)  # it ends with nobody; the next call on the login ends it
+    wait_for(lambda: not is_running(head))
+    assert is_running(child)  # it ends with nobody; the next call on the login ends it
     assert ask(seat("claude"), "claude", "echo")
-    wait_for(lambda: not alive(child))
+    wait_for(lambda: not is_running(child))

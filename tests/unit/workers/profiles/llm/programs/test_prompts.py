@@ -23,11 +23,11 @@ def prompt(program: VendorProgram = CLAUDE, *, tools: bool = False, **body: Any)
     return build_prompt(program, "chat/completions", body, allows_tools=tools)
 
 
-def test_one_message_is_the_prompt_as_it_is():
+def test_a_single_message_is_the_prompt_unchanged():
     assert prompt() == Prompt("so it goes", DEFAULT_SYSTEM)
 
 
-def test_a_system_prompt_goes_where_the_program_has_a_way_for_it():
+def test_a_system_prompt_uses_the_programs_own_option():
     system = [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "In French."}]
     assert prompt(messages=[*system, USER]) == Prompt("so it goes", "Be brief.\n\nIn French.")
     prepended = prompt(COPILOT, messages=[*system, USER])
@@ -47,7 +47,7 @@ def test_a_conversation_is_one_prompt():
     assert "Answer its last message" in text
 
 
-def test_text_parts_are_text():
+def test_text_parts_are_joined():
     parts = [{"type": "text", "text": "so"}, {"type": "text", "text": "it goes"}]
     assert prompt(messages=[{"role": "user", "content": parts}]).text == "so\n\nit goes"
 
@@ -58,7 +58,7 @@ def test_hints_are_left_out():
     assert prompt(**hints, **more, response_format={"type": "text"}) == prompt()
 
 
-def test_a_schema_goes_where_the_program_has_a_way_for_it():
+def test_a_schema_uses_the_programs_own_option():
     assert prompt(response_format=WANTED).schema == SCHEMA
 
 
@@ -97,12 +97,12 @@ def test_unsupported_fields_are_rejected_by_name(program: VendorProgram, body: d
 
 @pytest.mark.parametrize("program", VENDOR_PROGRAMS.values(), ids=list(VENDOR_PROGRAMS))
 @pytest.mark.parametrize("path", ["completions", "embeddings"])
-def test_another_path_is_refused(program: VendorProgram, path: str):
+def test_other_paths_are_refused(program: VendorProgram, path: str):
     with pytest.raises(StageError, match="path"):
         build_prompt(program, path, {"model": "m", "prompt": "so"}, allows_tools=False)
 
 
-def test_a_schema_is_refused_where_the_program_has_no_way_for_it():
+def test_a_schema_is_refused_without_such_an_option():
     for program in VENDOR_PROGRAMS.values():
         if not program.supports_schema:
             with pytest.raises(StageError) as caught:

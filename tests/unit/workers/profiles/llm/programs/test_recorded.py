@@ -127,7 +127,7 @@ def test_a_recorded_answer_has_its_usage(cli: str):
 
 
 @pytest.mark.parametrize("cli", sorted(PLAIN))
-def test_corrupt_output_breaks_nothing(cli: str):
+def test_corrupt_output_raises_nothing(cli: str):
     chance = random.Random(3)
     lines = (RECORDED / cli / f"{PLAIN[cli]}.stdout").read_bytes().splitlines()
     for _ in range(300):
@@ -158,7 +158,7 @@ def test_the_output_states_when_a_limit_resets(cli: str, case: str, expected: da
     assert found == expected.timestamp()
 
 
-def test_a_codexs_last_words_are_its_answer():
+def test_codex_answers_with_its_last_message():
     parser, texts = read("codex", "reasoning")
     assert len(texts) == 1
     assert parser.usage is not None
@@ -169,14 +169,14 @@ def test_a_codexs_last_words_are_its_answer():
 @pytest.mark.parametrize(
     "line", ["{", "[]", "null", "{}", '{"type": 5}', '{"type":"result"}', "\x1b[?25l", "ä"]
 )
-def test_odd_lines_break_nothing(cli: str, line: str):
+def test_unexpected_lines_raise_nothing(cli: str, line: str):
     parser = VENDOR_PROGRAMS[cli].make_parser(ProgramCall("m", Path(), Path(), Path()))
     assert parser.add_line(line.encode()) == ""
     assert not parser.has_text
 
 
 @pytest.mark.parametrize("cli", sorted(VENDOR_PROGRAMS))
-def test_malformed_events_break_nothing(cli: str):
+def test_malformed_events_raise_nothing(cli: str):
     odd: list[Any] = [None, 1, "x", [], {}, True, {"text": 5, "type": []}, [{"type": "text", "text": 5}]]
     kinds = (
         *("result", "stream_event", "rate_limit_event", "item.completed", "turn.completed", "turn.failed"),

@@ -57,16 +57,16 @@ def at(*date: int) -> datetime:
         ("Claude 3.5 at 10am said so", None),
     ],
 )
-def test_a_time_is_understood(text: str, expected: datetime | None):
+def test_reset_times_are_parsed(text: str, expected: datetime | None):
     found = parse_reset_time(text, NOW)
     assert (found and datetime.fromtimestamp(found, UTC)) == expected
 
 
-def test_a_time_without_a_zone_is_that_of_the_clock_it_is_read_by():
+def test_a_time_without_a_zone_is_local():
     now = NOW.astimezone(timezone(timedelta(hours=2)))
     assert parse_reset_time("resets 6pm", now) == at(2026, 11, 28, 16).timestamp()
 
 
-def test_a_new_year_is_turned():
+def test_a_reset_time_may_be_in_the_next_year():
     now = at(2026, 12, 30, 12)
     assert parse_reset_time("resets Jan 2, 3pm (UTC)", now) == at(2027, 1, 2, 15).timestamp()

@@ -20,14 +20,14 @@ def text_of(prompt: str, program: VendorProgram = CLAUDE, *, tools: bool = False
 
 
 @pytest.mark.usefixtures("on_path")
-def test_files_that_a_prompt_names_are_not_read_without_tools(fakes: FakePrograms) -> None:
+def test_without_tools_files_named_in_a_prompt_are_not_read(fakes: FakePrograms) -> None:
     ask(seat("claude"), "claude", "echo")
     seen = fakes.calls("claude")[-1]["env"]
     assert {seen.get(name) for name in SWITCHES} == {"1"}
 
 
 @pytest.mark.usefixtures("on_path")
-def test_an_owners_variable_does_not_bring_them_back(
+def test_a_table_variable_does_not_reenable_file_reading(
     fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in SWITCHES:
@@ -38,7 +38,7 @@ def test_an_owners_variable_does_not_bring_them_back(
 
 
 @pytest.mark.usefixtures("on_path")
-def test_with_tools_the_program_reads_as_its_owner_is_used_to(fakes: FakePrograms) -> None:
+def test_with_tools_file_reading_stays_enabled(fakes: FakePrograms) -> None:
     ask(seat("claude", tools=True), "claude", "echo")
     assert not SWITCHES & set(fakes.calls("claude")[-1]["env"])
 
@@ -47,7 +47,7 @@ def test_with_tools_the_program_reads_as_its_owner_is_used_to(fakes: FakeProgram
 @pytest.mark.parametrize(
     "prompt", ["/help", "/", " /help", "\n\t/help", "\ufeff/help", "\u200b \x00/help", "/etc/hosts is a file"]
 )
-def test_a_prompt_that_begins_with_a_slash_is_told_within_a_conversation(prompt: str, tools: bool) -> None:
+def test_a_prompt_that_begins_with_a_slash_is_wrapped_in_a_conversation(prompt: str, tools: bool) -> None:
     text = text_of(prompt, tools=tools)
     assert text.endswith(f'\n\n<message role="user">\n{prompt}\n</message>')
     assert text.startswith("This is a conversation")
@@ -56,9 +56,9 @@ def test_a_prompt_that_begins_with_a_slash_is_told_within_a_conversation(prompt:
 @pytest.mark.parametrize(
     "prompt", ["so it goes", "either/or", "1/2", "é/", "(/help)", "- /help", "@/etc/hosts"]
 )
-def test_any_other_prompt_is_told_as_it_is(prompt: str) -> None:
+def test_other_prompts_are_sent_unchanged(prompt: str) -> None:
     assert text_of(prompt) == prompt
 
 
-def test_a_program_without_commands_gets_a_slash_as_it_is() -> None:
+def test_a_program_without_slash_commands_gets_the_prompt_unchanged() -> None:
     assert text_of("/help", CODEX) == "/help"
