@@ -70,9 +70,7 @@ class GraphTask(Task):  # type: ignore[misc]
 
 
 class RunGraph(GraphTask):
-    """`run_graph`. A router sets `admit(job)`, which answers the task's messages; in any other process a
-    message does nothing.
-    """
+    """`run_graph`. A router sets `admit(job)`; in any other process a message does nothing."""
 
     abstract = True
     Request = "gridq.messaging.router_request:AdmissionRequest"
@@ -119,9 +117,7 @@ class ModelTask(GraphTask):
 def make_model_graph(
     stage: str, field: str, value: Json = None, **given: Json
 ) -> tuple[Json, Json, dict[str, Json]]:
-    """Return the graph of one stage, its input and the job's options: every argument that is not a job option
-    is part of the stage's config.
-    """
+    """Return a one-stage graph, its input and the job's options; other arguments are the stage's config."""
     value = given.pop(field, value)
     job_options = {name: given.pop(name) for name in JobOptions.model_fields.keys() & given}
     node: dict[str, Json] = {"op": "Stage", "id": stage}

@@ -299,10 +299,8 @@ class Settings(BaseSettings):
             return value.upper() if info.field_name == "log_level" else value.lower()
         return value
 
-    @field_validator("profiles", "stages", "http_allow", mode="before")
-    @classmethod
-    def _split_words(cls, value: object) -> object:
-        return split_words(value)
+    _check_timezone = field_validator("timezone")(time_zones.check_zone)
+    _split_words = field_validator("profiles", "stages", "http_allow", mode="before")(split_words)
 
     @field_validator("key", "url", mode="before")
     @classmethod
@@ -325,11 +323,6 @@ class Settings(BaseSettings):
                 f"must be at most half of GRIDQ_LEASE_MS - GRIDQ_RENEW_MS, which is {lease} - {renew}"
             )
         return value
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, value: str) -> str:
-        return time_zones.check_zone(value)
 
 
 @cache

@@ -205,9 +205,7 @@ class Attempt:
         )
 
     def give_back(self) -> Failed:
-        """Return the outcome that hands the stage back. Its error ends the job only where the first token is
-        out: any other stage runs again.
-        """
+        """Return the outcome that hands the stage back. Its error counts only once the first token is out."""
         place = {"path": self.path, "worker": self.worker, "queue": self.claim.queue}
         return Failed("back", StreamCut(STREAM_CUT, {**place, "reason": "the seat was taken back"}))
 
@@ -271,9 +269,7 @@ class Attempt:
             log.warning("the pieces of %s wait for the server: %s", self.path, exc)
 
     def write_buffered(self) -> None:
-        """Write the pieces that are buffered, and cancel an attempt that no longer counts. RedisError: the
-        server is away.
-        """
+        """Write buffered pieces; cancel an attempt that no longer counts. RedisError: the server is away."""
         with self._flushing:
             if not (pieces := list(self._pieces)):
                 return

@@ -91,9 +91,7 @@ class CircuitBreaker:
                 self._trial_passed = bool(self.half_open_reason)
 
     def advance(self) -> bool:
-        """Make a breaker half-open whose cooldown is over, and close one whose trial went well. Return
-        whether that changed anything.
-        """
+        """Make the breaker half-open after its cooldown, closed after a trial; return whether it changed."""
         with self._lock:
             if self._trial_passed:
                 self.half_open_reason, self._trial_passed = "", False

@@ -49,9 +49,7 @@ class Shutdown:
         self._signals = 0
 
     def catch_early_signals(self) -> None:
-        """Let SIGTERM leave the grid and end the process, until Celery handles signals: the session goes live
-        before that.
-        """
+        """Let SIGTERM end the session and the process, until Celery handles signals."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._leave_early)
 

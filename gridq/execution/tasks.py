@@ -12,9 +12,7 @@ from gridq.messaging.wake_ups import STAGE_TASK
 
 
 class RunStage(Task):  # type: ignore[misc]
-    """A process that serves a seat sets `answer()`, which looks for stages to run; in any other process a
-    wake-up does nothing.
-    """
+    """A process that serves a seat sets `answer()`; in any other process a wake-up does nothing."""
 
     abstract = True
     answer: Callable[[], None] | None = None

@@ -73,8 +73,7 @@ class Placement:
 
 
 PlaceStage = Callable[[StageSpec, list[Effect], str], Placement]
-"""`place(spec, effects, path)` returns the placement; it is called once for each stage with the same effects.
-"""
+"""`place(spec, effects, path)` returns the placement; called once for each stage with the same effects."""
 
 
 class Flow(NamedTuple):

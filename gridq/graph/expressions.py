@@ -39,7 +39,6 @@ INPUT = Term(["in"], reads_input=True)
 
 
 def make_output(step: int) -> Term:
-    """Return the term for the output of `step`."""
     return Term(["out", step], refs=frozenset((step,)))
 
 
@@ -49,7 +48,6 @@ def make_operation(source: Term) -> Term:
 
 
 def make_const(value: Json) -> Term:
-    """Return the term for a fixed value."""
     return Term(["const", value], weight=_measure_size(value))
 
 
@@ -71,9 +69,7 @@ def _union_refs(parts: Sequence[Term]) -> frozenset[int]:
 
 
 def _measure_size(value: Json) -> int:
-    """Return how many nodes `value` has, at most one more than MAX_SHARED_WEIGHT; a long text counts as
-    several.
-    """
+    """Return the number of nodes in `value`, which stops counting when it is too large to share."""
     limit = MAX_SHARED_WEIGHT + 1
     count = 0
     stack = [value]
@@ -113,5 +109,4 @@ def rewrite(expr: Expr, swap: Callable[[str, int], Expr]) -> Expr:
 
 
 def get_expressions(terms: Mapping[str, Term]) -> dict[str, Expr]:
-    """Return the expressions of `terms`, by name."""
     return {name: term.expr for name, term in terms.items()}

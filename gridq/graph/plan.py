@@ -34,8 +34,7 @@ Expr = list[Json]
 WRAP_KEYS = (
     "items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str",
 )  # fmt: skip
-"""The key under which `config` wraps an input that is not a record: the first that the config does not have.
-"""
+"""The keys under which `config` wraps an input that is not a record: the first that it does not have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,6 @@ def make_record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
 
 
 def make_list(item: Type) -> Type:
-    """Return a List of `item`."""
     limited = item if item.depth < MAX_NESTING // 2 else ANY
     return Type("List", {}, (limited,), None, limited.depth + 1)
 

@@ -80,9 +80,7 @@ def find_existing_job(client: Redis, keys: Keys, fingerprint: Fingerprint, *, ve
 
 
 def build_conflict_error(job: str, *, keyed: bool) -> IdempotencyConflict:
-    """Return the error for a submission that reuses the idempotency key (else the id) of `job` with another
-    body.
-    """
+    """Return the error for another body under the idempotency key (else the id) of `job`."""
     what = "idempotency key" if keyed else "id"
     return IdempotencyConflict(
         f"The job {job} was submitted under this {what} with another graph, input or options",

@@ -132,7 +132,6 @@ def get_budget_micro_dollars(about: JobOptions) -> int | None:
 
 
 def make_job_id() -> str:
-    """Return a new job id."""
     return str(uuid.uuid4())
 
 

@@ -342,9 +342,7 @@ def _read_seats(
 
 
 def _build_shared(budgets: dict[str, str], calendar: dict[str, str], now: int) -> list[Account]:
-    """Return the accounts of the whole grid, of owners and model families, and of the agents and teams that
-    have budgets.
-    """
+    """Return the accounts of the whole grid, owners, model families, agents and teams that have budgets."""
     kinds = ACCOUNT_KINDS | {WHOLE_GRID: "grid"}
     return [
         _build_metered(kinds[account[0]], account_name(account) or "all of it", meter, calendar, now)

@@ -78,7 +78,6 @@ class KeyLimits:
     origins: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check the values. Raises ConfigError."""
         bounds = (
             ("rpm", self.rpm, 1, MAX_RPM),
             ("parallel", self.parallel, 1, MAX_PARALLEL),

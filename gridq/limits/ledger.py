@@ -96,9 +96,7 @@ def read_entries(
     after: str | None = None,
     to: str | None = None,
 ) -> Iterator[Entry]:
-    """Yield the entries in order: from `since` to `until` in ms, both included; or after the id `after`, up
-    to the id `to`.
-    """
+    """Yield the entries from `since` to `until` (ms, both included), or after the id `after` up to `to`."""
     start = f"({after}" if after else "-" if since is None else str(max(since, 0))
     end = to or ("+" if until is None else str(max(until, 0)))
     while True:

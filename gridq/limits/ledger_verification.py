@@ -219,7 +219,6 @@ def _compare(rebuilt: Rebuilt, stored: _Counters) -> Verification:
 
 
 def _describe_account(seat: str, which: str) -> str:
-    """Describe an account."""
     if not seat:
         return describe_account(which)
     return f"seat {seat}" + (" by the quotas file" if which == GRID else "")

@@ -67,9 +67,7 @@ _EXAMPLE = '[agents.ann] monthly_dollars = 50, or seed JSON such as {"ann": 5000
 
 @dataclass(frozen=True, slots=True)
 class AgentLimit:
-    """The limits of one agent: by the month, and in the windows of its budgets. None: no limit. Money is in
-    micro-dollars.
-    """
+    """The limits of one agent, by the month and in other windows. None: no limit; money in micro-dollars."""
 
     team: str | None = None
     money: int | None = None

@@ -26,9 +26,7 @@ _channels_lock = threading.Lock()
 
 
 class HardenedChannel:
-    """A mix-in for kombu's channels: they never restore messages, and a failure ends a connection, not the
-    program.
-    """
+    """A mix-in for kombu's channels: they restore no messages, and a failure ends only a connection."""
 
     do_restore = False
     """Kombu puts the message of a task that still runs back into its queue when a connection drops. Here what
@@ -120,9 +118,7 @@ class SentinelTransport(base.SentinelTransport):  # type: ignore[misc]
 
 
 def reconnect_consumer() -> None:
-    """Close the sockets on which this process consumes, so that its consumer reconnects. Call it from any
-    thread.
-    """
+    """Close the sockets on which this process consumes, so that it reconnects. Any thread may call it."""
     with _channels_lock:
         found = list(_channels)
     for channel in found:

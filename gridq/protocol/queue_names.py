@@ -15,8 +15,7 @@ ROUTER = "gridq:router"
 """The queue that wakes routers up when the inbox has a job to admit."""
 
 PURE = "gridq:pure"
-"""The queue of built-in pure stages. The slot that completes their inputs runs them, or else a router does.
-"""
+"""The queue of built-in pure stages, run by the slot that completes their inputs, or else by a router."""
 
 LOCAL = "gridq:local"
 """The queue of built-in stages that use the machine or the network; each machine's `local` seat serves it."""

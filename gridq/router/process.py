@@ -1,6 +1,4 @@
-"""The router as a Celery worker process: a worker of the app becomes a router where it consumes the router's
-queue.
-"""
+"""The router as a process: a worker of the app that consumes the router's queue becomes a router."""
 
 from __future__ import annotations
 

@@ -120,7 +120,6 @@ class Router:
         run_stage.answer = self.answer_wake_up
 
     def stop(self) -> None:
-        """Leave the grid."""
         run_graph.admit = run_stage.answer = None
         self.limiting.stop()
         self.governor.stop()
@@ -149,9 +148,7 @@ class Router:
     # -- admission
 
     def admit(self, job: str) -> bool:
-        """Admit one job of the inbox, or end it with the error that refuses it. Return whether a pure stage
-        is ready at once.
-        """
+        """Admit a job of the inbox, or end it with its error. Return whether it has a pure stage to run."""
         keys = self.scripts.keys
         fields: list[Any] = self.scripts.client.hmget(keys("submitted", job), "graph", "options", "celery")
         graph, options, celery = fields

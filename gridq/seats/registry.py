@@ -86,9 +86,7 @@ class LiveSeat(Advertisement):
     )
 
     def find_shortage(self, queue: str, cost: int, estimate: UsageEstimate = NO_ESTIMATE) -> Meter | None:
-        """Return the meter without room for a stage of a queue with this cost in micro-dollars; None if all
-        have.
-        """
+        """Return the meter without room for a stage of this cost in micro-dollars; None if all have."""
         return find_shortage(self.meters, queue, cost, estimate, self.rates)
 
     @property

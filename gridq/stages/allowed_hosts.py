@@ -43,7 +43,6 @@ def redact_url(url: httpx.URL) -> str:
 
 
 def get_origin(url: httpx.URL) -> tuple[str, str, int]:
-    """Return scheme, host and port of `url`."""
     return url.scheme, _get_host(url), url.port or DEFAULT_PORTS[url.scheme]
 
 

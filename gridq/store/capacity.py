@@ -107,9 +107,7 @@ class MemoryGate:
 
 
 def build_grid_full_error(about: str) -> GridFull:
-    """Return the error that refuses a new job. `about`: the bytes used and the limit, as the gate noted
-    them.
-    """
+    """Return the error that refuses a new job. `about`: the bytes used and the limit, as MemoryGate wrote."""
     used, limit = map(int, about.split(" "))
     return GridFull(
         f"The grid accepts no new jobs: {used / 1e6:.0f} of the server's {limit / 1e6:.0f} MB are used",

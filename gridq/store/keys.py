@@ -106,9 +106,7 @@ PERMANENT = (
 """gridq's keys without a TTL, as glob patterns after `<prefix>.`."""
 
 CELERY_PERMANENT = ("_kombu.binding*",)
-"""Keys without a TTL that kombu keeps, as glob patterns after `<prefix>`: a few tables of bindings for remote
-control and events.
-"""
+"""kombu's keys without a TTL, as patterns after `<prefix>`: tables for remote control and events."""
 
 
 class Keys:

@@ -52,12 +52,10 @@ class Arguments:
 
 
 def read_lua(name: str) -> str:
-    """Return the text of a file in lua/."""
     return resources.files("gridq.store").joinpath("lua", f"{name}.lua").read_text("utf-8")
 
 
 def parse_arguments(script: str) -> Arguments:
-    """Return the arguments that the header of a script declares."""
     declared = _ARGUMENTS.search(script)
     found = _ARGUMENT.findall(declared[1]) if declared else []
     rest = [name for name, dots in found if dots]

@@ -6,9 +6,7 @@ HALF_LIFE_MS = 600_000
 """After this time an outcome counts half."""
 
 PRIOR_SUCCESSES = 2.0
-"""Successes that every seat is credited with: one failure does not condemn a new seat, and once its outcomes
-have decayed, a seat is as good as new.
-"""
+"""Successes that every seat is credited with: one failure does not condemn a new seat."""
 
 
 def compute_reliability(text: bytes | str | None, now_ms: float) -> float:

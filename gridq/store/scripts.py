@@ -91,7 +91,6 @@ def build_source(name: str, constants: str) -> str:
 
 @cache
 def read_arguments(name: str) -> Arguments:
-    """Return the arguments that a script declares."""
     return library.parse_arguments(library.read_lua(name))
 
 
@@ -167,7 +166,6 @@ class Scripts:
         return replies.read_enqueued(reply)
 
     def admit(self, job: NewJob) -> AdmitReply:
-        """Write a plan, all or nothing."""
         return replies.read_admission(self.run("admit", *build_admit_words(job)))
 
     def stop(self, job: str, state: str, error: str, *, inbox_only: bool = False) -> str:

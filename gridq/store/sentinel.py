@@ -76,9 +76,7 @@ def build_async_pool(
 
 
 def sentinel_options(found: Sentinels) -> dict[str, Any]:
-    """Return redis-py's options for connections to the sentinels. One that is away must not delay the next
-    one.
-    """
+    """Return redis-py's options for connections to sentinels. One that is away must not delay the next."""
     options: dict[str, Any] = {
         "socket_timeout": TIMEOUT_SECONDS,
         "socket_connect_timeout": TIMEOUT_SECONDS,
@@ -101,9 +99,7 @@ def tls_options(found: Sentinels) -> dict[str, Any]:
 
 
 def certificate_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ssl_… options of a URL as redis-py takes them. Certificates are verified unless they say
-    no.
-    """
+    """Return the ssl_… options of a URL for redis-py. Certificates are verified unless they say no."""
     found: dict[str, Any] = {"ssl_cert_reqs": "required", **options}
     found["ssl_cert_reqs"] = found["ssl_cert_reqs"].lower().removeprefix("cert_")
     if "ssl_check_hostname" in found:

@@ -53,7 +53,6 @@ class TtlCache(Generic[T]):
             return self._is_current() and self._future is not None and self._future.done()
 
     def forget(self) -> None:
-        """Read again the next time."""
         with self._lock:
             self._began = -math.inf
 

@@ -50,9 +50,7 @@ def encode(value: Json, *, limit: int, what: str = "output", path: str | None = 
 
 
 def decode(data: bytes) -> Json:
-    """Return the value that `encode` encoded. Raises ValueNotJson if it is nested more deeply than Python can
-    follow.
-    """
+    """Return the value that `encode` encoded. Raises ValueNotJson if it is nested too deeply."""
     try:
         return json.loads(data)
     except RecursionError:

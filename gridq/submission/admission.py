@@ -71,9 +71,7 @@ MAX_COMPILED = 256
 CATALOGUE_TTL_SECONDS = 2.0
 
 ADVERTISEMENTS_TTL_SECONDS = 1.0
-"""A seat that joins within this time is to a job what one is that joins just after its admission: its runner
-refuses what it cannot do.
-"""
+"""A seat that joins within this time counts as one that joined just after the admission."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,9 +358,7 @@ def _rank_by_slots(seats: Sequence[SeatLoad]) -> tuple[int, int]:
 
 
 def _count_before(at: float, start: float, count: float, weight: float) -> float:
-    """Return how many of an agent's `count` stages, which begin at `start` and weigh `weight` together, come
-    before the virtual time `at`.
-    """
+    """Return how many of an agent's `count` stages, from `start` on, come before the virtual time `at`."""
     return min(max(math.floor((at - start) * count / weight) + 1, 0), count)
 
 

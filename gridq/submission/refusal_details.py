@@ -101,9 +101,7 @@ def _find_retry_after(error: GridError, forecast: StartForecast | None) -> float
 
 
 def _find_quota_retry(error: QuotaExceeded) -> float | None:
-    """Return when a job that a quota refused may be admitted: once running jobs have released what they
-    reserved, or the window resets.
-    """
+    """Return the seconds until running jobs have released what they reserved, or the window resets."""
     used, needed, limit = (_read_number(error, name) for name in ("used", "needed", "limit"))
     if isinstance(error, JobBudgetExceeded) or needed > limit:
         return None

@@ -32,9 +32,7 @@ EXPLAINED = (DeadlineUnreachable, GridFull, NoLiveSeat, QueueFull, QuotaExceeded
 SNAPSHOT_TTL_SECONDS = 0.5
 
 MAX_FORECASTS = 100
-"""Different stages that one snapshot is asked about. Agents beyond are treated as agents without pending
-work.
-"""
+"""Different stages that one snapshot is asked about. Further agents count as without pending work."""
 
 MAX_FIRST_STAGES = 8
 """Different stages of one job that are forecast."""
@@ -43,8 +41,7 @@ OTHER_AGENT = "*"
 """Stands for an agent without pending work; it is no agent's name."""
 
 ForecastKey = tuple[StageRequest, tuple[BudgetRoom | None, ...]]
-"""A stage without its estimate, and when the budgets of each seat have room for it: all that matters of it.
-"""
+"""A stage without its estimate, and when the budgets of each seat have room for it."""
 
 E = TypeVar("E", bound=GridError)
 

@@ -21,9 +21,7 @@ STAGES_PER_SLOT = 4
 """Stages of each slot that are simulated one by one; the others count by the slots' rates."""
 
 ORDER_ERROR = 0.15
-"""The error of the order, as a part of the wait: on seats of several queues, whose turn it is is only known
-on average.
-"""
+"""The error of the order, as a part of the wait: with several queues it is known only on average."""
 
 SPREAD_FACTOR = 1.2
 """The observed spread of waits, relative to the computed one (`python -m benchmarks forecast`)."""
@@ -58,7 +56,6 @@ class StartForecast:
 
     @property
     def is_now(self) -> bool:
-        """True if it would start at once."""
         return self.p50 == 0.0
 
 
@@ -263,7 +260,6 @@ def _find_free_times(
 
 
 def _estimate_start(pace: Pace, position: int) -> float:
-    """Estimate when the stage at `position` starts."""
     if position <= 1:
         return pace.slots[0][0]
     slots = list(pace.slots)  # sorted, so it is a heap

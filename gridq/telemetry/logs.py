@@ -123,9 +123,7 @@ class _Narrator:
 
 
 def connect() -> None:
-    """Make the `celery` command of gridq's app log this way. Any other program that runs a worker keeps its
-    own logging.
-    """
+    """Make the `celery` command of gridq's app log this way. Other programs keep their own logging."""
     from celery import signals
 
     signals.celeryd_init.connect(_take_over, weak=False, dispatch_uid="gridq.telemetry.logs")

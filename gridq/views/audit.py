@@ -162,15 +162,12 @@ class Snapshot:
         return {_text(pairs[at]): float(pairs[at + 1]) for at in range(0, len(pairs), 2)}
 
     def table(self, *name: str) -> dict[str, str]:
-        """Return the fields of a hash."""
         pairs = self._found.get(":".join(name), [])
         return {_text(pairs[at]): _text(pairs[at + 1]) for at in range(0, len(pairs), 2)}
 
 
 def read_snapshot(client: Redis, keys: Keys, max_items: int) -> Snapshot | None:
-    """Return the grid's records at one instant, None if there are more than `max_items` to read (as audit.lua
-    counts them), which would take too long.
-    """
+    """Return the grid's records at one instant; None if there are more than `max_items` (audit.lua)."""
     text = f"local K = '{keys.own}'\n" + library.read_lua("audit")
     reply: Any = client.eval(text, 0, max_items)
     return Snapshot(reply) if reply else None
@@ -305,9 +302,7 @@ class _State:
         return wrong
 
     def check_steps(self) -> list[str]:
-        """Each step of a running job is in exactly one place; `unfinished` counts the steps that have not
-        ended.
-        """
+        """Each step of a running job is in exactly one place; `unfinished` counts those yet to end."""
         entries = [*self.waiting, *self.open, *sorted(self.isolated)]
         wrong = [
             f"{entry} of a job that is gone" for entry in entries if entry.split(":", 1)[0] not in self.live
@@ -386,7 +381,6 @@ class _State:
         return {n for n in found if f"skipped:{n}" not in fields}
 
     def check_idle(self) -> list[str]:
-        """Nothing is left of jobs."""
         found = self.found
         left = [f"the lease {lease}" for lease in sorted(self.open)]
         left += [f"the stage {entry} is pending" for entry in sorted(self.waiting)]

@@ -81,9 +81,7 @@ def _parse_cursor(before: str | None) -> _Position | None:
 
 
 def _read_older(client: Redis, keys: Keys, position: _Position | None) -> list[_Position]:
-    """Return the next PAGE_SIZE jobs after a position, whose job may be gone. Jobs of one millisecond are
-    ordered by id.
-    """
+    """Return the next PAGE_SIZE jobs after a position. Jobs of one millisecond are ordered by id."""
     found: list[_Position] = []
     skip = 0
     highest: str | int = "+inf" if position is None else position.ms

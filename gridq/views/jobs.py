@@ -82,7 +82,6 @@ class JobSummary:
     left: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 
@@ -112,7 +111,6 @@ class JobView:
     error: dict[str, Json] | None = None
 
     def find_stages(self, state: StageState) -> list[StageView]:
-        """Return the stages in `state`."""
         return [stage for stage in self.stages if stage.state is state]
 
     def to_json(self) -> dict[str, Json]:
@@ -139,9 +137,7 @@ class JobReader:
         self._count = 0
 
     def read(self, *, rows: bool = True) -> JobView:
-        """Read the job. Without `rows` the history is left out: times, tokens, and the stages of an ended
-        job.
-        """
+        """Read the job; without `rows` no history: no times, no tokens, no stages of an ended job."""
         client, keys, job = self._client, self._keys, self.job
         # In one transaction: a job may change its state between two reads.
         pipe = client.pipeline(transaction=True)
@@ -164,10 +160,8 @@ class JobReader:
                 return self.read(rows=rows)
         elif inbox[1] is not None:
             view.state = JobState.QUEUED
-            options = json.loads(inbox[4] or b"{}")
-            view.name = _decode(inbox[0]) or str(options.get("name") or "")
+            view.name, view.priority = _parse_queued(inbox[0], inbox[4])
             view.agent = _decode(inbox[1])
-            view.priority = str(options.get("priority", view.priority))
             view.submitted, view.deadline = _to_seconds(inbox[2]) or 0.0, _to_seconds(inbox[3])
         return view
 
@@ -265,7 +259,6 @@ def _find_state(one: dict[str, bytes | None], worker: str | None) -> StageState:
 
 
 def _fill_recorded(stage: StageView, recorded: StageView | None) -> None:
-    """Fill in what was recorded of a stage."""
     if recorded is not None:
         for name in ("seat", "started", "wait_ms", "run_ms", "tokens_in", "tokens_out", "micro_dollars"):
             setattr(stage, name, getattr(recorded, name))
@@ -347,9 +340,7 @@ def build_summary(
     elif head[2] is not None:
         about, state, ended = head, JobState.RUNNING, None
     elif inbox[1] is not None:
-        options = json.loads(inbox[2] or b"{}")
-        name = _decode(inbox[0]) or str(options.get("name") or "")
-        priority = str(options.get("priority", "interactive"))
+        name, priority = _parse_queued(inbox[0], inbox[2])
         return JobSummary(job, JobState.QUEUED, name, _decode(inbox[1]), priority, at / 1000)
     else:
         return None
@@ -382,6 +373,12 @@ def _parse_history(texts: list[list[bytes]]) -> list[HistoryRow]:
 
 def _decode(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "replace")
+
+
+def _parse_queued(name: bytes | None, stored: bytes | None) -> tuple[str, str]:
+    """Return name and priority of a job in the inbox, by its stored options."""
+    options = json.loads(stored or b"{}")
+    return _decode(name) or str(options.get("name") or ""), str(options.get("priority", "interactive"))
 
 
 def _parse_priority(value: bytes | None) -> str:

@@ -44,7 +44,6 @@ class Quarantined:
     until: float
 
     def to_json(self) -> dict[str, Json]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 

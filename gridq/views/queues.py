@@ -37,7 +37,6 @@ class QueueView:
     oldest: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 

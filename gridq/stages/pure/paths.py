@@ -117,7 +117,6 @@ def describe_missing(value: Json, path: Path) -> tuple[str, str]:
 
 
 def format_path(path: Path) -> str:
-    """Return the text of `path`."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -17,11 +17,12 @@
 -- RETURNS  {ok} stored | {known} the job exists | {key, why} | {same, the job of the idempotency key} |
 --          {conflict, the job with this id or key and another body} | an error SCHEMA or FULL (lib/preconditions.lua)
 -- TTL      submitted:<job> and idempotency:<key> live to the deadline + 1 h; with the job's end, to its result's TTL
-local schema_error, memory_error = check_gate()
-if schema_error then
+local function refuse(reply)
   unlink_value(input)
-  return schema_error
+  return reply
 end
+local schema_error, memory_error = check_gate()
+if schema_error then return refuse(schema_error) end
 local submitted = K .. 'submitted:' .. job
 
 -- Celery waits for the answer of a job that was submitted without it before.
@@ -39,21 +40,13 @@ if C('EXISTS', K .. 'result:' .. job, submitted, job_key(job)) > 0 then
   return {'known'}
 end
 local fault = check_api_key(api_key, agent)
-if fault then
-  unlink_value(input)
-  return {'key', fault}
-end
+if fault then return refuse({'key', fault}) end
 local first, differs = find_by_key(idempotency_key, body_digest)
 if first then
-  unlink_value(input)
-  if differs then return {'conflict', first} end
-  add_celery(first)
-  return {'same', first}
+  if not differs then add_celery(first) end
+  return refuse({differs and 'conflict' or 'same', first})
 end
-if memory_error then
-  unlink_value(input)
-  return memory_error
-end
+if memory_error then return refuse(memory_error) end
 local life_ms = deadline_ms + 3600000
 C('HSET', submitted, 'agent', agent, 'deadline', NOW + deadline_ms, 'result_ttl', result_ttl_ms, 'graph', graph, 'input', input,
   'options', options, 'submitted_at', NOW)
