@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from gridq.client import BaseClient
 
 TIMEOUT_SECONDS = 1.0
 """The time that a completion may wait for the server."""
-
-STATES = ("queued", "running", "done", "failed", "cancelled", "expired")
 
 
 def complete_job_ids(incomplete: str) -> list[tuple[str, str]]:
@@ -29,6 +29,18 @@ def complete_job_ids(incomplete: str) -> list[tuple[str, str]]:
     )
 
 
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Job id, or the beginning of it.",
+        autocompletion=complete_job_ids,
+        show_default=False,
+    ),
+]
+"""The argument of commands about one job."""
+
+
 def complete_seat_names(incomplete: str) -> list[tuple[str, str]]:
     """Offer the live seats, with their states."""
     return _query(
@@ -40,7 +52,9 @@ def complete_seat_names(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_states(incomplete: str) -> list[str]:
     """Offer the states of a job."""
-    return [state for state in STATES if state.startswith(incomplete)]
+    from gridq.protocol.states import JobState
+
+    return [state for state in JobState if state.startswith(incomplete)]
 
 
 def _query(read: Callable[[BaseClient], list[tuple[str, str]]]) -> list[tuple[str, str]]:

@@ -57,31 +57,32 @@ def describe_grid(config: Settings) -> str:
 @contextmanager
 def open_client(config: Settings) -> Iterator[BaseClient]:
     """Open a client of the grid: through a gateway if the settings name one, else through the server."""
-    if config.url is None:
-        with open_broker_client(config) as broker_client:
-            yield broker_client
-        return
     from gridq.client import Client
 
+    if config.url is None:
+        _check_server(config)
     with Client(config=config) as client:
         yield client
 
 
 @contextmanager
 def open_broker_client(config: Settings) -> Iterator[BrokerClient]:
-    """Check that the server can be used, then open a client of it.
-
-    Raises BrokerError at once if it cannot. The client alone would wait for the server to come back, which is
-    of no use to somebody at a terminal.
-    """
+    """Open a client of the server. Within the block, errors of the server are raised as BrokerError."""
     from gridq.client import BrokerClient
+    from gridq.store.connection import translate_errors
+
+    _check_server(config)
+    with BrokerClient(config=config) as client, translate_errors(client.url):
+        yield client
+
+
+def _check_server(config: Settings) -> None:
+    """Raise BrokerError at once if the server cannot be used.
+
+    A client would wait for the server to come back, which is of no use to somebody at a terminal.
+    """
     from gridq.store.connection import CONNECT_TIMEOUT_SECONDS, check_server, connect
 
     url = config.broker_url.get_secret_value()
     with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT_SECONDS, retry=False) as probe:
         check_server(probe)
-    client = BrokerClient(config=config)
-    try:
-        yield client
-    finally:
-        client.close()

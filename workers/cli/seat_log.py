@@ -56,14 +56,14 @@ def log(
     from gridq.config.settings import settings
     from gridq.limits import ledger
     from gridq.limits.accounts import read_zone
-    from gridq.store.connection import now_ms, translate_errors
+    from gridq.store.connection import now_ms
     from gridq.views.report import SeatReport
 
     config = settings()
     wanted = seat if seat and "." in seat else f"{get_machine_id(config.home)}.{seat or ''}"
     entries: deque[Entry] = deque(maxlen=limit)
     sums, priced = SeatReport(wanted), False
-    with open_broker_client(config) as client, translate_errors(client.url):
+    with open_broker_client(config) as client:
         zone = read_zone(client.redis, client.keys, config.timezone)
         start = parse_instant(since, "--since", zone, now_ms(client.redis))
         for entry in ledger.read_entries(client.redis, client.keys, since=start):

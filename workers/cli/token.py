@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.grid import open_broker_client
 from gridq.cli.inputs import parse_seconds
 from gridq.cli.output import format_span, make_console, make_table, print_json
 from gridq.errors import JoinTokenInvalid
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from gridq.store.keys import Keys
 
 app = typer.Typer()
 tokens = typer.Typer(
@@ -41,21 +35,22 @@ def create(
 
     The token holds the server's password and is shown only once. The server keeps a hash of its secret.
     """
+    from gridq.config.settings import settings
     from gridq.store.connection import redact_url
     from workers.machine import join_tokens as store
 
     seconds = parse_seconds(ttl, "--ttl", 1, store.MAX_TTL_SECONDS)
-    with _grid() as (client, keys, url):
-        text, record = store.create(client, keys, url, ttl=seconds, uses=uses)
+    with open_broker_client(settings()) as client:
+        text, record = store.create(client.redis, client.keys, client.url, ttl=seconds, uses=uses)
     if json:
-        print_json({**asdict(record), "token": text, "url": redact_url(url)})
+        print_json({**asdict(record), "token": text, "url": redact_url(client.url)})
         return
     typer.echo(text)
     many = "one machine" if uses == 1 else f"{uses} machines"
     typer.echo(f"Token {record.id} is valid for {ttl} and {many}. It is not shown again.", err=True)
-    typer.echo(f"On the other machine: gridq join {redact_url(url)} --token @FILE", err=True)
-    if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
-        port = urlsplit(url).port
+    typer.echo(f"On the other machine: gridq join {redact_url(client.url)} --token @FILE", err=True)
+    if urlsplit(client.url).hostname in ("127.0.0.1", "::1", "localhost"):
+        port = urlsplit(client.url).port
         typer.echo(
             "This server listens only on this machine. Another host needs a tunnel, such as "
             f"ssh -N -L {port}:127.0.0.1:{port} THIS-HOST",
@@ -68,10 +63,11 @@ def listing(json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the tokens that have not expired, by their ids. The tokens themselves cannot be shown again."""
     import time
 
+    from gridq.config.settings import settings
     from workers.machine import join_tokens as store
 
-    with _grid() as (client, keys, _):
-        found = store.list_tokens(client, keys)
+    with open_broker_client(settings()) as client:
+        found = store.list_tokens(client.redis, client.keys)
     if json:
         print_json([asdict(record) for record in found])
         return
@@ -96,10 +92,11 @@ def revoke(
     debug: DebugOption = False,
 ) -> None:
     """Revoke a token. Machines that have joined with it stay in the grid."""
+    from gridq.config.settings import settings
     from workers.machine import join_tokens as store
 
-    with _grid() as (client, keys, _):
-        if not store.revoke(client, keys, token_id):
+    with open_broker_client(settings()) as client:
+        if not store.revoke(client.redis, client.keys, token_id):
             raise JoinTokenInvalid(
                 f"There is no join token {token_id!r}",
                 {"path": "TOKEN_ID", "expected": "an id that gridq token list shows"},
@@ -108,18 +105,3 @@ def revoke(
         print_json({"revoked": token_id})
     else:
         typer.echo(f"Revoked {token_id}")
-
-
-@contextmanager
-def _grid() -> Iterator[tuple[Redis, Keys, str]]:
-    """Connect to the server: the client, its keys and its URL."""
-    from gridq.config.settings import settings
-    from gridq.store.connection import check_server, connect, translate_errors
-    from gridq.store.keys import Keys
-
-    config = settings()
-    url = config.broker_url.get_secret_value()
-    with connect(url, name="gridq-token", retry=False) as client:
-        check_server(client)
-        with translate_errors(url):
-            yield client, Keys(config.prefix), url

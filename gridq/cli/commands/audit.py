@@ -36,10 +36,9 @@ def audit(
     It only reads, so you can run it while the grid is at work. The exit code is 1 if a rule is broken.
     """
     from gridq.config.settings import settings
-    from gridq.store.connection import translate_errors
     from gridq.views import audit as audit_view
 
-    with open_broker_client(settings()) as client, translate_errors(client.url):
+    with open_broker_client(settings()) as client:
         checks = audit_view.run_audit(client.redis, client.keys, idle=idle)
     if json:
         print_json({"checks": to_json(checks)})

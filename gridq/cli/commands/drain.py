@@ -44,11 +44,13 @@ def drain(
     that only this seat can run wait, and new jobs that need it are refused.
     """
     from gridq.config.settings import settings
+    from gridq.seats import registry
 
     with open_broker_client(settings()) as client:
         live = [each.seat for each in client.workers()]
-        name = seat if undo and _is_drained(client, seat) else resolve_seat(live, seat)
-        _set_drained(client, name, drained=not undo)
+        is_drained = client.redis.exists(client.keys("drain", seat))
+        name = seat if undo and is_drained else resolve_seat(live, seat)
+        (registry.undrain if undo else registry.drain)(client.redis, client.keys, name)
         busy = _await_confirmation(client, name)
     if json:
         print_json({"seat": name, "drained": not undo, "busy": busy})
@@ -58,24 +60,6 @@ def drain(
         typer.echo(f"{name} takes no more work until: gridq drain {name} --undo")
         if busy:
             typer.echo(f"{format_count(busy, 'stage')} still running there", err=True)
-
-
-def _is_drained(client: BrokerClient, seat: str) -> bool:
-    from gridq.store.connection import translate_errors
-
-    with translate_errors(client.url):
-        return bool(client.redis.exists(client.keys("drain", seat)))
-
-
-def _set_drained(client: BrokerClient, seat: str, *, drained: bool) -> None:
-    from gridq.seats import registry
-    from gridq.store.connection import translate_errors
-
-    with translate_errors(client.url):
-        if drained:
-            registry.drain(client.redis, client.keys, seat)
-        else:
-            registry.undrain(client.redis, client.keys, seat)
 
 
 def resolve_seat(live: list[str], name: str) -> str:

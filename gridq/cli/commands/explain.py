@@ -99,7 +99,6 @@ def explain_graph(
     from gridq.profiles.profile import load_profiles
     from gridq.protocol.meters import NO_ESTIMATE
     from gridq.seats import registry
-    from gridq.store.connection import translate_errors
     from gridq.submission.estimates import estimate_tokens, expect_usage
     from gridq.submission.planning import compile_text, load_local_catalogue
     from gridq.submission.quota_preview import check_allowance
@@ -108,8 +107,7 @@ def explain_graph(
 
     profiles = load_profiles(config.profiles)
     encode_graph(text, config)
-    with translate_errors(client.url):
-        published = registry.read_published_stages(client.redis, client.keys)
+    published = registry.read_published_stages(client.redis, client.keys)
     catalogue = load_local_catalogue(config, profiles).extend(map(StageSpec.from_json, published))
     graph, output, plan = compile_text(text, catalogue, config, profiles)
     seats = client.seats()
@@ -117,8 +115,7 @@ def explain_graph(
     estimates = expect_usage(estimate_tokens(plan, profiles), b"", 0)
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in estimates.values())
-    with translate_errors(client.url):
-        allowed = check_allowance(client.scripts, config, agent, money, tokens)
+    allowed = check_allowance(client.scripts, config, agent, money, tokens)
     lent = _find_lent_seats(allowed, seats)
     steps = []
     for index, planned in enumerate(plan.steps):

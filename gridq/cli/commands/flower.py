@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from importlib.util import find_spec
 from typing import Annotated
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from gridq.cli.commands.gateway import is_port_free
 from gridq.cli.exit_codes import EPILOG, INTERRUPTED, DebugOption, JsonOption
 from gridq.cli.output import print_json
 from gridq.config.urls import is_loopback
@@ -116,14 +116,7 @@ def _choose_port(address: str) -> int:
     """Return Flower's default port, or 0 (any free port) if it is taken."""
     from gridq.config.flower_login import PORT
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, PORT))
-        except OSError:
-            return 0
-    return PORT
+    return PORT if is_port_free(address, PORT, "--address") else 0
 
 
 def _get_url_path(url: str | None) -> str:

@@ -59,7 +59,7 @@ def gateway(
     config = settings()
     options = gateway_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
     logs.setup(config=config)
-    requested_port, is_free = options.port, _is_port_free(options.host, options.port)
+    requested_port, is_free = options.port, is_port_free(options.host, options.port, "--host")
     needs_key = _check_grid(options)
     if not is_free:
         if "port" in options.model_fields_set:
@@ -108,13 +108,13 @@ def _check_grid(options: GatewayOptions) -> bool:
     from gridq.config.settings import settings
     from gridq.process import parent_watch
     from gridq.store.capacity import check_persistence
-    from gridq.store.connection import connect, translate_errors
+    from gridq.store.connection import connect
     from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 
     url = settings().broker_url.get_secret_value()
     with connect(url, name="gridq-gateway", retry=False) as probe:
         wait_for_server(probe, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
-    with open_broker_client(settings()) as client, translate_errors(client.url):
+    with open_broker_client(settings()) as client:
         check_persistence(client.redis)
         client.scripts.adopt()
         needs_key = bool(client.redis.exists(client.keys("api_keys")))
@@ -129,14 +129,17 @@ def _check_grid(options: GatewayOptions) -> bool:
     return needs_key
 
 
-def _is_port_free(host: str, port: int) -> bool:
-    """Return whether `port` can be listened on now. Raises ConfigError if `host` has no address."""
+def is_port_free(host: str, port: int, option: str) -> bool:
+    """Return whether `port` can be listened on now.
+
+    Raises ConfigError if `host`, the value of `option`, has no address.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         raise ConfigError(
             f"{host!r} is not an address to listen on",
-            {"path": "--host", "expected": "an address such as 127.0.0.1 or ::1"},
+            {"path": option, "expected": "an address such as 127.0.0.1 or ::1"},
         ) from None
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.completion import complete_job_ids, complete_states
+from gridq.cli.completion import JobArgument, complete_job_ids, complete_states
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, get_exit_code, print_error, to_one_line
 from gridq.cli.grid import GridOption, describe_grid, load_settings, open_client
 from gridq.cli.output import (
@@ -90,15 +90,7 @@ def make_jobs_table(found: list[JobSummary]) -> Table:
 
 @app.command(epilog=EPILOG, short_help="Show one job: its stages and where the time went.")
 def job(
-    id: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            help="Job id, or the beginning of it.",
-            autocompletion=complete_job_ids,
-            show_default=False,
-        ),
-    ],
+    id: JobArgument,
     grid: GridOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -233,7 +225,7 @@ def cancel(
     ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID…",
+            metavar="JOB…",
             help="Job ids, or the beginnings of them.",
             autocompletion=complete_job_ids,
             show_default=False,

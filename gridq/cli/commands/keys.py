@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.grid import open_broker_client
 from gridq.cli.inputs import parse_seconds
 from gridq.cli.output import format_zone_time, make_console, make_table, print_json
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from gridq.limits.api_keys import Key
-    from gridq.store.keys import Keys
 
 app = typer.Typer()
 keys = typer.Typer(
@@ -65,14 +61,14 @@ def create(
     Once the first key exists, the grid accepts no job without a key. The limits of a key apply across all
     gateways.
     """
+    from gridq.config.settings import settings
     from gridq.limits import api_keys
 
     limits = api_keys.KeyLimits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
-    with _open_grid() as (client, names):
-        first = not client.exists(names("api_keys"))
-        key, text = api_keys.create(
-            client, names, agent, team=team, scopes=scope or api_keys.DEFAULT_SCOPES, limits=limits
-        )
+    with open_broker_client(settings()) as client:
+        first = not client.redis.exists(client.keys("api_keys"))
+        scopes = scope or api_keys.DEFAULT_SCOPES
+        key, text = api_keys.create(client.redis, client.keys, agent, team=team, scopes=scopes, limits=limits)
     _print_key(key, text, json)
     if first and not json:
         typer.echo("This is the first key: from now on the grid accepts no job without a key.", err=True)
@@ -86,8 +82,8 @@ def list_keys(json: JsonOption = False, debug: DebugOption = False) -> None:
     from gridq.store.connection import now_ms
 
     zone = settings().timezone
-    with _open_grid() as (client, names):
-        now, found = now_ms(client), api_keys.list_keys(client, names)
+    with open_broker_client(settings()) as client:
+        now, found = now_ms(client.redis), api_keys.list_keys(client.redis, client.keys)
     if json:
         print_json([_to_json(key) | {"active": key.is_valid(now)} for key in found])
         return
@@ -116,11 +112,12 @@ def revoke(
     debug: DebugOption = False,
 ) -> None:
     """Revoke a key at once. Jobs that were admitted with it go on, and its record stays in the list."""
+    from gridq.config.settings import settings
     from gridq.limits import api_keys
 
-    with _open_grid() as (client, names):
-        revoked = api_keys.revoke(client, names, key_id)
-        opened = forget and api_keys.forget(client, names, key_id)
+    with open_broker_client(settings()) as client:
+        revoked = api_keys.revoke(client.redis, client.keys, key_id)
+        opened = forget and api_keys.forget(client.redis, client.keys, key_id)
     if json:
         print_json(_to_json(revoked) | {"forgotten": forget})
         return
@@ -145,23 +142,13 @@ def rotate(
 
     The new key is shown only once.
     """
+    from gridq.config.settings import settings
     from gridq.limits import api_keys
 
     seconds = parse_seconds(overlap, "--overlap", 0, MAX_OVERLAP_SECONDS)
-    with _open_grid() as (client, names):
-        key, text = api_keys.rotate(client, names, key_id, seconds)
+    with open_broker_client(settings()) as client:
+        key, text = api_keys.rotate(client.redis, client.keys, key_id, seconds)
     _print_key(key, text, json)
-
-
-@contextmanager
-def _open_grid() -> Iterator[tuple[Redis, Keys]]:
-    """Provide the Redis client and the names of its keys. Raises BrokerError for errors of the server."""
-    from gridq.cli.grid import open_broker_client
-    from gridq.config.settings import settings
-    from gridq.store.connection import translate_errors
-
-    with open_broker_client(settings()) as client, translate_errors(client.url):
-        yield client.redis, client.keys
 
 
 def _print_key(key: Key, text: str, json: bool) -> None:

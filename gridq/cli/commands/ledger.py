@@ -55,10 +55,10 @@ def export(
     from gridq.config.settings import settings
     from gridq.limits import ledger as entries
     from gridq.limits.accounts import read_zone
-    from gridq.store.connection import now_ms, translate_errors
+    from gridq.store.connection import now_ms
 
     config = settings()
-    with open_broker_client(config) as client, translate_errors(client.url):
+    with open_broker_client(config) as client:
         now, zone = now_ms(client.redis), read_zone(client.redis, client.keys, config.timezone)
         start = parse_instant(since, "--since", zone, now)
         end = parse_instant(until, "--until", zone, now)
@@ -75,9 +75,8 @@ def verify(json: JsonOption = False, debug: DebugOption = False) -> None:
     """
     from gridq.config.settings import settings
     from gridq.limits.ledger_verification import verify as compare
-    from gridq.store.connection import translate_errors
 
-    with open_broker_client(settings()) as client, translate_errors(client.url):
+    with open_broker_client(settings()) as client:
         found = compare(client.redis, client.keys)
     if json:
         print_json(to_json(found))

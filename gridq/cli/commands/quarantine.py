@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gridq.cli.completion import complete_job_ids
+from gridq.cli.completion import JobArgument
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, to_one_line
 from gridq.cli.grid import GridOption, load_settings, open_client
 from gridq.cli.output import format_local_time, make_console, make_table, print_json
@@ -25,15 +25,6 @@ quarantine = typer.Typer(
 )
 app.add_typer(quarantine, name="quarantine")
 
-Job = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="Job id, or the beginning of it.",
-        autocompletion=complete_job_ids,
-        show_default=False,
-    ),
-]
 Stage = Annotated[
     str,
     typer.Argument(
@@ -85,7 +76,7 @@ def make_stages_table(found: list[Quarantined]) -> Table:
 @quarantine.command(epilog=EPILOG, short_help="Run a stage again.")
 def release(
     ctx: typer.Context,
-    job: Job,
+    job: JobArgument,
     stage: Stage,
     *,
     grid: GridOption = None,
@@ -99,7 +90,7 @@ def release(
 @quarantine.command(epilog=EPILOG, short_help="Give up a stage: its job fails.")
 def drop(
     ctx: typer.Context,
-    job: Job,
+    job: JobArgument,
     stage: Stage,
     *,
     grid: GridOption = None,

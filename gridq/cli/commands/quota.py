@@ -54,10 +54,9 @@ def quota(
         return
     from gridq.cli.grid import open_broker_client
     from gridq.limits import accounts, quotas_loader
-    from gridq.store.connection import translate_errors
 
     config = settings()
-    with open_broker_client(config) as client, translate_errors(client.url):
+    with open_broker_client(config) as client:
         if lift:
             lifted = quotas_loader.lift(client.scripts)
             typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)

@@ -89,12 +89,12 @@ def report(
     """
     from gridq.config.settings import settings
     from gridq.limits.accounts import read_zone
-    from gridq.store.connection import now_ms, translate_errors
+    from gridq.store.connection import now_ms
     from gridq.views import report as report_view
 
     config = settings()
     assumptions = _read_assumptions(config, quotas, seats, seat_cost, utilisation, routable)
-    with open_broker_client(config) as client, translate_errors(client.url):
+    with open_broker_client(config) as client:
         zone = read_zone(client.redis, client.keys, config.timezone)
         now = now_ms(client.redis)
         bounds = _parse_month(month, zone, now)
