@@ -56,7 +56,7 @@ class TranslatingBackend:
         """Send `request` to the inner backend and yield the translated events of its answer."""
         with contextlib.closing(self._inner.stream(path, request, context)) as events:
             for event in events:
-                yield from parse_answer(self, lambda each: list(translate(each)), event)
+                yield from parse_answer(self._inner, lambda each: list(translate(each)), event)
 
 
 def parse_answer(backend: Backend, parse: Callable[..., T], *values: Json) -> T:

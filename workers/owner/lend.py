@@ -7,7 +7,6 @@ without a name, applies to every seat of that kind.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,15 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gridq.config import time_zones
 from gridq.errors import ConfigError, first_fault
+from gridq.protocol.durations import parse_duration
 from gridq.protocol.models import Json, SeatOffer
 from workers.owner.hours import Hours, parse
 
 AGENT = r"^(team:)?[A-Za-z0-9_.@-]{1,64}$"
 OWNER = r"^[A-Za-z0-9_.@-]{1,64}$"
 MAX_IDLE_SECONDS = 24 * 3600.0
-
-_TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h)?")
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 class Lend(BaseModel):
@@ -65,9 +62,8 @@ class Lend(BaseModel):
     @field_validator("only_when_idle", mode="before")
     @classmethod
     def _idle(cls, value: Any) -> Any:
-        match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
-        if match is not None:
-            value = float(match[1]) * _UNITS[match[2] or "s"]
+        if isinstance(value, str):
+            value = parse_duration(value)
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)

@@ -1,7 +1,7 @@
 """The owner's switch: pause seats of this machine, and lend them again.
 
 A file in GRIDQ_HOME holds the state of one seat, another that of all seats. No server and no key is needed:
-whoever may write in the home folder is the owner. A seat's own file counts before the file for all seats.
+whoever may write in the home folder is the owner. A seat's own file takes precedence over that for all seats.
 Pausing or resuming all seats removes the files of single seats.
 """
 

@@ -82,12 +82,12 @@ class JobSpec(JobOptions):
 
         The end of its stream is kept in any case, so that clients can wait for it.
         """
-        said = {name: getattr(self, name) for name in self.model_fields_set & JobOptions.model_fields.keys()}
+        given = {name: getattr(self, name) for name in self.model_fields_set & JobOptions.model_fields.keys()}
         for theirs, ours in NOETHER_NAMES.items():
             if getattr(self, theirs) is not None:
-                said[ours] = getattr(self, theirs)
-        said["stream"] = True if self.stream is True else "end"
-        return base.model_copy(update=said)
+                given[ours] = getattr(self, theirs)
+        given["stream"] = True if self.stream is True else "end"
+        return base.model_copy(update=given)
 
 
 def read_spec(raw: bytes, *, depth: int) -> JobSpec:

@@ -247,8 +247,8 @@ class Relay:
             pipeline.xrevrange(follower.key, count=1)
         replies = await pipeline.execute()
         now = time.monotonic()
-        for place, follower in enumerate(silent):
-            end, running, queued, last = replies[4 * place : 4 * place + 4]
+        for index, follower in enumerate(silent):
+            end, running, queued, last = replies[4 * index : 4 * index + 4]
             follower.last_heard = now
             if not follower.wants_more or (
                 last and parse_entry_id(last[0][0]) > parse_entry_id(follower.position)
