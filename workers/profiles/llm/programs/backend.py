@@ -28,8 +28,8 @@ from workers.profiles.llm.programs.vendor import Failure, OutputParser, ProgramC
 class ProgramLogin:
     """One login of one program on this machine: what all calls on it have in common.
 
-    `path` is the executable. `identity` identifies the login on this machine. `silence` is how many seconds
-    the program may write nothing. `allows_tools` is true if the owner lets it use its tools, `is_metered` if
+    `path` is the executable, `folder` the folder of the login. `identity` identifies the login on this
+    machine. `silence` is how many seconds the program may write nothing. `allows_tools` is true if the owner lets it use its tools, `is_metered` if
     each call costs what the program reports. `args` are the owner's additional arguments, `secrets` values
     that no error may show.
     """
@@ -37,6 +37,7 @@ class ProgramLogin:
     program: VendorProgram
     path: str
     environment: Mapping[str, str]
+    folder: Path
     identity: str
     silence: float
     allows_tools: bool = False
@@ -197,6 +198,7 @@ def _prepare_call(
         folder=folder,
         input_folder=input_folder,
         temp_folder=temp_folder,
+        login_folder=login.folder,
         system=prompt.system,
         schema=prompt.schema,
         streams=streams,

@@ -107,6 +107,7 @@ def make_login(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> Pr
         program=program,
         path=seat.program or program.names[0],
         environment=environment,
+        folder=find_login_folder(seat, environ),
         identity=identify_login(seat, environ),
         silence=seat.silence,
         allows_tools=seat.tools,
@@ -128,6 +129,11 @@ def build_environment(seat: ProgramSeat, environ: Mapping[str, str]) -> dict[str
 
 def identify_login(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> str:
     """Return the program and the folder of its login, which no other seat may share."""
+    return f"{seat.cli} {find_login_folder(seat, environ)}"
+
+
+def find_login_folder(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the resolved path of the folder that holds the login."""
     home = seat.expand_home()
     if home is not None:
         folder = Path(home)
@@ -138,4 +144,4 @@ def identify_login(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -
                 break
         user_home = environ.get("HOME", "")
         folder = Path(user_home + path[1:]) if path.startswith("~") and user_home else Path(path).expanduser()
-    return f"{seat.cli} {Path(os.path.abspath(folder)).resolve()}"
+    return Path(os.path.abspath(folder)).resolve()

@@ -20,6 +20,9 @@ from workers.model_apis.api_request import SHAPE_ERRORS
 MAX_NOISE_CHARACTERS = 4000
 """Characters to keep of the output that is not JSON."""
 
+SLASH_COMMAND = re.compile(r"[^\w!-~]*/")
+"""A slash as the first visible character. A program may cut off white space and control characters."""
+
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
@@ -43,13 +46,15 @@ class ProgramCall:
     `folder` is the call's own empty working folder. Beside it are `input_folder`, for files that the program
     should read, and `temp_folder`, for files that it writes by itself. `system` and `schema` are set only if
     the program supports them. `streams` is true if a client reads the pieces, `allows_tools` if the owner
-    lets the program use its tools. `args` are the owner's additional arguments.
+    lets the program use its tools. `args` are the owner's additional arguments, `login_folder` is the folder
+    of the login.
     """
 
     model: str
     folder: Path
     input_folder: Path
     temp_folder: Path
+    login_folder: Path = Path()
     system: str = ""
     schema: Json = None
     streams: bool = False
@@ -61,6 +66,21 @@ class ProgramCall:
         path = self.input_folder / name
         path.write_text(text, "utf-8", errors="replace")
         return str(path)
+
+    def link_login(self, *names: str) -> str:
+        """Return a folder that has only these files of the login's folder, as links.
+
+        It replaces the login's folder for programs that send the owner's own instructions, skills and earlier
+        conversations from there to the model, without an option against it.
+        """
+        folder = self.input_folder / "login"
+        folder.mkdir()
+        for name in names:
+            if (self.login_folder / name).is_file():
+                link = folder / name
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(self.login_folder / name)
+        return str(folder)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.usage import parse_anthropic_usage
 from workers.profiles.llm.programs.vendor import (
+    SLASH_COMMAND,
     LoginCheck,
     OutputParser,
     ProgramCall,
@@ -35,9 +36,6 @@ NO_FILE_VARIABLES = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1", "CLAUDE_CODE_DISA
 the machine, and sends it along, without using a tool. The second also keeps it from telling the model that
 the prompt named a file.
 """
-
-COMMAND_START = re.compile(r"[^\w!-~]*/")
-"""A slash as the first visible character. The program may cut off white space and control characters."""
 
 
 def make_arguments(call: ProgramCall) -> list[str]:
@@ -125,7 +123,7 @@ CLAUDE = VendorProgram(
         "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",  # a broken stream would be billed twice
     },
     make_variables=make_variables,
-    commands=COMMAND_START,
+    commands=SLASH_COMMAND,
     failure_patterns=compile_patterns(
         expired=r"OAuth token (has )?expired|token (has been )?revoked|session expired",
         logged_out=r"not logged in|please run /login|invalid api key|authentication_(error|failed)|"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gridq.protocol.models import Json, Usage
@@ -33,6 +34,12 @@ TOOL_FEATURES = (
 version does not know.
 """
 
+LOGIN_FILES = ("auth.json", "installation_id", "models_cache.json")
+"""All that the program sees of the login's folder if its tools are off. The folder also has AGENTS.md and
+skills, which it sends to the model, and it sends any skill that a prompt names. There is no option against it.
+It writes a renewed login through the link.
+"""
+
 COMMON_SETTINGS = (
     'approval_policy="never"',
     "analytics.enabled=false",
@@ -51,7 +58,8 @@ def make_arguments(call: ProgramCall) -> list[str]:
         # without the owner's settings it starts no MCP server; the sandbox is read-only in addition
         arguments += ["--sandbox", "read-only", "--ignore-user-config", "--ignore-rules"]
         settings += [*(f"features.{name}=false" for name in TOOL_FEATURES), 'web_search="disabled"']
-        settings += ["project_doc_max_bytes=0"]
+        settings += ["project_doc_max_bytes=0", "skills.include_instructions=false"]
+        settings += ["skills.bundled.enabled=false"]
     if call.system:
         # in a file, because all users of a machine can see the arguments of a process
         settings.append(f"model_instructions_file={json.dumps(call.write_file('system.md', call.system))}")
@@ -60,6 +68,13 @@ def make_arguments(call: ProgramCall) -> list[str]:
     if call.schema is not None:
         arguments += ["--output-schema", call.write_file("schema.json", json.dumps(call.schema))]
     return [*arguments, *call.args, "-"]
+
+
+def make_variables(call: ProgramCall) -> Mapping[str, str]:
+    if call.allows_tools:
+        return {}
+    folder = call.link_login(*LOGIN_FILES)
+    return {"CODEX_HOME": folder, "HOME": folder}  # HOME has skills as well
 
 
 @dataclass
@@ -111,6 +126,7 @@ CODEX = VendorProgram(
     "it, or an API key.",
     example='{name = "gpt-5-codex", families = ["gpt-5"]}',
     login_check=LoginCheck(("login", "status"), re.compile(r"not logged in", re.IGNORECASE)),
+    make_variables=make_variables,
     failure_patterns=compile_patterns(
         expired=r"refresh token .{0,40}(revoked|expired|already used)|token_expired|"
         r"access token could not be refreshed|log out and sign in again",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.usage import parse_count
 from workers.profiles.llm.programs.vendor import (
+    SLASH_COMMAND,
     OutputParser,
     ProgramCall,
     VendorProgram,
@@ -44,6 +45,22 @@ NO_TOOLS_SETTINGS: dict[str, Json] = {
 settings override. The program reads those only from a folder that nobody else can write to.
 """
 
+LOGIN_FILES = tuple(
+    f".gemini/{name}"
+    for name in (
+        *("settings.json", ".env", "oauth_creds.json", "google_accounts.json", "google_account_id"),
+        *("gemini-credentials.json", "installation_id", "user_id"),
+    )
+)
+"""All that the program sees of the login's folder if its tools are off. The folder also has GEMINI.md, which
+it sends to the model whatever `context.fileName` says, and earlier conversations, which `@path` reads.
+"""
+
+TEMPLATES = re.compile(r"\$\{(?=(?:AgentSkills|SubAgents|AvailableTools|\w+_ToolName)\})")
+"""What the program replaces in a system prompt."""
+
+WORD_JOINER = "\u2060"
+
 
 def make_arguments(call: ProgramCall) -> list[str]:
     arguments = ["--output-format", "stream-json", "--model", call.model, "--extensions", "none"]
@@ -55,7 +72,11 @@ def make_arguments(call: ProgramCall) -> list[str]:
 def make_variables(call: ProgramCall) -> Mapping[str, str]:
     variables = {}
     if call.system:
-        variables["GEMINI_SYSTEM_MD"] = call.write_file("system.md", call.system)
+        # with an invisible character, the model reads the same and the program finds no template
+        system = TEMPLATES.sub("${" + WORD_JOINER, call.system)
+        variables["GEMINI_SYSTEM_MD"] = call.write_file("system.md", system)
+    if not call.allows_tools:
+        variables["GEMINI_CLI_HOME"] = call.link_login(*LOGIN_FILES)
     settings = COMMON_SETTINGS if call.allows_tools else COMMON_SETTINGS | NO_TOOLS_SETTINGS
     variables["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] = call.write_file("settings.json", json.dumps(settings))
     return variables
@@ -116,6 +137,7 @@ GEMINI = VendorProgram(
         "GEMINI_CLI_NO_RELAUNCH": "true",
     },
     make_variables=make_variables,
+    commands=SLASH_COMMAND,
     failure_patterns=compile_patterns(
         expired=r"invalid_grant|token (has been )?(expired|revoked)|reauth",
         logged_out=r"set an auth method|api key not valid|api_key_invalid|unauthenticated|"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gridq.protocol.models import Json, Usage
@@ -31,13 +32,35 @@ def make_arguments(call: ProgramCall) -> list[str]:
     agent: dict[str, Json] = {"mode": "primary", "description": "answers"}
     if call.system:
         agent["prompt"] = "{file:" + call.write_file("system.md", call.system) + "}"
-    settings: dict[str, Json] = {"share": "disabled", "autoupdate": False, "agent": {AGENT: agent}}
-    if not call.allows_tools:
+    # without a title: it would be asked from another model
+    agents: dict[str, Json] = {AGENT: agent, "title": {"disable": True}}
+    settings: dict[str, Json] = {"share": "disabled", "autoupdate": False, "agent": agents}
+    if call.allows_tools:
+        (call.folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
+    else:
         settings["permission"] = agent["permission"] = {"*": "deny"}
         agent["tools"] = {"*": False}
-    (call.folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
+        folder = call.input_folder / "config" / "opencode"
+        folder.mkdir(parents=True)
+        (folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
     arguments = ["run", "--print-logs", "--log-level", "ERROR", "--format", "json"]
     return [*arguments, "--model", call.model, "--agent", AGENT, *call.args]
+
+
+def make_variables(call: ProgramCall) -> Mapping[str, str]:
+    """Without tools, keep the owner's settings, instructions, skills and plugins out of the call.
+
+    The program sends AGENTS.md of its settings folder and of all folders above the working folder to the
+    model. Its login is in another folder.
+    """
+    if call.allows_tools:
+        return {}
+    without = ("PROJECT_CONFIG", "EXTERNAL_SKILLS")
+    return {
+        "XDG_CONFIG_HOME": str(call.input_folder / "config"),
+        "OPENCODE_PURE": "1",
+        **{f"OPENCODE_DISABLE_{what}": "1" for what in without},
+    }
 
 
 @dataclass
@@ -106,6 +129,7 @@ OPENCODE = VendorProgram(
         f"OPENCODE_DISABLE_{what}": "1"
         for what in ("AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE", "SHARE", "PRUNE")
     },
+    make_variables=make_variables,
     hopeless=re.compile(r'message="stream error"[^\n]*\n'),
     failure_patterns=compile_patterns(
         expired=r"token (has )?expired|token refresh failed|invalid_grant",
