@@ -132,7 +132,7 @@ def server_options(config: Settings) -> dict[str, Any]:
 
 
 def _of_sentinels(config: Settings, found: Sentinels) -> dict[str, Any]:
-    """Return the same where sentinels know the primary. Flower accepts redis:// only, so the URL names the
+    """Return the same if sentinels know the primary. Flower accepts redis:// only, so the URL names the
     first sentinel, and the transport gets all of them.
     """
     from gridq.store.sentinel import certificate_options, sentinel_options

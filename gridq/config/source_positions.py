@@ -19,7 +19,7 @@ class ConfigText:
     """The text of a quotas file: TOML if `name` ends in .toml, else JSON."""
 
     flat = False
-    """Whether the keys in the text are one level higher than in the parsed data."""
+    """True if the keys in the text are one level higher than in the parsed data."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text = text

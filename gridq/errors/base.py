@@ -12,7 +12,7 @@ megabytes would block the server, or the server would reject the text and the fa
 """
 
 MAX_DETAIL_CHARACTERS = 2000
-"""What is kept of each text in an error that is too long, and of a detail that is not JSON."""
+"""Characters that are kept of each text in an error that is too long, and of a detail that is not JSON."""
 
 KNOWN_DETAILS = frozenset({"path", "expected", "fix", "worker", "reason", "stage", "retry_after"})
 """The details that are kept if all of them together are too long."""

@@ -23,16 +23,16 @@ from gridq.telemetry import narration
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.05
-"""Between two writes to a job's stream."""
+"""The time between two writes to a job's stream."""
 
 GRACE_SECONDS = 1.0
-"""How long a cancelled stage, or one over its time, may take to stop before its slot goes on without it."""
+"""The time in which a cancelled stage must stop; after that its slot goes on without it."""
 
 Runner = Callable[[StageCall, Json, StageContext], Json]
 """Runs one stage on this seat: `stages.run_builtin`, or the seat's profile."""
 
 CancelReason = Literal["", "lost", "back", "timeout"]
-"""Why an attempt was cancelled: its lease is lost, the stage is handed back, or its time is over."""
+"""The cause of a cancel: the lease is lost, the stage is handed back, or its time is over."""
 
 
 class Attempt:
@@ -69,9 +69,9 @@ class Attempt:
         self.reporting = threading.Lock()
         """Held while a failure is being recorded."""
         self.reported_usage: Usage | None = None
-        """The usage that was recorded with a failure; None where none was recorded."""
+        """The usage that was recorded with a failure; None if there was none."""
         self.announced = False
-        """Whether monitors have been told that the attempt has begun."""
+        """True once monitors have been told that the attempt has begun."""
         self._config = config
         self._runner = runner
         self._read_value = read_value
@@ -247,7 +247,7 @@ class Attempt:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the attempt goes on though it was cancelled GRACE_SECONDS ago."""
+        """True if the attempt goes on though it was cancelled GRACE_SECONDS ago."""
         return self._cancelled_at is not None and time.monotonic() > self._cancelled_at + GRACE_SECONDS
 
     # -- the stream

@@ -9,7 +9,7 @@ RETRY_AFTER_MAX_SECONDS = 24 * 3600.0
 """The longest a seat is left alone, whatever its provider asks for."""
 
 BACK_OFF_MAX_SECONDS = 60.0
-"""The longest back-off where the seat names no time. A longer GRIDQ_RETRY_BACKOFF stays as it is."""
+"""The longest back-off if the seat names no time. A longer GRIDQ_RETRY_BACKOFF stays as it is."""
 
 _random = secrets.SystemRandom()
 
@@ -25,7 +25,7 @@ def back_off(failure: int, base: float) -> float:
 
 
 def bounded_seconds(value: object) -> float | None:
-    """Return a time that a profile reported, in seconds within bounds; None where it is not a number."""
+    """Return a time that a profile reported, in seconds within bounds; None if it is not a number."""
     try:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -44,9 +44,9 @@ class CircuitBreaker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.opened: Unavailable | None = None
-        """Why the breaker is open; None where it is closed or half-open."""
+        """The reason why the breaker is open; None if it is closed or half-open."""
         self.half_open_reason = ""
-        """Where the breaker is half-open, why it was opened; else empty."""
+        """The reason why a half-open breaker was opened; else empty."""
         self._cooldown_ends = 0.0  # of the monotonic clock
         self._trips = 0  # since the last success
         self._overloads = 0  # in a row
@@ -57,7 +57,7 @@ class CircuitBreaker:
         return 1 if self.half_open_reason else concurrency
 
     def record_failure(self, error: SeatError) -> float | None:
-        """Count a failure of the seat. Return the cooldown in seconds where it opens the breaker."""
+        """Count a failure of the seat. Return the cooldown in seconds if it opens the breaker."""
         retry_after = bounded_seconds(error.details.get("retry_after"))
         state = seat_state(error)
         with self._lock:

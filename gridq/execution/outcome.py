@@ -44,8 +44,8 @@ class Failed:
     """The attempt has no output.
 
     `error` ends the job if this was the last attempt. For `pause_seconds` the stage is not given to this seat
-    again. `code` is what logs and monitors may see, where it is not that of `error`. `seat_error` is set
-    where the seat is at fault, for its circuit breaker.
+    again. `code` is what logs and monitors may see, if it is not that of `error`. `seat_error` is set
+    if the seat is at fault, for its circuit breaker.
     """
 
     kind: FailureKind

@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SERVER_AWAY_MAX_SECONDS = 300.0
-"""How long past its deadline an attempt's outcome is kept while the server is away."""
+"""The time past an attempt's deadline for which its outcome is kept while the server is away."""
 
 RETRY_SECONDS = 0.5
-"""Between two tries while the server is away."""
+"""The time between two tries while the server is away."""
 
 VALUE_GRACE_MS = 3_600_000
-"""How long a long output outlives its job's deadline."""
+"""The time by which a long output outlives its job's deadline."""
 
 
 class Recorder:
@@ -73,7 +73,7 @@ class Recorder:
     def record_completion(
         self, attempt: Attempt, output: bytes, *, take_next: Callable[[], bool]
     ) -> tuple[int, str, Claim | str]:
-        """Record an output and claim the slot's next stage, where `take_next()`.
+        """Record an output and claim the slot's next stage, if `take_next()`.
 
         Return what `Scripts.complete` returns. RedisError: the server stayed away for too long.
         """
@@ -160,7 +160,7 @@ class Recorder:
         self._monitors.publish(events)
 
     def _completion_events(self, attempt: Attempt) -> str:
-        """Return the events that the recording script publishes; empty where no monitor listens."""
+        """Return the events that the recording script publishes; empty if no monitor listens."""
         if not attempt.step.ops or self._monitors is None or not self._monitors.listening:
             return ""
         events = monitor_events.started_events(attempt.claim, attempt.step, attempt.worker)

@@ -38,13 +38,13 @@ from gridq.telemetry import narration
 log = logging.getLogger(__name__)
 
 CHECKS_PER_RENEWAL = 4
-"""How often a busy seat checks, between two renewals, for stages that were cancelled or ran out of time."""
+"""The checks of a busy seat between two renewals for stages that were cancelled or ran out of time."""
 
 CLAIM_TRIES = 100
-"""How often a slot claims again where the server asks it to, before it waits for the next wake-up."""
+"""The claims of a slot, if the server asks for another each time, before it waits for a wake-up."""
 
 SEAT_RECORD_TTL_SECONDS = 40 * 24 * 3600.0
-"""How long the server keeps a seat's record after the seat was last live."""
+"""The life of a seat's record after the seat was last live."""
 
 
 class Session:
@@ -88,7 +88,7 @@ class Session:
         self.draining = False
         self.breaker = CircuitBreaker()
         self.paused: Unavailable | None = None
-        """Why the seat's owner has paused it; None where it is lent."""
+        """The reason why the seat's owner has paused it; None if it is lent."""
         self.running_times = RunTimes()
         self.on_change = on_change or (lambda: None)
         self.runner = runner
@@ -170,7 +170,7 @@ class Session:
 
     def stop(self, within: float | None = None) -> None:
         """Drain, wait up to `within` seconds (default GRIDQ_DRAIN), hand back what still runs, and leave."""
-        if not self.draining:  # only once: where the server is away, each command takes seconds
+        if not self.draining:  # only once: if the server is away, each command takes seconds
             self.drain()
         until = time.monotonic() + (self.config.drain if within is None else within)
         while self._running and time.monotonic() < until:
@@ -207,7 +207,7 @@ class Session:
 
     @property
     def stopped(self) -> bool:
-        """Whether the session has left the grid."""
+        """True if the session has left the grid."""
         return self._renewer.stopped
 
     @property
@@ -251,7 +251,7 @@ class Session:
         return time.monotonic() < until and not (self.draining or self.unavailable or slot in self._abandoned)
 
     def _claim(self, slot: str) -> Claim | None:
-        """Return the next stage for `slot`, or None where there is none for this seat."""
+        """Return the next stage for `slot`, or None if there is none for this seat."""
         for _ in range(CLAIM_TRIES):
             if self.draining or self.unavailable:
                 return None
@@ -274,7 +274,7 @@ class Session:
 
     def _run_claim(self, claim: Claim, slot: str, until: float) -> tuple[str, Claim | str] | None:
         """Run one claim and record its outcome. Return how it ended the job ('' if it did not) and what the
-        script replied about the next stage; None where no outcome could be recorded.
+        script replied about the next stage; None if no outcome could be recorded.
         """
         try:
             attempt = Attempt(
@@ -356,7 +356,7 @@ class Session:
         )
 
     def _notify_end(self, ended: str, job: str) -> None:
-        """Publish the answer of a job that a script of this session ended, where Celery waits for one."""
+        """Publish the answer of a job that a script of this session ended, if Celery waits for one."""
         if ended == "celery":
             self._on_end(job)
 
@@ -448,7 +448,7 @@ class Session:
 
     @property
     def unavailable(self) -> Unavailable | None:
-        """Why the seat takes no work now; None where it does. The owner's pause goes first."""
+        """The reason why the seat takes no work now, the owner's pause first; None if it does."""
         return self.paused or self.breaker.opened
 
     def report_seat_failure(self, error: SeatError) -> None:

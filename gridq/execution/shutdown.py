@@ -17,13 +17,13 @@ from gridq.store.connection import shorten_timeouts
 log = logging.getLogger(__name__)
 
 EXIT_GRACE_SECONDS = 5.0
-"""After the drain, how long until a process whose stage does not stop ends all the same."""
+"""The time after the drain until a process ends although its stage does not stop."""
 
 SECOND_SIGNAL_GRACE_SECONDS = 1.0
 """The same after a second signal; also how long the server may then take to answer."""
 
 SERVER_SECONDS = 2.0
-"""How long the server may take to hear that the process drains."""
+"""The time in which the server must hear that the process drains."""
 
 STUCK_EXIT_CODE = os.EX_TEMPFAIL
 """The exit code of a process whose Celery hangs."""

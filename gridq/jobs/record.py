@@ -26,7 +26,7 @@ COST_STEPS_MICRO_DOLLARS = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 10
 """Estimates are rounded up to one of these, so that stages of similar cost share a class."""
 
 JOB_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""What a whole job id matches: it becomes part of key names."""
+"""The pattern of a whole job id, which becomes part of key names."""
 
 
 SeatId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gridq.errors import BrokerUnreachable
 
 MAX_OUTAGE_SECONDS = 300.0
-"""How long the server may be unreachable for a caller without a timeout of its own."""
+"""The longest outage of the server for a caller without a timeout of its own."""
 
 RETRY_PAUSE_SECONDS = 0.2
 """The pause between two tries, in addition to the time that connecting takes."""

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORGET_SECONDS = 15
-"""How long a worker that has ended is shown."""
+"""The time for which a worker that has ended is shown."""
 
 QUEUES_TIMEOUT_SECONDS = 2.0
-"""How long reading the queues may take."""
+"""The longest time to read the queues."""
 
 
 def adapt_flower() -> None:
@@ -191,7 +191,7 @@ class GridState(flower.events.EventsState):  # type: ignore[misc]
 
 
 _START_FIELDS = {"task-received": "received", "task-started": "started"}
-"""For each event of a start, the task's field that holds its time."""
+"""The event of a start → the task's field that holds its time."""
 
 
 class GridWorker(Worker):  # type: ignore[misc]

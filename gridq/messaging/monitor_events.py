@@ -26,10 +26,10 @@ from gridq.store.scripts import Scripts
 Event = dict[str, Any]
 
 WATCHED_TTL_MS = 5000
-"""How long the scripts believe a router that a monitor listens. The router repeats it each second."""
+"""The life of a router's note that a monitor listens. The router repeats it each second."""
 
 POLL_SECONDS = 1.0
-"""How often a process reads whether a monitor listens."""
+"""The time between two reads whether a monitor listens."""
 
 
 def stage_task_id(claim: Claim, op: int) -> str:
@@ -109,7 +109,7 @@ class Monitors:
 
     @property
     def listening(self) -> bool:
-        """Whether a monitor listens: task events are enabled in this process, by `-E` or by a monitor, or a
+        """True if a monitor listens: task events are enabled in this process, by `-E` or by a monitor, or a
         router says so. A monitor enables them every few seconds only; without the router, what runs until
         then in a process that has just started or reconnected would never be shown to end.
         """

@@ -1,6 +1,6 @@
 """Celery's remote control with a durable `revoke`: it cancels gridq's jobs itself.
 
-Celery's own is a broadcast, which is lost where no worker listens.
+Celery's own is a broadcast, which is lost if no worker listens.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from gridq.jobs.server_outage import MAX_OUTAGE_SECONDS, RETRY_PAUSE_SECONDS
 from gridq.store.connection import translate_error, translate_errors
 
 POLL_SECONDS = 5.0
-"""Between two polls for an answer whose message did not arrive."""
+"""The time between two polls for an answer whose message did not arrive."""
 
 
 class Consumer(base.ResultConsumer):  # type: ignore[misc]

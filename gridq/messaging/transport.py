@@ -1,7 +1,7 @@
 """Kombu's Redis transport, hardened: a worker outlives its server, and a lost connection re-runs nothing.
 
 The setting `broker_transport` names it. The broker's URL stays `redis://`, which Flower insists on, even
-where sentinels find the server.
+if sentinels find the server.
 """
 
 from __future__ import annotations

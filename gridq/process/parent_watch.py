@@ -12,7 +12,7 @@ PARENT_VARIABLE = "GRIDQ_PARENT"
 
 GRACE_VARIABLE = "GRIDQ_PARENT_SECONDS"
 GRACE_SECONDS = 30.0
-"""How long this process may take to end in an orderly way, unless GRIDQ_PARENT_SECONDS says otherwise."""
+"""The time in which this process must end, unless GRIDQ_PARENT_SECONDS says otherwise."""
 
 CHECK_SECONDS = 0.5
 

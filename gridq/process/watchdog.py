@@ -17,11 +17,11 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.0
-"""After the last message, how long until the watchdog asks whether another one waits."""
+"""The time after the last message until the watchdog asks whether another one waits."""
 
 STALLED_SECONDS = 3.0
-"""How long a message may wait before the work is done without Celery. Doing so without need costs nothing: a
-thread that finds no work is as after any wake-up.
+"""The wait of a message after which the work is done without Celery. If that was not needed it does no harm: a
+thread that finds no work ends.
 """
 
 GAP_SECONDS = 5.0
@@ -50,7 +50,7 @@ class Watchdog:
         self.concurrency = concurrency
         self.patience = patience
         self.bypasses_celery = False
-        """Whether the work is done without Celery now."""
+        """True while the work is done without Celery."""
         self._message_waits = message_waits
         self._work = work
         self._reconnect = reconnect

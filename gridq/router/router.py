@@ -48,7 +48,7 @@ from gridq.telemetry import narration
 log = logging.getLogger(__name__)
 
 INBOX_BATCH = 100
-"""How many jobs a router takes from the inbox at once where no message tells it of them."""
+"""The jobs that a router takes from the inbox at once if no message tells it of them."""
 
 SEAT_RECORD_TTL_SECONDS = 3600.0
 """A router's seat has a new name at each start: its record need not live long."""

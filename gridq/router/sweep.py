@@ -19,10 +19,10 @@ from gridq.telemetry import narration
 log = logging.getLogger(__name__)
 
 BATCH_ITEMS = 200
-"""How many items of each kind one call of the script handles: other clients are served between two calls."""
+"""The items of each kind that one call of the script handles: other clients are served in between."""
 
 MAX_BATCHES = 50
-"""How many calls one round makes before it checks the server's memory again."""
+"""The calls of one round, before it checks the server's memory again."""
 
 
 class Sweeper:

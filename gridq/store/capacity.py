@@ -1,4 +1,4 @@
-"""What the server keeps and how much more it can take: eviction policy, append-only file, memory.
+"""The durability and the capacity of the server: eviction policy, append-only file, memory.
 
 All of it comes from `INFO`. If the ACL does not permit that, nothing is known: a warning says so once, and no
 program is kept from starting.
@@ -23,10 +23,10 @@ FULL_SHARE = 0.8
 """The share of maxmemory at which new jobs are refused: the rest is for running jobs."""
 
 FULL_TTL_MS = 5_000
-"""How long the server counts as full if no router says so again."""
+"""The time for which the server counts as full if no router says so again."""
 
 RETRY_AFTER_SECONDS = 5.0
-"""How long a refused submitter should wait."""
+"""The time that a refused submitter should wait."""
 
 NO_APPEND_ONLY = (
     "appendonly is off: accepted jobs are lost when the server restarts. Fix: set appendonly yes in its "

@@ -34,7 +34,7 @@ MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 RETRY_SECONDS = 5.0
-"""How long a command is repeated if its connection is lost: longer than a server takes to restart."""
+"""The time for which a command is repeated if its connection is lost: a server restarts sooner."""
 
 _SOCKET_OPTIONS = {"TCP_USER_TIMEOUT": 3000, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
@@ -44,7 +44,7 @@ KEEPALIVE: dict[str, Any] = {
         getattr(socket, name): value for name, value in _SOCKET_OPTIONS.items() if hasattr(socket, name)
     },
 }
-"""How soon the kernel gives up a connection whose other end is gone silently, as far as the system can.
+"""Options by which the kernel soon gives up a connection whose other end is gone silently.
 
 An idle connection is probed after ten seconds. Data may stay unacknowledged for three: when a silent network
 comes back, TCP goes on with its next retransmission, which may be as far off as the silence was long, and a
@@ -358,7 +358,7 @@ def _format_reason(exc: BaseException) -> str:
 
 
 _SENTINEL = re.compile(r"<redis\..*?\)>\)>\)> - ")
-"""What redis-py puts before the fault of a sentinel: its own objects with all their options."""
+"""redis-py's words before the fault of a sentinel: its own objects with all their options."""
 _TOO_OLD = {"expected": "Redis 7.0 or Valkey 7.2, or newer", "fix": "upgrade the server"}
 _CLUSTER = {"expected": "one server", "fix": "point GRIDQ_BROKER_URL at a server with `cluster-enabled no`"}
 _REPLICA = {"expected": "the primary", "fix": "point GRIDQ_BROKER_URL at the primary"}

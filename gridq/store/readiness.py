@@ -18,7 +18,7 @@ from gridq.store.connection import check_server, translate_errors
 log = logging.getLogger(__name__)
 
 AWAY_SECONDS = 60.0
-"""How long a server that has answered before may be away: it is being restarted."""
+"""The time for which a server that has answered before may be away: it is being restarted."""
 
 POLL_SECONDS = 0.25
 """The time between two checks."""

@@ -1,4 +1,4 @@
-"""How long a command is repeated if its connection is lost."""
+"""Repeat a command for a time if its connection is lost."""
 
 from __future__ import annotations
 

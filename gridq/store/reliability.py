@@ -1,9 +1,9 @@
-"""How reliable a seat is: the field `reliability` of its record, which lua/lib/reliability.lua keeps."""
+"""The reliability of a seat: the field `reliability` of its record (lua/lib/reliability.lua)."""
 
 from __future__ import annotations
 
 HALF_LIFE_MS = 600_000
-"""After this time an outcome counts half."""
+"""The time after which an outcome counts half."""
 
 PRIOR_SUCCESSES = 2.0
 """Successes that every seat is credited with: one failure does not condemn a new seat."""

@@ -11,12 +11,12 @@ Stream = Literal[False, True, "end"]
 """The content of a job's stream: nothing, the pieces of its answers and its end, or only its end."""
 
 NoClaim = Literal["none", "full", "gone", "draining", "limited", "again"]
-"""Why a slot gets no stage: none waits for it; all slots are busy; the incarnation is not live; the seat
+"""The reason for no stage: none waits for the seat; all slots are busy; the incarnation is not live; the seat
 drains; its requests of the minute are used up; or more had to be searched than one call may.
 """
 
 Ended = Literal["", "plain", "celery"]
-"""Whether a call ended the job; `celery`: its answer must be written to Celery's result backend too."""
+"""The job's end by a call, if any; `celery`: its answer must be written to Celery's result backend too."""
 
 
 @dataclass(frozen=True, slots=True)

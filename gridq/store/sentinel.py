@@ -15,7 +15,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from gridq.config.urls import Sentinels
 
 TIMEOUT_SECONDS = 2.0
-"""How long one sentinel may take to answer before the next one is tried."""
+"""The time in which a sentinel must answer before the next one is tried."""
 
 
 class Pool(SentinelConnectionPool):

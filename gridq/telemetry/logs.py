@@ -1,6 +1,6 @@
 """Logging of the grid's own programs: routers, workers, Flower. An agent's program keeps its own logging.
 
-Each line has its time (UTC), level and event and, where they are known, job, stage, attempt and worker. The
+Each line has its time (UTC), level and event and, if they are known, job, stage, attempt and worker. The
 format is text, or JSON with GRIDQ_LOG=json. The level is Celery's `-l`, else GRIDQ_LOG_LEVEL. With
 GRIDQ_NARRATE=1 events about jobs and seats are logged as sentences, whatever the level.
 
@@ -36,7 +36,7 @@ def setup(
 ) -> None:
     """Make this process's root logger write the grid's lines to stderr, or to `file`.
 
-    `level`: a level's name or number; None: GRIDQ_LOG_LEVEL. `colors`: None: where stderr is a terminal. A
+    `level`: a level's name or number; None: GRIDQ_LOG_LEVEL. `colors`: None: if stderr is a terminal. A
     second call replaces what the first has set up.
     """
     config = config or settings()

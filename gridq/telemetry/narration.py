@@ -1,7 +1,7 @@
 """Events about jobs and seats, logged with fields and readable as sentences.
 
 `log_context` binds the fields (job, stage, attempt, worker) that every log line within it carries; `narrate`
-logs one event. Both cost next to nothing where nobody listens, and load nothing: agents' programs import this
+logs one event. Both cost next to nothing if nobody listens, and load nothing: agents' programs import this
 module too. `gridq.telemetry.logs` formats the lines in the grid's own programs.
 
 No field is ever a prompt, an answer, a key or an error's message. Of an error, the code is logged.
@@ -77,7 +77,7 @@ def narrate_failure(kind: str, code: str, ended: str) -> None:
 
 
 def enclosing_name(path: str) -> str:
-    """Return the name of the innermost binding or branch around a stage; empty where there is none.
+    """Return the name of the innermost binding or branch around a stage; empty if there is none.
 
     >>> enclosing_name("root.body.branches.summary.stages[1].stage")
     'summary'
@@ -90,7 +90,7 @@ def enclosing_name(path: str) -> str:
 
 
 def to_sentence(event: str, fields: Mapping[str, Json]) -> str | None:
-    """Return an event as a sentence; None where it is not one of the EVENTS or lacks a field."""
+    """Return an event as a sentence; None if it is not one of the EVENTS or lacks a field."""
     describe = EVENTS.get(event)
     try:
         return None if describe is None else describe(fields)
@@ -152,7 +152,7 @@ def _again(fields: Fields) -> str:
 
 
 THEN = {"again": "it waits for another seat", "quarantined": "it is in quarantine: see gridq quarantine"}
-"""What happens to a stage whose attempt was lost."""
+"""The fate of a stage whose attempt was lost."""
 
 
 def _lost(fields: Fields) -> str:

@@ -40,7 +40,7 @@ SECRET_MIN_CHARACTERS = 8
 """Shorter values are not taken for secrets: they would hide plain words."""
 
 TEXT_MAX_CHARACTERS = 2000
-"""How much of a text a line shows."""
+"""The characters of a text that a line shows."""
 
 _PATTERNS = (
     (re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]+"), rf"\1?{MASK}"),  # a URL's query

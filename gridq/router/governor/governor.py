@@ -12,7 +12,7 @@ from gridq.store.reliability import compute_reliability
 from gridq.store.scripts import Scripts
 
 RANKING_SECONDS = 5.0
-"""Between two rankings."""
+"""The time between two rankings."""
 
 RANK_TTL_MS = 60_000
 

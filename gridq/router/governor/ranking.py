@@ -15,7 +15,7 @@ while another lapses.
   reason to spend a month's budget.
 - A seat without budgets counts as 0.5: nothing lapses, nothing runs out.
 - A subscription is paid for whether it is used or not. Where each call costs money, unused budget is no loss,
-  so such a seat is worth a third: it goes first only where a subscription has less than a fifth of what even
+  so such a seat is worth a third: it goes first only if a subscription has less than a fifth of what even
   use would have left. Of two such seats the cheaper goes first.
 - The result is multiplied by the seat's reliability: a budget about to lapse is no reason to fail.
 """
@@ -43,16 +43,16 @@ RATE_WINDOW_MS = 3_600_000
 """Shorter windows are rates."""
 
 METERED_FACTOR = 1 / 3
-"""What a seat is worth where each call costs money, relative to a subscription."""
+"""The worth of a seat whose calls cost money, relative to a subscription."""
 
 PRICE_SPREAD = 0.1
-"""How much less the most expensive metered seat is worth than the cheapest, at most."""
+"""The most by which the dearest metered seat is worth less than the cheapest."""
 
 TYPICAL_PRICE = 10_000_000
 """Micro-dollars per million tokens, in and out together: at this price half of PRICE_SPREAD is taken off."""
 
 Calendar = Mapping[str, tuple[int, int | None]]
-"""The current `month`, `week` and `day`: start and end in ms; (0, None) where not known."""
+"""The current `month`, `week` and `day`: start and end in ms; (0, None) if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def score_queues(seat: Seat, now_ms: float, calendar: Calendar) -> dict[str, flo
 
 
 def pace(meter: Meter, now_ms: float, calendar: Calendar) -> float | None:
-    """Return the pace of a budget, from 0 (used up) to 1; None where it does not count: a rate, or a limit of
+    """Return the pace of a budget, from 0 (used up) to 1; None if it does not count: a rate, or a limit of
     concurrent stages, with room left.
     """
     left = meter.remaining_fraction
