@@ -91,12 +91,12 @@ def stages() -> str:
 
 def errors() -> str:
     """Return every error code by family: when it is raised, what to do, and its HTTP status."""
-    from gridq.gateway.http.errors import status_of
+    from gridq.gateway.http.errors import find_status
 
     families: dict[str, list[Sequence[str]]] = defaultdict(list)
     for cls in sorted(error_classes(), key=lambda cls: cls.code):
         cell = f'<a id="{cls.code}"></a>`{cls.code}`'
-        row = (cell, when(cls), cls.remedy, str(status_of(cls("", {}))))
+        row = (cell, when(cls), cls.remedy, str(find_status(cls("", {}))))
         families[cls.code.partition(".")[0]].append(row)
     header = ("code", "when", "what to do", "HTTP")
     parts = [f"### {family}\n\n{table(header, rows)}" for family, rows in sorted(families.items())]

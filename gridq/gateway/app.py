@@ -22,7 +22,7 @@ from gridq.errors import StartTimeout
 from gridq.execution.shutdown import EXIT_GRACE_SECONDS, SECOND_SIGNAL_GRACE_SECONDS
 from gridq.gateway.auth.caller import Authenticator
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.snapshot import GridSnapshot, snapshot_of
+from gridq.gateway.grid.snapshot import GridSnapshot, get_snapshot
 from gridq.gateway.http import middleware, openapi
 from gridq.gateway.http.connections import BoundedConnection
 from gridq.gateway.http_workers.hosting import WorkerHost
@@ -55,7 +55,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
             await grid.close()
 
     async def read_key_origins() -> frozenset[str]:
-        return await snapshot_of(app).origins.get()
+        return await get_snapshot(app).origins.get()
 
     app = FastAPI(
         title="gridq",

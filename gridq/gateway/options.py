@@ -125,7 +125,7 @@ def check_certificate(options: GatewayOptions) -> None:
         ) from None
 
 
-def gateway_options(**given: Any) -> GatewayOptions:
+def load_options(**given: Any) -> GatewayOptions:
     """Return the options that the environment sets; arguments that are not None take precedence.
 
     ConfigError names the variable that is invalid.
@@ -141,4 +141,4 @@ def gateway_options(**given: Any) -> GatewayOptions:
 @cache
 def options() -> GatewayOptions:
     """Return this process's options, read once."""
-    return gateway_options()
+    return load_options()

@@ -17,7 +17,7 @@ from gridq.config.home import GRID_RECORD, SERVER_FOLDER, is_locked, make_folder
 from gridq.config.settings import Settings
 from gridq.config.urls import is_loopback
 from gridq.errors import BrokerUnreachable, ConfigError
-from gridq.gateway.options import check_certificate, gateway_options
+from gridq.gateway.options import check_certificate, load_options
 from gridq.profiles import profile
 from gridq.store.capacity import check_persistence
 from gridq.store.connection import connect, redact_url, translate_errors
@@ -141,7 +141,7 @@ def _start_server(grid: Deployment) -> None:
 
 def _start_gateway(grid: Deployment) -> None:
     """Start the gateway as GRIDQ_GATEWAY_* configures it; if its port is taken, at another one."""
-    options = gateway_options()
+    options = load_options()
     check_certificate(options)
     if not is_loopback(options.host) and not _has_api_keys(grid):
         grid.missing.append(

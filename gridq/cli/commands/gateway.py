@@ -51,13 +51,13 @@ def gateway(
     """
     from gridq.config.settings import settings
     from gridq.gateway.app import serve
-    from gridq.gateway.options import gateway_options
+    from gridq.gateway.options import load_options
     from gridq.process import parent_watch
     from gridq.telemetry import logs
 
     parent_watch.end_with_parent()
     config = settings()
-    options = gateway_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
+    options = load_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
     logs.setup(config=config)
     requested_port, is_free = options.port, is_port_free(options.host, options.port, "--host")
     needs_key = _check_grid(options)

@@ -39,7 +39,7 @@ from gridq.gateway.auth.key_limits import KeyLimiter
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import Cached
 from gridq.gateway.http import cors
-from gridq.gateway.http.bounds import body_too_large
+from gridq.gateway.http.bounds import make_size_error
 from gridq.limits import api_keys
 from gridq.limits.api_keys import ALL_SCOPES, UNLIMITED, Key
 from gridq.limits.quotas_file import NAME
@@ -115,7 +115,7 @@ class Authenticator:
             # attempts finds 256 random bits.
             retry_after = self.failed_keys.retry_after(address)
             if retry_after:
-                raise _too_many_attempts("keys", retry_after, "use a valid key, or") from None
+                raise _make_attempts_error("keys", retry_after, "use a valid key, or") from None
             self.failed_keys.record(address)
             raise type(exc)(exc.message, dict(KEY_DETAILS)) from None
 
@@ -139,7 +139,7 @@ async def identify(request: Request, *scopes: str) -> Caller:
     TooManyAttempts.
     """
     grid: GridConnection = request.app.state.grid
-    authenticator = _authenticator_of(request)
+    authenticator = _get_authenticator(request)
     text = read_key(request)
     requires_key = await authenticator.requires_key()
     # Clients of the model APIs cannot omit the key, so a grid without keys ignores keys of another form.
@@ -147,7 +147,7 @@ async def identify(request: Request, *scopes: str) -> Caller:
         return _identify_without_key(request, grid)
     if not text:
         raise KeyMissing("This grid requires an API key", dict(KEY_DETAILS))
-    address = client_address(request)
+    address = find_client_address(request)
     key = await authenticator.verify(text, address)
     if not any(map(key.may, scopes)):
         raise api_keys.build_scope_error(key.id, scopes[0])
@@ -178,7 +178,7 @@ async def require_worker_secret(request: Request) -> None:
     """
     grid: GridConnection = request.app.state.grid
     secret = grid.options.worker_secret
-    authenticator, address = _authenticator_of(request), client_address(request)
+    authenticator, address = _get_authenticator(request), find_client_address(request)
     if secret is None:
         if not is_loopback(grid.options.host) or await authenticator.requires_key():
             raise AuthError(
@@ -192,7 +192,7 @@ async def require_worker_secret(request: Request) -> None:
         return
     retry_after = authenticator.failed_secrets.retry_after(address)
     if retry_after:  # before the comparison: an operator may choose a secret that can be guessed
-        raise _too_many_attempts("secrets", retry_after)
+        raise _make_attempts_error("secrets", retry_after)
     sent = request.headers.get("x-grid-secret", "").encode("latin-1")
     if hmac.compare_digest(sent, secret.get_secret_value().encode()):
         return
@@ -211,7 +211,7 @@ def read_key(request: Request) -> str:
     return request.headers.get("x-api-key", "").strip()
 
 
-def client_address(request: Request) -> str:
+def find_client_address(request: Request) -> str:
     """Return the client's address, as the proxies in GRIDQ_GATEWAY_TRUSTED_PROXIES report it."""
     grid: GridConnection = request.app.state.grid
     peer = request.client.host if request.client else ""
@@ -244,7 +244,7 @@ def check_local(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is None or origin in grid.options.allowed_origins:
         return
-    if origin.partition("://")[2] != named and not is_loopback(_host_of(origin)):
+    if origin.partition("://")[2] != named and not is_loopback(_parse_host(origin)):
         raise OriginRefused(
             "Web pages of other origins may not call a grid that has no API keys",
             {
@@ -290,16 +290,16 @@ async def _apply_key_limits(request: Request, key: Key) -> None:
     state.origins = limits.origins
     if limits.max_body is not None:
         if int(request.headers.get("content-length", "0")) > limits.max_body:
-            raise body_too_large(limits.max_body)
+            raise make_size_error(limits.max_body)
         state.body.max_bytes = min(state.body.max_bytes, limits.max_body)
         state.body.check()
-    key_limiter = _authenticator_of(request).key_limiter
+    key_limiter = _get_authenticator(request).key_limiter
     slot = await key_limiter.acquire(key)
     if slot is not None:
         state.release_slot = partial(key_limiter.release, slot)
 
 
-def _too_many_attempts(what: str, retry_after: float, alternative: str = "") -> TooManyAttempts:
+def _make_attempts_error(what: str, retry_after: float, alternative: str = "") -> TooManyAttempts:
     """Return the refusal of an address that tried too many invalid `what`.
 
     `retry_after` is in seconds; `alternative` is what helps without waiting.
@@ -314,7 +314,7 @@ def _too_many_attempts(what: str, retry_after: float, alternative: str = "") -> 
     )
 
 
-def _authenticator_of(request: Request) -> Authenticator:
+def _get_authenticator(request: Request) -> Authenticator:
     found: Authenticator = request.app.state.authenticator
     return found
 
@@ -326,7 +326,7 @@ def _is_own_host(named: str, own: str) -> bool:
     That is an IP address, which cannot be rebound, a name without a dot, which is not in the public
     DNS, or the gateway's `own`.
     """
-    host = _host_of(f"//{named}")
+    host = _parse_host(f"//{named}")
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -334,7 +334,7 @@ def _is_own_host(named: str, own: str) -> bool:
     return True
 
 
-def _host_of(url: str) -> str:
+def _parse_host(url: str) -> str:
     """Return the host of a URL, empty if it has none."""
     try:
         return urlsplit(url).hostname or ""

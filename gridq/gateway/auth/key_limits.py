@@ -53,12 +53,12 @@ class KeyLimiter:
         if outcome == "rate":
             raise KeyRateExceeded(
                 f"The key {key.id} has reached its limit of {limits.rpm} requests a minute",
-                _limit_details(key, "rpm", limits.rpm, wait_ms / 1000),
+                _make_limit_details(key, "rpm", limits.rpm, wait_ms / 1000),
             )
         if outcome == "parallel":
             raise KeyBusy(
                 f"The key {key.id} has reached its limit of {limits.parallel} open requests",
-                _limit_details(key, "parallel", limits.parallel, 1.0, "wait until one of them ends"),
+                _make_limit_details(key, "parallel", limits.parallel, 1.0, "wait until one of them ends"),
             )
         if limits.parallel is None:
             return None
@@ -96,7 +96,9 @@ class KeyLimiter:
         return task
 
 
-def _limit_details(key: Key, option: str, limit: int | None, wait: float, first: str = "") -> dict[str, Any]:
+def _make_limit_details(
+    key: Key, option: str, limit: int | None, wait: float, first: str = ""
+) -> dict[str, Any]:
     """Return the details of a limit of `key` that is reached.
 
     `option` is the option of `gridq keys create` that sets it; `wait` is in seconds; `first` replaces

@@ -107,8 +107,8 @@ class AdmissionWait:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until - started):
                     await self._polled.wait()
-            while self._poller is not None and self._is_expected(_queues_of(error)):
-                if not await self._is_served(_queues_of(error), until):
+            while self._poller is not None and self._is_expected(_get_queues(error)):
+                if not await self._is_served(_get_queues(error), until):
                     break
                 try:
                     return await attempt()
@@ -120,7 +120,7 @@ class AdmissionWait:
         finally:
             self._waiting_jobs -= 1
         error.details["waited_seconds"] = round(time.monotonic() - started, 3)
-        if not self._is_expected(_queues_of(error)):
+        if not self._is_expected(_get_queues(error)):
             error.details["served"] = False
         raise error
 
@@ -196,7 +196,7 @@ class AdmissionWait:
                 self._wake(queues, False)
 
 
-def _queues_of(error: NoLiveSeat) -> Queues:
+def _get_queues(error: NoLiveSeat) -> Queues:
     """Return the queues of which the refused stage needs one."""
     return tuple(error.details.get("queues") or (error.details["queue"],))
 

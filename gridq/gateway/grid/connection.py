@@ -243,7 +243,7 @@ class GridConnection:
         return await self.call(self.client.cancel, job)
 
 
-def cost_cents(rows: list[HistoryRow]) -> float | None:
+def sum_cents(rows: list[HistoryRow]) -> float | None:
     """Return what the stages of a job cost in cents, None if the price of anything they used is unknown."""
     micro = sum_costs(row.micro_dollars for row in rows)
     return None if micro is None else micro / 10_000

@@ -49,12 +49,12 @@ def list_models(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
         for name in [*(registry.list_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
             # Queues are in lower case; a model is listed once, as its seat writes it.
             found.setdefault(
-                name.lower(), _model_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
+                name.lower(), _make_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
             )
     return {record["id"]: record for _, record in sorted(found.items())}
 
 
-def _model_record(name: str, since: float, owner: str) -> dict[str, Json]:
+def _make_record(name: str, since: float, owner: str) -> dict[str, Json]:
     """Return the fields that OpenAI's and Anthropic's clients read; each ignores those of the other."""
     return {
         "id": name,

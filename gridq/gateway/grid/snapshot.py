@@ -79,7 +79,7 @@ class GridSnapshot:
         self.queues.invalidate()
 
 
-def snapshot_of(app: FastAPI) -> GridSnapshot:
+def get_snapshot(app: FastAPI) -> GridSnapshot:
     """Return the snapshot of an application."""
     found: GridSnapshot = app.state.snapshot
     return found

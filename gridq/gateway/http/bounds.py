@@ -40,10 +40,10 @@ class BoundedBody:
     def check(self) -> None:
         """Raise InputTooLarge if more bytes came than are allowed."""
         if self.size > self.max_bytes:
-            raise body_too_large(self.max_bytes)
+            raise make_size_error(self.max_bytes)
 
 
-def body_too_large(max_bytes: int) -> InputTooLarge:
+def make_size_error(max_bytes: int) -> InputTooLarge:
     """Return the error of a body with more than `max_bytes` bytes."""
     return InputTooLarge(
         "The request body is too large",

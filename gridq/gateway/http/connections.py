@@ -155,15 +155,17 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()  # the error would end up inside a response, or in place of another one
             return
         path = "" if self._in_headers else self.scope["path"]
-        request_id = errors.new_request_id()
+        request_id = errors.make_request_id()
         body = json.dumps(errors.format_error(path, error, request_id), separators=(",", ":")).encode()
         headers = {
-            **errors.headers_of(error, request_id),
+            **errors.make_headers(error, request_id),
             "content-type": "application/json",
             "content-length": str(len(body)),
             "x-content-type-options": "nosniff",
             "connection": "close",
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(STATUS_LINE[errors.status_of(error)] + lines.encode("latin-1") + b"\r\n" + body)
+        self.transport.write(
+            STATUS_LINE[errors.find_status(error)] + lines.encode("latin-1") + b"\r\n" + body
+        )
         self.transport.close()

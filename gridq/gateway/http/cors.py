@@ -23,7 +23,7 @@ _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,2000}")
 Header = tuple[bytes, bytes]
 
 
-def allow_headers(origin: str) -> list[Header]:
+def make_allow_headers(origin: str) -> list[Header]:
     """Return the response headers that let a page of `origin` read the response."""
     return [
         (b"access-control-allow-origin", origin.encode("latin-1")),
@@ -32,14 +32,14 @@ def allow_headers(origin: str) -> list[Header]:
     ]
 
 
-def preflight_headers(origin: str, headers: bytes) -> list[Header]:
+def make_preflight_headers(origin: str, headers: bytes) -> list[Header]:
     """Return the headers of the response to a preflight request.
 
     Every header name in `headers` is allowed, because official clients send a dozen of their own.
     Credentials are not: the gateway sets no cookies that a browser could add by itself.
     """
     return [
-        *allow_headers(origin),
+        *make_allow_headers(origin),
         (b"access-control-allow-methods", ALLOWED_METHODS),
         (b"access-control-allow-headers", headers if _HEADER_NAMES.fullmatch(headers) else b"authorization"),
         (b"access-control-max-age", MAX_AGE_SECONDS),
@@ -51,10 +51,10 @@ def check_origin(key: Key, origin: str | None) -> None:
     send no origin.
     """
     if origin is not None and key.limits.origins and origin not in key.limits.origins:
-        raise origin_refused(origin)
+        raise make_origin_error(origin)
 
 
-def origin_refused(origin: str) -> GridError:
+def make_origin_error(origin: str) -> GridError:
     """Return the error of a page whose origin is not allowed."""
     return OriginRefused(
         f"Web pages of the origin {origin[:200]} may not call this gateway",

@@ -145,7 +145,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _CLIENT_ERRORS = range(400, 500)
 
 
-def status_of(error: GridError) -> int:
+def find_status(error: GridError) -> int:
     """Return the HTTP status of an error.
 
     A failed stage keeps its endpoint's own 4xx, from `details["status"]`. If the rate limit of a
@@ -171,24 +171,24 @@ def status_of(error: GridError) -> int:
     return 500
 
 
-def retry_after(error: GridError, status: int | None = None) -> int | None:
+def compute_retry_after(error: GridError, status: int | None = None) -> int | None:
     """Return the value of the Retry-After header: whole seconds, rounded up.
 
     None if the header is not sent: for a status other than RETRYABLE_STATUSES, or if waiting does not
     help.
     """
-    if (status_of(error) if status is None else status) not in RETRYABLE_STATUSES:
+    if (find_status(error) if status is None else status) not in RETRYABLE_STATUSES:
         return None
     seconds = _wait_details(error)["retry_after"]
     return None if seconds is None else min(max(1, math.ceil(seconds)), MAX_RETRY_AFTER_SECONDS)
 
 
-def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
+def format_openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return the body for OpenAI's clients.
 
     `{"error": {"message", "type", "param", "code", …details, "request_id"}}`.
     """
-    status, record = status_of(error), _public_record(error)
+    status, record = find_status(error), _make_public_record(error)
     kind = OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
@@ -196,32 +196,32 @@ def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     param = details.get("param") or details.get(
         "path"
     )  # the field of the client's body, if the seat names it
-    base = {"message": _full_message(record), "type": kind, "param": param}
+    base = {"message": _format_message(record), "type": kind, "param": param}
     return {
-        "error": {**base, "code": record["code"], **_extra_details(record, base), "request_id": request_id}
+        "error": {**base, "code": record["code"], **_select_details(record, base), "request_id": request_id}
     }
 
 
-def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
+def format_anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return the body for Anthropic's clients.
 
     `{"type": "error", "error": {"type", "message", "code", …details}, "request_id"}`.
     """
-    record = _public_record(error)
-    kind = ANTHROPIC_TYPES.get(status_of(error), "invalid_request_error")
-    base = {"type": kind, "message": _full_message(record), "code": record["code"]}
-    return {"type": "error", "error": {**base, **_extra_details(record, base)}, "request_id": request_id}
+    record = _make_public_record(error)
+    kind = ANTHROPIC_TYPES.get(find_status(error), "invalid_request_error")
+    base = {"type": kind, "message": _format_message(record), "code": record["code"]}
+    return {"type": "error", "error": {**base, **_select_details(record, base)}, "request_id": request_id}
 
 
-def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
+def format_grid_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return gridq's own body: `{"error": {"code", "message", …details, "request_id"}}`.
 
     If an agent or a team has no money left, noether's `remaining_cents` and `requested_cents` stand
     beside `error`.
     """
-    record = _public_record(error)
+    record = _make_public_record(error)
     base = {"code": record["code"], "message": record["message"]}
-    body: dict[str, Json] = {"error": {**base, **_extra_details(record, base), "request_id": request_id}}
+    body: dict[str, Json] = {"error": {**base, **_select_details(record, base), "request_id": request_id}}
     if error.code in ("quota.agent_money", "quota.team_money"):
         limit, used, reserved, needed = (
             _number(error.details.get(n)) for n in ("limit", "used", "reserved", "needed")
@@ -234,17 +234,17 @@ def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
 def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json]:
     """Return the error's body in the API format of `path`."""
     if path.startswith("/v1/messages"):
-        return anthropic_error(error, request_id)
+        return format_anthropic_error(error, request_id)
     if path.startswith("/v1/"):
-        return openai_error(error, request_id)
-    return grid_error(error, request_id)
+        return format_openai_error(error, request_id)
+    return format_grid_error(error, request_id)
 
 
-def headers_of(error: GridError, request_id: str) -> dict[str, str]:
+def make_headers(error: GridError, request_id: str) -> dict[str, str]:
     """Return the headers that go with an error's body."""
-    status = status_of(error)
+    status = find_status(error)
     headers = {"x-request-id": request_id, "x-gridq-code": error.code}
-    after = retry_after(error, status)
+    after = compute_retry_after(error, status)
     if after is not None:
         headers["retry-after"] = str(after)
     if error.code.startswith(FINAL_CODES):
@@ -256,17 +256,19 @@ def headers_of(error: GridError, request_id: str) -> dict[str, str]:
     return headers
 
 
-def error_response(request: Request, error: GridError, headers: Mapping[str, str] | None = None) -> Response:
+def make_error_response(
+    request: Request, error: GridError, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return the response to a request that failed with `error`. Logs what the client may not see."""
-    request_id, status = request_id_of(request), status_of(error)
+    request_id, status = get_request_id(request), find_status(error)
     log_error(request, error)
     body = json.dumps(format_error(request.url.path, error, request_id), separators=(",", ":")).encode()
     return Response(
-        body, status, {**headers_of(error, request_id), **(headers or {})}, media_type="application/json"
+        body, status, {**make_headers(error, request_id), **(headers or {})}, media_type="application/json"
     )
 
 
-def gateway_stopping() -> GatewayStops:
+def make_stopping_error() -> GatewayStops:
     """Return the error of a gateway that is shutting down."""
     details = {
         "bottleneck": "this gateway, which is shutting down",
@@ -280,9 +282,9 @@ def log_error(request: Request, error: GridError) -> None:
     """Log the parts of an error that the client may not see."""
     hidden = {name: str(error.details[name]) for name in OPERATOR_DETAILS & error.details.keys()}
     if isinstance(error, BrokerError):
-        log.warning("a request failed", extra=log_fields(request, error=str(error)))
+        log.warning("a request failed", extra=make_log_fields(request, error=str(error)))
     elif hidden:  # only INFO: clients can cause these at will
-        log.info("a request failed", extra=log_fields(request, error=str(error), **hidden))
+        log.info("a request failed", extra=make_log_fields(request, error=str(error), **hidden))
 
 
 def redact_record(record: dict[str, Any]) -> dict[str, Any]:
@@ -294,27 +296,27 @@ def redact_record(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def request_id_of(request: Request) -> str:
+def get_request_id(request: Request) -> str:
     """Return the ID of a request: the client's `x-request-id` if it is well-formed, else a new one.
 
     Repeated calls return the same ID.
     """
     request_id: str | None = getattr(request.state, "request_id", None)
     if request_id is None:
-        request_id = request.state.request_id = new_request_id(request.headers.get("x-request-id", ""))
+        request_id = request.state.request_id = make_request_id(request.headers.get("x-request-id", ""))
     return request_id
 
 
-def log_fields(request: Request, **more: str) -> dict[str, Any]:
+def make_log_fields(request: Request, **more: str) -> dict[str, Any]:
     """Return the fields of a log line about a request: its ID, `more` and, once known, the caller.
 
     The caller is an agent's name, with the ID of its API key if it has one.
     """
     caller = getattr(request.state, "caller", "")
-    return {"gridq": {"request": request_id_of(request), **({"caller": caller} if caller else {}), **more}}
+    return {"gridq": {"request": get_request_id(request), **({"caller": caller} if caller else {}), **more}}
 
 
-def new_request_id(given: str = "") -> str:
+def make_request_id(given: str = "") -> str:
     """Return `given` if it is 1 to 128 letters, digits, `_`, `.`, `:` or `-`, else a random ID."""
     return given if _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
@@ -331,21 +333,21 @@ def install(app: FastAPI) -> None:
 
 async def handle_unexpected(request: Request, exc: Exception) -> Response:
     """Return the response to an unexpected exception. The log has its traceback under the request's ID."""
-    log.error("a request failed with an unexpected error", exc_info=exc, extra=log_fields(request))
+    log.error("a request failed with an unexpected error", exc_info=exc, extra=make_log_fields(request))
     fault = GatewayFault(
         "The gateway failed to handle the request",
         {"fix": "report the request ID to the operator; the gateway's log has the cause"},
     )
-    return error_response(request, fault)
+    return make_error_response(request, fault)
 
 
 async def _handle_grid_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GridError)
-    return error_response(request, exc)
+    return make_error_response(request, exc)
 
 
 async def _handle_redis_error(request: Request, exc: Exception) -> Response:
-    return error_response(request, translate_error(exc))
+    return make_error_response(request, translate_error(exc))
 
 
 async def _handle_disconnect(request: Request, exc: Exception) -> Response:
@@ -356,7 +358,7 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
     """Answer what the framework refuses: an unknown path or method, or a body that it cannot read."""
     assert isinstance(exc, HTTPException)
     if isinstance(exc.__cause__, GridError):  # raised while the framework read the body
-        return error_response(request, exc.__cause__)
+        return make_error_response(request, exc.__cause__)
     if isinstance(exc.__cause__, ClientDisconnect):
         return Response(status_code=499)
     path, method = request.url.path, request.method
@@ -372,7 +374,7 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
         error = InputTooLarge("The request body is too large")
     else:
         error = RequestError(str(exc.detail)[:500], {"status": exc.status_code})
-    response = error_response(request, error, exc.headers)
+    response = make_error_response(request, error, exc.headers)
     if isinstance(error, RequestError) and 400 <= exc.status_code < 600:
         response.status_code = exc.status_code
     return response
@@ -384,17 +386,17 @@ async def _handle_validation_error(request: Request, exc: Exception) -> Response
     fault: dict[str, Any] = dict(exc.errors()[0]) if exc.errors() else {}
     path = ".".join(str(part) for part in fault.get("loc", ()))
     reason = str(fault.get("msg", "it does not match the schema"))
-    return error_response(
+    return make_error_response(
         request, RequestError("The request is invalid", {"path": path[:200], "reason": reason[:500]})
     )
 
 
-def _public_record(error: GridError) -> dict[str, Any]:
+def _make_public_record(error: GridError) -> dict[str, Any]:
     """Return the error's record as the client may see it, as JSON of bounded length.
 
     A 429 or 503 has the details of the wait, whatever refused the request.
     """
-    status = status_of(error)
+    status = find_status(error)
     if isinstance(error, BrokerError):  # its message names the server's address
         error = type(error)("The grid cannot reach its Redis server")
     record = redact_record(json.loads(error.to_json()))
@@ -411,13 +413,13 @@ def _wait_details(error: GridError) -> dict[str, Any]:
     return error.details if "starts_in" in error.details else explain_refusal(error)
 
 
-def _extra_details(record: dict[str, Any], base: Mapping[str, object]) -> dict[str, Json]:
+def _select_details(record: dict[str, Any], base: Mapping[str, object]) -> dict[str, Json]:
     """Return the details whose names the API format does not use itself."""
     taken = {*base, "type", "code", "message", "param", "request_id"}
     return {name: value for name, value in record["details"].items() if name not in taken}
 
 
-def _full_message(record: dict[str, Any]) -> str:
+def _format_message(record: dict[str, Any]) -> str:
     """Return the error as one text, for clients that show only the message."""
     details = record["details"]
     text = str(record["message"])

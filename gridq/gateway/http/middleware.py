@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gridq.config.settings import Settings
 from gridq.errors import EncodingRefused, GridError, RequestError
 from gridq.gateway.http import cors, errors
-from gridq.gateway.http.bounds import BoundedBody, body_too_large, check_headers
+from gridq.gateway.http.bounds import BoundedBody, check_headers, make_size_error
 from gridq.gateway.http.cors import Header
 from gridq.gateway.options import GatewayOptions
 
@@ -70,7 +70,7 @@ class Guard:
             return
         request_headers = {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
         state = scope.setdefault("state", {})
-        request_id = errors.new_request_id(request_headers.get(b"x-request-id", b"").decode("latin-1"))
+        request_id = errors.make_request_id(request_headers.get(b"x-request-id", b"").decode("latin-1"))
         state["request_id"] = request_id
         state["body"] = body = BoundedBody(receive, self.max_body)
         origin = request_headers[b"origin"].decode("latin-1") if b"origin" in request_headers else None
@@ -84,7 +84,7 @@ class Guard:
                 started = True
                 message["headers"] = _complete_headers(message.get("headers", ()), scope["path"], request_id)
                 if origin is not None and self._is_allowed(scope, origin):
-                    message["headers"] += cors.allow_headers(origin)
+                    message["headers"] += cors.make_allow_headers(origin)
             elif head:
                 return
             await send(message)
@@ -107,7 +107,7 @@ class Guard:
             return
         except asyncio.CancelledError:  # uvicorn shuts down and the request did not end within GRIDQ_DRAIN
             if not started:
-                response = errors.error_response(Request(scope, receive), errors.gateway_stopping())
+                response = errors.make_error_response(Request(scope, receive), errors.make_stopping_error())
                 await response(scope, receive, send_response)
         except Exception as exc:
             if started:
@@ -115,12 +115,12 @@ class Guard:
                 log.error(
                     "a response was cut off by an error",
                     exc_info=exc,
-                    extra=errors.log_fields(Request(scope)),
+                    extra=errors.make_log_fields(Request(scope)),
                 )
                 return
             request = Request(scope, receive)
             if isinstance(exc, GridError):
-                response = errors.error_response(request, exc)
+                response = errors.make_error_response(request, exc)
             else:
                 response = await errors.handle_unexpected(request, exc)
             await response(scope, receive, send_response)
@@ -139,7 +139,7 @@ class Guard:
                 "Content-Length is not a number", {"path": "Content-Length", "expected": "a number of bytes"}
             )
         if len(length) > 18 or int(length) > self.max_body:
-            raise body_too_large(self.max_body)
+            raise make_size_error(self.max_body)
         check_headers(scope["headers"])
         _check_framing(scope)
 
@@ -150,8 +150,8 @@ class Guard:
     async def _preflight(self, scope: Scope, origin: str, wanted: bytes, send: Send) -> None:
         """Answer a CORS preflight request."""
         if not self._is_allowed(scope, origin) and origin not in await self.key_origins():
-            raise cors.origin_refused(origin)
-        headers = [*cors.preflight_headers(origin, wanted), NOSNIFF]
+            raise cors.make_origin_error(origin)
+        headers = [*cors.make_preflight_headers(origin, wanted), NOSNIFF]
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 

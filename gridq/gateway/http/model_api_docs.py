@@ -139,12 +139,12 @@ def describe(document: dict[str, Any]) -> None:
             continue
         api = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
         for method, operation in operations.items():
-            operation["responses"] = _responses(path, method, api)
+            operation["responses"] = _describe_responses(path, method, api)
             if path in REQUEST_BODIES:
-                operation["requestBody"] = _body(*REQUEST_BODIES[path])
+                operation["requestBody"] = _describe_body(*REQUEST_BODIES[path])
 
 
-def _body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
+def _describe_body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
     schema = {
         "type": "object",
         "required": ["model", *(name for name in fields if name != "stream")],
@@ -154,7 +154,7 @@ def _body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _responses(path: str, method: str, api: str) -> dict[str, Any]:
+def _describe_responses(path: str, method: str, api: str) -> dict[str, Any]:
     content: dict[str, Any] = {
         "application/json": {"schema": {"type": "object"}, "example": RESPONSE_EXAMPLES.get(path, {})}
     }

@@ -69,7 +69,7 @@ def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
         try:
             body = _decode(raw.removeprefix(codecs.BOM_UTF8))
         except RecursionError:
-            raise _too_deep(depth) from None
+            raise _make_depth_error(depth) from None
         except UnicodeDecodeError as exc:
             raise InvalidJson(
                 "The body is not UTF-8", {"path": "body", "reason": f"{exc.reason} at byte {exc.start}"}
@@ -81,7 +81,7 @@ def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
         if not isinstance(body, dict):
             raise InvalidJson("The body is not a JSON object", {"path": "body", "expected": "a JSON object"})
         if raw.count(b"{") + raw.count(b"[") > depth and _is_deeper(body, depth):
-            raise _too_deep(depth)
+            raise _make_depth_error(depth)
     return body
 
 
@@ -243,7 +243,7 @@ def _is_deeper(value: Json, depth: int) -> bool:
     return True
 
 
-def _too_deep(depth: int) -> InvalidJson:
+def _make_depth_error(depth: int) -> InvalidJson:
     return InvalidJson(
         "The body is nested too deeply", {"path": "body", "expected": f"at most {depth} levels of nesting"}
     )

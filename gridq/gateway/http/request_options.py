@@ -48,16 +48,16 @@ def read_request_options(
             continue
         header, text = name.decode("latin-1"), raw.decode("latin-1").strip()
         if name in found:
-            raise _malformed(header, "this header once")
+            raise _make_option_error(header, "this header once")
         found.add(name)
         if name == b"last-event-id":
             match = _EVENT_ID.fullmatch(text)
             if match is None:
-                raise _malformed(header, "the ID of an event from this grid: <job>/<entry>")
+                raise _make_option_error(header, "the ID of an event from this grid: <job>/<entry>")
             resume = (match[1], match[2])
         elif name in FLAG_HEADERS:
             if text.lower() not in _BOOLEANS:
-                raise _malformed(header, "1 or 0")
+                raise _make_option_error(header, "1 or 0")
             if name == b"x-gridq-detach":
                 detach = _BOOLEANS[text.lower()]
             else:
@@ -66,7 +66,7 @@ def read_request_options(
             pass  # gridq.gateway.auth.caller reads it
         elif name in NUMBER_HEADERS:
             if not _NUMBER.fullmatch(text):
-                raise _malformed(header, NUMBER_HEADERS[name][1])
+                raise _make_option_error(header, NUMBER_HEADERS[name][1])
             options[NUMBER_HEADERS[name][0]] = float(text)
         elif name in TEXT_HEADERS:
             options[TEXT_HEADERS[name][0]] = text
@@ -75,7 +75,7 @@ def read_request_options(
         elif name == b"x-gridq-models":
             models = tuple(name.strip() for name in text.split(","))
             if not all(models):
-                raise _malformed(header, "model names, separated by commas")
+                raise _make_option_error(header, "model names, separated by commas")
         else:
             known = ", ".join(sorted(name.decode() for name in KNOWN_HEADERS))
             raise RequestError(
@@ -119,5 +119,5 @@ KNOWN_HEADERS = frozenset({*_OPTION_OF_HEADER, *FLAG_HEADERS, b"x-gridq-agent", 
 """All request headers that the gateway reads as options."""
 
 
-def _malformed(header: str, expected: str) -> RequestError:
+def _make_option_error(header: str, expected: str) -> RequestError:
     return RequestError(f"Invalid header: {header}", {"path": header, "expected": expected})

@@ -95,7 +95,7 @@ STATUS_DESCRIPTIONS = {
 }
 
 
-def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of a route's errors."""
     return {status: {"model": ErrorBody, "description": STATUS_DESCRIPTIONS[status]} for status in statuses}
 
@@ -336,7 +336,7 @@ def format_time(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def status_of(view: JobView) -> str:
+def get_noether_status(view: JobView) -> str:
     """Return a job's status for noether-grid's clients. It is `running` only once a seat has taken one of
     its stages.
     """
@@ -347,32 +347,32 @@ def status_of(view: JobView) -> str:
     return NOETHER_STATUS[view.state]
 
 
-def public_error(view: JobView) -> dict[str, Json] | None:
+def redact_error(view: JobView) -> dict[str, Json] | None:
     """Return the error that ended a job, as its callers may see it; None if there is none."""
     return None if view.error is None else redact_record(view.error)
 
 
-def job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Json]:
+def make_job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Json]:
     """Return a job's view as JobStatus, without `result`. `spent` is in micro-dollars."""
     ran = [stage.seat for stage in view.stages if stage.seat]
     return {
         "job_id": view.job,
         **view.to_json(),
-        "status": status_of(view),
+        "status": get_noether_status(view),
         "spent_cents": to_cents(spent),
         "micro_dollars": spent,
         "dispatched_to": ran[-1] if ran else None,
         "waits_for": waits_for,
-        "error": public_error(view),
+        "error": redact_error(view),
     }
 
 
-def job_result(view: JobView, spent: int | None) -> dict[str, Json]:
+def make_job_result(view: JobView, spent: int | None) -> dict[str, Json]:
     """Return an ended job's view as JobResult, without `output`. `spent` is in micro-dollars."""
     error = view.error
     return {
         "job_id": view.job,
-        "status": status_of(view),
+        "status": get_noether_status(view),
         "spent_cents": to_cents(spent),
         "error": None if error is None else f"{error.get('code')}: {error.get('message')}",
         "completed_at": format_time(view.ended),

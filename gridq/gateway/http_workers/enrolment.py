@@ -137,7 +137,7 @@ class EnrolledWorker:
     @property
     def seat(self) -> str:
         """The name of its seat."""
-        return seat_of(self.advertisement.worker_id)
+        return make_seat_name(self.advertisement.worker_id)
 
     @property
     def queues(self) -> list[str]:
@@ -163,7 +163,7 @@ class EnrolledWorker:
         return min((rate for rate in rates if rate is not None), default=None)
 
 
-def seat_of(worker_id: str) -> str:
+def make_seat_name(worker_id: str) -> str:
     """Return the seat name of a worker over HTTP."""
     return f"{HTTP_MACHINE}.{worker_id}"
 

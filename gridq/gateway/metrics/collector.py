@@ -225,7 +225,7 @@ def group_agents(accounts: Iterable[Account]) -> list[Account]:
             agents[account.name].append(account)
         else:
             grouped.append(account)
-    shown = heapq.nlargest(MAX_AGENTS, agents, key=lambda name: max(map(_usage_of, agents[name])))
+    shown = heapq.nlargest(MAX_AGENTS, agents, key=lambda name: max(map(_get_usage, agents[name])))
     others = defaultdict(list)
     for name in agents.keys() - set(shown):
         for account in agents[name]:
@@ -236,7 +236,7 @@ def group_agents(accounts: Iterable[Account]) -> list[Account]:
     return [*grouped, *(account for name in shown for account in agents[name])]
 
 
-def _usage_of(account: Account) -> tuple[float, int]:
+def _get_usage(account: Account) -> tuple[float, int]:
     """Return the share of the limit that is used or reserved, and the amount itself."""
     used = account.spent + account.reserved
     return (0.0 if account.limit is None else used / max(account.limit, 1)), used

@@ -63,7 +63,7 @@ class RequestMetricsMiddleware:
         finally:
             request_metrics.open -= 1
             request_metrics.streams -= streams
-            route = route_of(scope)
+            route = find_route(scope)
             method = scope["method"] if scope["method"] in KNOWN_METHODS else NO_ROUTE
             request_metrics.requests[method, route, status] += 1
             if route != NO_ROUTE and head:
@@ -78,7 +78,7 @@ def install(app: FastAPI) -> None:
     app.add_middleware(RequestMetricsMiddleware, request_metrics=app.state.request_metrics)
 
 
-def route_of(scope: Scope) -> str:
+def find_route(scope: Scope) -> str:
     """Return the route that a request matched, as it is declared: `/jobs/{id}`."""
     route: Any = scope.get("route")
     return str(getattr(route, "path", NO_ROUTE))

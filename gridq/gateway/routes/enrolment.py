@@ -9,18 +9,18 @@ from fastapi.responses import Response
 
 from gridq.config.urls import is_loopback
 from gridq.errors import SeatNotFound
-from gridq.gateway.auth.caller import client_address, require_worker_secret
+from gridq.gateway.auth.caller import find_client_address, require_worker_secret
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.http.schemas import error_responses
+from gridq.gateway.http.schemas import describe_errors
 from gridq.gateway.http_workers.addresses import check_url
 from gridq.gateway.http_workers.enrolment import (
     EnrolmentResult,
     Heartbeat,
     WorkerAdvertisement,
     enrol,
+    make_seat_name,
     record_heartbeat,
     remove,
-    seat_of,
 )
 
 router = APIRouter(tags=["workers"])
@@ -34,7 +34,7 @@ Secret = [Depends(require_worker_secret)]
     status_code=201,
     summary="Enrol a worker over HTTP",
     response_model=EnrolmentResult,
-    responses=error_responses(400, 401, 403, 413, 429, 503),
+    responses=describe_errors(400, 401, 403, 413, 429, 503),
     dependencies=Secret,
 )
 async def enrol_worker(request: Request, body: WorkerAdvertisement) -> EnrolmentResult:
@@ -43,11 +43,11 @@ async def enrol_worker(request: Request, body: WorkerAdvertisement) -> Enrolment
     `X-Grid-Secret`.
     """
     grid: GridConnection = request.app.state.grid
-    networks, enrols_from_here = grid.options.worker_networks, is_loopback(client_address(request))
+    networks, enrols_from_here = grid.options.worker_networks, is_loopback(find_client_address(request))
     await check_url(body.url, networks, enrols_from_here=enrols_from_here)
     await grid.call(enrol, grid.client.redis, grid.keys, body)
     request.app.state.worker_host.reconcile_soon()
-    return EnrolmentResult(worker_id=body.worker_id, seat=seat_of(body.worker_id))
+    return EnrolmentResult(worker_id=body.worker_id, seat=make_seat_name(body.worker_id))
 
 
 @router.post(
@@ -55,14 +55,14 @@ async def enrol_worker(request: Request, body: WorkerAdvertisement) -> Enrolment
     status_code=204,
     summary="Send a heartbeat",
     response_class=Response,
-    responses=error_responses(400, 401, 403, 404, 413, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 413, 429, 503),
     dependencies=Secret,
 )
 async def send_heartbeat(request: Request, id: WorkerId, body: Heartbeat) -> Response:
     """Keep a worker enrolled for three more heartbeat intervals. After a 404 the worker must enrol again."""
     grid: GridConnection = request.app.state.grid
     if not await grid.call(record_heartbeat, grid.client.redis, grid.keys, id, body):
-        raise _not_enrolled(id)
+        raise _make_not_enrolled_error(id)
     if body.capabilities:
         request.app.state.worker_host.reconcile_soon()
     return Response(status_code=204)
@@ -73,18 +73,18 @@ async def send_heartbeat(request: Request, id: WorkerId, body: Heartbeat) -> Res
     status_code=204,
     summary="Remove a worker",
     response_class=Response,
-    responses=error_responses(400, 401, 403, 404, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 429, 503),
     dependencies=Secret,
 )
 async def remove_worker(request: Request, id: WorkerId) -> Response:
     """Remove a worker. It gets no more stages; running ones may finish within GRIDQ_DRAIN seconds."""
     grid: GridConnection = request.app.state.grid
     if not await grid.call(remove, grid.client.redis, grid.keys, id):
-        raise _not_enrolled(id)
+        raise _make_not_enrolled_error(id)
     request.app.state.worker_host.reconcile_soon()
     return Response(status_code=204)
 
 
-def _not_enrolled(worker_id: str) -> SeatNotFound:
+def _make_not_enrolled_error(worker_id: str) -> SeatNotFound:
     details = {"path": worker_id, "fix": "enrol it with POST /workers"}
     return SeatNotFound(f"No worker {worker_id!r} is enrolled", details)

@@ -26,12 +26,12 @@ from fastapi.responses import Response, StreamingResponse
 
 from gridq.errors import BrokerUnreachable, GridError, RequestError
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.snapshot import JOB_CACHE_SECONDS, Cached, snapshot_of
-from gridq.gateway.http.errors import grid_error, request_id_of
-from gridq.gateway.http.schemas import error_responses, public_error, status_of, to_cents
+from gridq.gateway.grid.snapshot import JOB_CACHE_SECONDS, Cached, get_snapshot
+from gridq.gateway.http.errors import format_grid_error, get_request_id
+from gridq.gateway.http.schemas import describe_errors, get_noether_status, redact_error, to_cents
 from gridq.gateway.routes.jobs import JobId, Reader, find_job
 from gridq.gateway.streaming.follower import Follower, parse_entry_id
-from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_data, frame
+from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_data, format_event
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.money import sum_costs
 from gridq.store.connection import translate_errors
@@ -67,7 +67,7 @@ STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms"
             },
         },
         204: {"description": "The job has ended and there are no events after the given one."},
-        **error_responses(400, 401, 403, 404, 429, 503),
+        **describe_errors(400, 401, 403, 404, 429, 503),
     },
 )
 async def follow_job(
@@ -88,9 +88,9 @@ async def follow_job(
     after_entry = parse_entry(job, last_event_id or after)
     if after_entry != "0" and await _is_complete(grid, job, after_entry):
         return Response(status_code=204)
-    story = _EventStream(grid, snapshot_of(request.app).job(job), job, after_entry, request_id_of(request))
+    stream = _EventStream(grid, get_snapshot(request.app).job(job), job, after_entry, get_request_id(request))
     headers = {"x-gridq-job": job, "cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(story.frames(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(stream.frames(), media_type="text/event-stream", headers=headers)
 
 
 def parse_entry(job: str, event: str | None) -> str:
@@ -147,7 +147,7 @@ class _EventStream:
                 async for part in self._follow(follower):
                     yield part
         except GridError as exc:
-            yield frame(encode_data(grid_error(exc, self.request_id)), event=b"error")
+            yield format_event(encode_data(format_grid_error(exc, self.request_id)), event=b"error")
 
     async def _follow(self, follower: Follower) -> AsyncIterator[bytes]:
         look_at = 0.0
@@ -165,7 +165,7 @@ class _EventStream:
             pieces = []
             while entry is not None and entry.piece is not None:  # send together what arrived together
                 data = b'{"path":%b,"piece":%b}' % (encode_data(entry.path), entry.piece)
-                pieces.append(frame(data, id=f"{self.job}/{entry.id}", event=b"piece"))
+                pieces.append(format_event(data, id=f"{self.job}/{entry.id}", event=b"piece"))
                 entry = await follower.next() if follower.has_entries else None
             if pieces:
                 alive_at = time.monotonic() + self.grid.options.keep_alive
@@ -218,10 +218,10 @@ class _EventStream:
             if self._stages.get(stage.path) != now:
                 self._stages[stage.path] = now
                 fields = {name: getattr(stage, name) for name in STAGE_FIELDS}
-                parts.append(frame(encode_data(fields), event=b"stage"))
+                parts.append(format_event(encode_data(fields), event=b"stage"))
         if (view.done, view.of) != self._progress:
             self._progress = (view.done, view.of)
-            parts.append(frame(encode_data({"done": view.done, "of": view.of}), event=b"progress"))
+            parts.append(format_event(encode_data({"done": view.done, "of": view.of}), event=b"progress"))
         return parts
 
     def _end(self, view: JobView, entry: str) -> bytes:
@@ -229,9 +229,9 @@ class _EventStream:
         fields = {
             "job": self.job,
             "state": view.state,
-            "status": status_of(view),
+            "status": get_noether_status(view),
             "spent_cents": to_cents(spent),
             "micro_dollars": spent,
-            "error": public_error(view),
+            "error": redact_error(view),
         }
-        return frame(encode_data(fields), id=f"{self.job}/{entry}" if entry else "", event=b"end")
+        return format_event(encode_data(fields), id=f"{self.job}/{entry}" if entry else "", event=b"end")

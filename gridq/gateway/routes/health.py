@@ -55,7 +55,7 @@ async def check_readiness(request: Request) -> Response:
     routers: int | None = None
     error: GridError | None
     if grid.closing:
-        error = errors.gateway_stopping()
+        error = errors.make_stopping_error()
     else:
         try:
             async with asyncio.timeout(SERVER_TIMEOUT_SECONDS):
@@ -69,7 +69,7 @@ async def check_readiness(request: Request) -> Response:
     error.details.setdefault("retry_after", RETRY_SECONDS)
     reason = error.message[:1].lower() + error.message[1:]
     why = NotReady(ready=False, reason=reason, routers=routers, code=error.code, **explain_refusal(error))
-    return JSONResponse(why.model_dump(), 503, errors.headers_of(error, errors.request_id_of(request)))
+    return JSONResponse(why.model_dump(), 503, errors.make_headers(error, errors.get_request_id(request)))
 
 
 async def _check_grid(grid: GridConnection) -> tuple[int, GridError | None]:

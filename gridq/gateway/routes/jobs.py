@@ -24,9 +24,9 @@ from gridq.gateway.http.schemas import (
     JobAccepted,
     JobList,
     JobStatus,
-    error_responses,
-    job_result,
-    job_status,
+    describe_errors,
+    make_job_result,
+    make_job_status,
 )
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
 from gridq.jobs.record import JOB_ID
@@ -67,7 +67,7 @@ async def find_job(grid: GridConnection, caller: Caller, given: str) -> str:
     status_code=202,
     summary="Submit a graph",
     response_model=JobAccepted,
-    responses=error_responses(400, 401, 402, 403, 404, 409, 413, 429, 503),
+    responses=describe_errors(400, 401, 402, 403, 404, 409, 413, 429, 503),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -92,7 +92,7 @@ async def submit_job(
     """
     grid: GridConnection = request.app.state.grid
     raw = await read_body(request.receive)
-    spec = read_spec(raw, depth=_max_json_depth(grid))
+    spec = read_spec(raw, depth=_compute_max_depth(grid))
     base = read_request_options(request.scope["headers"], caller.agent, stream=False).job_options
     if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
         raise RequestError(
@@ -120,14 +120,14 @@ async def submit_job(
         url=f"/jobs/{job}",
         events=f"/jobs/{job}/events",
     )
-    return _json_response(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
+    return _make_json_response(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
 
 
 @router.get(
     "/jobs/{id}",
     summary="Read a job, or wait for its end",
     response_model=JobStatus,
-    responses=error_responses(400, 401, 403, 404, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 429, 503),
 )
 async def read_job(
     request: Request,
@@ -153,15 +153,17 @@ async def read_job(
     view, waits_for, spent = await grid.call(_read_job, grid.client, job)
     if view.state is None:
         raise build_not_found_error(job)
-    body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
+    body = json.dumps(make_job_status(view, waits_for, spent), separators=(",", ":")).encode()
     if not view.state.is_final:
-        return _json_response(body[:-1] + b',"result":null}', job=job)
+        return _make_json_response(body[:-1] + b',"result":null}', job=job)
     answer = b"null"
     if view.state is JobState.DONE:
         answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
-    result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
+    result = json.dumps(make_job_result(view, spent), separators=(",", ":")).encode()
     # The stored text of the answer is sent as it is, because it may be many megabytes.
-    return _json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
+    return _make_json_response(
+        body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job
+    )
 
 
 def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
@@ -177,7 +179,7 @@ def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]
     "/jobs/{id}",
     summary="Cancel a job",
     response_model=CancelResult,
-    responses=error_responses(400, 401, 403, 404, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 429, 503),
 )
 async def cancel_job(
     request: Request, id: JobId, caller: Annotated[Caller, Depends(require_scope("submit", "operate"))]
@@ -196,7 +198,7 @@ async def cancel_job(
     "/jobs",
     summary="List jobs",
     response_model=JobList,
-    responses=error_responses(400, 401, 403, 429, 503),
+    responses=describe_errors(400, 401, 403, 429, 503),
 )
 async def list_jobs(
     request: Request,
@@ -228,13 +230,13 @@ def _encode_spec(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
     return encode_graph(spec.graph, config), value
 
 
-def _max_json_depth(grid: GridConnection) -> int:
+def _compute_max_depth(grid: GridConnection) -> int:
     return max(
         grid.options.max_json_depth, JSON_LEVELS_PER_NODE * grid.config.max_depth + JSON_LEVELS_PER_NODE
     )
 
 
-def _json_response(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
+def _make_json_response(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
     headers = {"cache-control": "no-store", "x-gridq-job": job}
     if location:
         headers["location"] = location

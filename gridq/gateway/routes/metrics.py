@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from gridq.config.urls import is_loopback
 from gridq.gateway.auth.caller import FORWARDING_HEADERS, check_local, identify
-from gridq.gateway.http.schemas import error_responses
+from gridq.gateway.http.schemas import describe_errors
 from gridq.gateway.metrics.collector import MetricsCollector
 
 router = APIRouter(tags=["health"])
@@ -28,7 +28,7 @@ async def require_reader(request: Request) -> None:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."},
-        **error_responses(401, 403, 429, 503),
+        **describe_errors(401, 403, 429, 503),
     },
     dependencies=[Depends(require_reader)],
 )

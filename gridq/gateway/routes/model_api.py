@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from gridq.errors import BrokerError, GridError, JobNotFound, RequestError
 from gridq.gateway.auth.caller import Caller, identify
-from gridq.gateway.grid.connection import EndedJob, GridConnection, cost_cents
+from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
 from gridq.gateway.http import errors
 from gridq.gateway.http.disconnect import DisconnectWatch
 from gridq.gateway.http.request_body import parse_body, read_body, read_models, read_stream
@@ -54,8 +54,8 @@ class ModelApi:
     error_body: Callable[[GridError, str], dict[str, Json]]
 
 
-OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.openai_error)
-ANTHROPIC = ModelApi("anthropic", sse.anthropic_event_name, b"", b"error", errors.anthropic_error)
+OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.format_openai_error)
+ANTHROPIC = ModelApi("anthropic", sse.get_anthropic_event_name, b"", b"error", errors.format_anthropic_error)
 
 
 async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
@@ -200,7 +200,7 @@ class ModelApiResponse(Response):
         body = await OutageRetry(None).call_async(partial(self.grid.read_answer, self.job), ended.end)
         headers = self._job_headers(request)
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += _usage_headers(ended.rows)
+        headers += _make_usage_headers(ended.rows)
         self.head_sent = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -234,18 +234,20 @@ class ModelApiResponse(Response):
                 ended = await self._read_ended()
                 if entry.end is not JobState.DONE:
                     raise ended.end.to_error() or GridError("The job failed")
-                headers = b"".join(b": %b: %b\n" % header for header in _usage_headers(ended.rows))
+                headers = b"".join(b": %b: %b\n" % header for header in _make_usage_headers(ended.rows))
             except JobNotFound:  # its result has expired, but its stream is complete
                 if entry.end is not JobState.DONE:
                     raise
             last = entry.id or follower.position.decode()
-            end = sse.frame(self.api.end, id=f"{self.job}/{last}") if self.api.end else b""
+            end = sse.format_event(self.api.end, id=f"{self.job}/{last}") if self.api.end else b""
             await self._send(headers + end, request, send, more=False)
             return
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
-        return sse.frame(entry.piece, id=f"{self.job}/{entry.id}", event=self.api.event_name(entry.piece))
+        return sse.format_event(
+            entry.piece, id=f"{self.job}/{entry.id}", event=self.api.event_name(entry.piece)
+        )
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
         if not self.head_sent:
@@ -257,7 +259,7 @@ class ModelApiResponse(Response):
     def _job_headers(self, request: Request) -> Headers:
         return [
             (b"x-gridq-job", self.job.encode()),
-            (b"x-request-id", errors.request_id_of(request).encode()),
+            (b"x-request-id", errors.get_request_id(request).encode()),
         ]
 
     async def _send_error(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
@@ -266,11 +268,11 @@ class ModelApiResponse(Response):
             error.details.setdefault("job", self.job)
         if not self.head_sent:
             headers: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
-            await errors.error_response(request, error, headers)(request.scope, receive, send)
+            await errors.make_error_response(request, error, headers)(request.scope, receive, send)
             return
         errors.log_error(request, error)
-        data = sse.encode_data(self.api.error_body(error, errors.request_id_of(request)))
-        frame = sse.frame(data, event=self.api.error_event)
+        data = sse.encode_data(self.api.error_body(error, errors.get_request_id(request)))
+        frame = sse.format_event(data, event=self.api.error_event)
         await send({"type": "http.response.body", "body": frame})
 
     async def _cancel_job(self) -> None:
@@ -282,7 +284,7 @@ class ModelApiResponse(Response):
             pass
 
 
-def _usage_headers(rows: list[HistoryRow]) -> Headers:
+def _make_usage_headers(rows: list[HistoryRow]) -> Headers:
     """Return headers about the job's execution. They are known once it has ended, so a whole response has
     them in its head, and a stream in a comment before its end.
     """
@@ -292,5 +294,5 @@ def _usage_headers(rows: list[HistoryRow]) -> Headers:
         (b"x-gridq-worker", rows[-1].worker.encode()),
         (b"x-gridq-queue-wait-ms", b"%.1f" % rows[-1].wait_ms),
     ]
-    cost = cost_cents(rows)
+    cost = sum_cents(rows)
     return headers if cost is None else [*headers, (b"x-gridq-cost-cents", b"%g" % cost)]

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from gridq.errors import RouteNotFound
 from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.models import find_closest
-from gridq.gateway.grid.snapshot import snapshot_of
+from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.routes.model_api import OPENAI, forward
 
 router = APIRouter(tags=["openai"])
@@ -42,7 +42,7 @@ async def create_embeddings(request: Request) -> Response:
 async def list_models(request: Request) -> Response:
     """List the models of the live seats, their families, and `any`."""
     await identify(request, "read")
-    data = list((await snapshot_of(request.app).models.get()).values())
+    data = list((await get_snapshot(request.app).models.get()).values())
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
@@ -53,7 +53,7 @@ async def read_model(
 ) -> Response:
     """Read one model. Its name may contain slashes."""
     await identify(request, "read")
-    offered = await snapshot_of(request.app).models.get()
+    offered = await get_snapshot(request.app).models.get()
     found = offered.get(name)
     if found is None:
         close = find_closest(name, offered)

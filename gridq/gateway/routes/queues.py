@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from gridq.gateway.auth.caller import Caller
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.snapshot import snapshot_of
+from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.http.schemas import (
     CapabilityOffer,
     QuarantineRequest,
     QuarantineResult,
     Queue,
-    error_responses,
+    describe_errors,
 )
 from gridq.gateway.routes.jobs import Reader, find_job
 from gridq.gateway.routes.workers import Operator, any_key
@@ -28,7 +28,7 @@ router = APIRouter(tags=["queues"])
     "/queues",
     summary="List queues",
     response_model=list[Queue],
-    responses=error_responses(400, 401, 403, 429, 503),
+    responses=describe_errors(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
 )
 async def list_queues(
@@ -39,7 +39,7 @@ async def list_queues(
     """List the queues that hold stages or that a live seat serves, the routers' queue first. The list is at
     most a second old.
     """
-    found = await snapshot_of(request.app).queues.get()
+    found = await get_snapshot(request.app).queues.get()
     return [view.to_json() for view in found if queue in (None, view.queue)]
 
 
@@ -47,14 +47,14 @@ async def list_queues(
     "/models",
     summary="List capabilities on offer",
     response_model=list[CapabilityOffer],
-    responses=error_responses(400, 401, 403, 429, 503),
+    responses=describe_errors(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
 )
 async def list_capabilities(request: Request) -> Any:
     """List the capabilities of the live seats, who serves each, and where its model is loaded. For the
     models of the model APIs, see `/v1/models`.
     """
-    seats = await snapshot_of(request.app).seats.get()
+    seats = await get_snapshot(request.app).seats.get()
     return registry.list_offers([seat for seat in seats if seat.kind != registry.ROUTER_KIND])
 
 
@@ -62,7 +62,7 @@ async def list_capabilities(request: Request) -> Any:
     "/quarantine",
     summary="List quarantined stages",
     response_model=list[quarantine.Quarantined],
-    responses=error_responses(400, 401, 403, 429, 503),
+    responses=describe_errors(400, 401, 403, 429, 503),
 )
 async def list_quarantined(request: Request, caller: Reader) -> Any:
     """List the stages that killed the process that ran them twice: those of your own jobs, or with the
@@ -77,7 +77,7 @@ async def list_quarantined(request: Request, caller: Reader) -> Any:
     "/quarantine/release",
     summary="Release a quarantined stage",
     response_model=QuarantineResult,
-    responses=error_responses(400, 401, 403, 404, 409, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 409, 429, 503),
 )
 async def release_quarantined(
     request: Request, body: QuarantineRequest, caller: Operator
@@ -90,7 +90,7 @@ async def release_quarantined(
     "/quarantine/drop",
     summary="Drop a quarantined stage",
     response_model=QuarantineResult,
-    responses=error_responses(400, 401, 403, 404, 409, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 409, 429, 503),
 )
 async def drop_quarantined(request: Request, body: QuarantineRequest, caller: Operator) -> QuarantineResult:
     """Give up a quarantined stage. Its job fails at once, even if a Retry encloses the stage."""

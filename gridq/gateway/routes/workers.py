@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from gridq.errors import SeatNotFound
 from gridq.gateway.auth.caller import Caller, require_scope
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.snapshot import snapshot_of
-from gridq.gateway.http.schemas import DrainResult, Worker, error_responses, to_cents
+from gridq.gateway.grid.snapshot import get_snapshot
+from gridq.gateway.http.schemas import DrainResult, Worker, describe_errors, to_cents
 from gridq.protocol.models import Json
 from gridq.protocol.queue_names import get_kind
 from gridq.seats import registry
@@ -54,7 +54,7 @@ SeatName = Annotated[
     "/workers",
     summary="List live seats",
     response_model=list[Worker],
-    responses=error_responses(400, 401, 403, 429, 503),
+    responses=describe_errors(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
 )
 async def list_workers(
@@ -71,9 +71,9 @@ async def list_workers(
 ) -> Any:
     """List live seats with what they advertise, run and may still spend. The list is at most a second old."""
     grid: GridConnection = request.app.state.grid
-    seats = await snapshot_of(request.app).seats.get()
+    seats = await get_snapshot(request.app).seats.get()
     return [
-        worker_record(seat, grid.config.lease_ms)
+        make_worker_record(seat, grid.config.lease_ms)
         for seat in seats
         if (routers or seat.kind != registry.ROUTER_KIND)
         and (queue is None or queue in seat.queues)
@@ -86,20 +86,20 @@ async def list_workers(
     "/workers/{seat}",
     summary="Read a live seat",
     response_model=Worker,
-    responses=error_responses(400, 401, 403, 404, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 429, 503),
     dependencies=[Depends(any_key)],
 )
 async def read_worker(request: Request, seat: SeatName) -> Any:
     """Read one live seat. It may be a router's."""
     grid: GridConnection = request.app.state.grid
-    return worker_record(await find_seat(request, seat), grid.config.lease_ms)
+    return make_worker_record(await find_seat(request, seat), grid.config.lease_ms)
 
 
 @router.post(
     "/workers/{seat}/drain",
     summary="Drain a seat",
     response_model=DrainResult,
-    responses=error_responses(400, 401, 403, 404, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 429, 503),
 )
 async def drain_worker(
     request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0
@@ -117,7 +117,7 @@ async def drain_worker(
     "/workers/{seat}/undrain",
     summary="Undrain a seat",
     response_model=DrainResult,
-    responses=error_responses(400, 401, 403, 404, 429, 503),
+    responses=describe_errors(400, 401, 403, 404, 429, 503),
 )
 async def undrain_worker(
     request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0
@@ -133,7 +133,7 @@ async def undrain_worker(
 
 async def find_seat(request: Request, given: str) -> LiveSeat:
     """Return the live seat that `given` names. Raises SeatNotFound if none or several match."""
-    seats = await snapshot_of(request.app).seats.get()
+    seats = await get_snapshot(request.app).seats.get()
     for seat in seats:
         if seat.seat == given:
             return seat
@@ -155,7 +155,7 @@ async def find_seat(request: Request, given: str) -> LiveSeat:
 
 async def _wait_for_seat(request: Request, name: str, wait: float, *, drained: bool) -> DrainResult:
     """Return the seat's state once it has applied the change, or after `wait` seconds."""
-    snapshot = snapshot_of(request.app)
+    snapshot = get_snapshot(request.app)
     until = time.monotonic() + min(wait, MAX_WAIT_SECONDS)
     while True:
         snapshot.invalidate()
@@ -166,7 +166,7 @@ async def _wait_for_seat(request: Request, name: str, wait: float, *, drained: b
         await asyncio.sleep(0.1)
 
 
-def worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
+def make_worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
     """Return a seat as Worker. A live seat renewed its lease at most `lease_ms` ago, which gives
     `last_seen`.
     """
@@ -176,14 +176,14 @@ def worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
         "free_slots": seat.free,
         "worker_id": advertised.get("worker_id", seat.seat),
         "url": advertised.get("url", f"seat:{seat.seat}"),
-        "capabilities": _capabilities(seat),
+        "capabilities": _list_capabilities(seat),
         "in_flight_jobs": seat.busy,
         "last_seen": datetime.fromtimestamp(time.time() - lease_ms / 1000, UTC),
         "healthy": seat.state == "ready" and not seat.stale,
     }
 
 
-def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
+def _list_capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
     """Return the models of a seat as noether-grid's clients read them."""
     offered = seat.capability.get("offered")
     if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") and isinstance(offered, list):

@@ -184,7 +184,7 @@ class Relay:
             entries = [entry for entry in entries if parse_entry_id(entry[0]) > position]
         if follower.may_have_gap and entries:
             if not await self._has_no_gap(follower):
-                follower.fail(_stream_trimmed(follower.job))
+                follower.fail(_make_trimmed_error(follower.job))
                 return
             follower.may_have_gap = False
         follower.feed(entries, now)
@@ -273,7 +273,7 @@ async def _send_command(connection: Any, *command: str) -> Any:
     return await connection.read_response()
 
 
-def _stream_trimmed(job: str) -> StreamTrimmed:
+def _make_trimmed_error(job: str) -> StreamTrimmed:
     return StreamTrimmed(
         "Part of the stream after this position no longer exists",
         {

@@ -30,14 +30,14 @@ _TYPE = re.compile(rb'\{"type":"([a-z_]{1,64})"')
 _NAME = re.compile(r"[a-z_]{1,64}")
 
 
-def frame(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
+def format_event(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
     """Return one event. `data` is JSON text on one line, as all stored JSON is."""
     named = b"event: %b\n" % event if event else b""
     placed = b"id: %b\n" % id.encode() if id else b""
     return b"%b%bdata: %b\n\n" % (placed, named, data)
 
 
-def anthropic_event_name(piece: bytes) -> bytes:
+def get_anthropic_event_name(piece: bytes) -> bytes:
     """Return the type of a piece, which Anthropic's API also sends as the event's name.
 
     `message` if it has none, as the pieces of a job of another API.

@@ -1,4 +1,4 @@
-"""What a gateway says, as the grid's own types and errors."""
+"""Answers of a gateway are parsed to the grid's types and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridq import errors
 from gridq.client import responses
 from gridq.client.gateway_calls import parse_reply
 from gridq.errors import GatewayUnreachable, GridError, StageError
-from gridq.gateway.http.errors import RETRYABLE_STATUSES, grid_error, status_of
+from gridq.gateway.http.errors import RETRYABLE_STATUSES, find_status, format_grid_error
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState, StageState
 from gridq.submission.refusal_details import explain_refusal
@@ -32,19 +32,19 @@ SECRETIVE = (errors.BrokerError,)
 def test_every_error_survives_the_round_trip(cls: type[GridError]) -> None:
     details = {"path": "root.stages[2]", "stage": "s", "fix": "do this", "worker": "w", "n": [1, {"a": None}]}
     sent = cls("what is wrong", details)
-    reply = httpx.Response(400, json=grid_error(sent, "req_1"))
+    reply = httpx.Response(400, json=format_grid_error(sent, "req_1"))
     with pytest.raises(GridError) as caught:
         parse_reply(reply)
-    got = caught.value
-    assert type(got) is cls
+    received = caught.value
+    assert type(received) is cls
     if issubclass(cls, SECRETIVE):
         return
-    told_of: dict[str, Any] = {"request_id": "req_1"} if cls.code.startswith("gateway.") else {}
-    if status_of(sent) in RETRYABLE_STATUSES:  # the gateway says more of these than they do themselves
-        told_of |= explain_refusal(sent)
-    assert (got.message, got.details) == (sent.message, {**details, **told_of})
-    assert (got.path, got.stage, got.worker) == (sent.path, sent.stage, sent.worker)
-    assert got.fix == told_of.get("fix", sent.fix)
+    added: dict[str, Any] = {"request_id": "req_1"} if cls.code.startswith("gateway.") else {}
+    if find_status(sent) in RETRYABLE_STATUSES:  # the gateway says more of these than they do themselves
+        added |= explain_refusal(sent)
+    assert (received.message, received.details) == (sent.message, {**details, **added})
+    assert (received.path, received.stage, received.worker) == (sent.path, sent.stage, sent.worker)
+    assert received.fix == added.get("fix", sent.fix)
 
 
 def test_an_unknown_error_code_is_a_grid_error() -> None:
@@ -64,16 +64,16 @@ def _status(**more: Any) -> dict[str, Any]:
 
 
 def test_a_jobs_view_ignores_unknown_fields() -> None:
-    said = _status(job_id="j", status="ok", novelty={"a": 1})
-    said["stages"][0]["novelty"] = 1
-    view = responses.read_view(said)
+    answer = _status(job_id="j", status="ok", novelty={"a": 1})
+    answer["stages"][0]["novelty"] = 1
+    view = responses.read_view(answer)
     assert view.state is JobState.DONE
     assert view.stages == [
         StageView("root", "s", "q", StageState.DONE, "a@m", excluded=("m.b",), wait_ms=1.5)
     ]
     assert view.rows == [HistoryRow(path="root", stage="s", queue="q", worker="m.a")]
-    assert {each.name: getattr(view, each.name) for each in fields(JobView)}.keys() <= said.keys()
-    assert responses.read_result(said) == [1]
+    assert {each.name: getattr(view, each.name) for each in fields(JobView)}.keys() <= answer.keys()
+    assert responses.read_result(answer) == [1]
 
 
 def test_a_job_that_failed_raises_its_error() -> None:
@@ -92,7 +92,7 @@ def test_a_page_of_jobs_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "said"),
+    ("read", "answer"),
     [
         (responses.read_job_id, {"id": "j"}),
         (responses.read_state, {"state": "perplexed"}),
@@ -110,6 +110,6 @@ def test_a_page_of_jobs_is_parsed() -> None:
         (responses.read_stream_error, b'{"error": "e"}'),
     ],
 )
-def test_a_malformed_answer_raises_gateway_unreachable(read: Any, said: Any) -> None:
+def test_a_malformed_answer_raises_gateway_unreachable(read: Any, answer: Any) -> None:
     with pytest.raises(GatewayUnreachable, match="The answer is not one"):
-        read(said)
+        read(answer)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.gateway.options import GatewayOptions, gateway_options
+from gridq.gateway.options import GatewayOptions, load_options
 
 
 def test_every_option_has_a_description() -> None:
@@ -23,7 +23,7 @@ def test_options_come_from_the_environment_and_from_files(
     monkeypatch.setenv("GRIDQ_GATEWAY_ALLOWED_ORIGINS", "https://a.example, https://b.example")
     monkeypatch.setenv("GRIDQ_GATEWAY_WORKER_SECRET_FILE", str(tmp_path / "secret"))
     monkeypatch.setenv("GRIDQ_GATEWAY_MAX_BODY", "")
-    made = gateway_options(host=None, admission_wait=3)
+    made = load_options(host=None, admission_wait=3)
     assert (made.port, made.admission_wait, made.host, made.max_body) == (9000, 3, "127.0.0.1", None)
     assert made.allowed_origins == ("https://a.example", "https://b.example")
     assert made.worker_secret is not None
@@ -34,4 +34,4 @@ def test_options_come_from_the_environment_and_from_files(
 def test_an_invalid_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_GATEWAY_PORT", "http")
     with pytest.raises(ConfigError, match="GRIDQ_GATEWAY_PORT"):
-        gateway_options()
+        load_options()

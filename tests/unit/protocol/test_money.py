@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gridq.cli.commands.jobs import format_header
-from gridq.gateway.grid.connection import cost_cents
-from gridq.gateway.http.schemas import job_result, job_status, to_cents
-from gridq.gateway.routes.model_api import _usage_headers
+from gridq.gateway.grid.connection import sum_cents
+from gridq.gateway.http.schemas import make_job_result, make_job_status, to_cents
+from gridq.gateway.routes.model_api import _make_usage_headers
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.money import sum_costs
 from gridq.protocol.states import JobState
@@ -40,19 +40,22 @@ def row(micro: int | None, **fields: Any) -> HistoryRow:
 
 def test_a_job_of_a_subscription_shows_its_tokens_and_no_cost() -> None:
     view = JobView("j", JobState.DONE, rows=[row(None)])
-    status = job_status(view, "", sum_costs(each.micro_dollars for each in view.rows))
+    status = make_job_status(view, "", sum_costs(each.micro_dollars for each in view.rows))
     assert (status["micro_dollars"], status["spent_cents"]) == (None, None)
-    assert job_result(view, None)["spent_cents"] is None
+    assert make_job_result(view, None)["spent_cents"] is None
     assert "3 tokens in, 0 out, price unknown" in "\n".join(format_header(view))
     assert "$" not in "\n".join(format_header(view))
-    assert [name for name, _ in _usage_headers(view.rows)] == [b"x-gridq-worker", b"x-gridq-queue-wait-ms"]
+    assert [name for name, _ in _make_usage_headers(view.rows)] == [
+        b"x-gridq-worker",
+        b"x-gridq-queue-wait-ms",
+    ]
 
 
 def test_a_job_whose_cost_is_known_shows_it() -> None:
     view = JobView("j", JobState.DONE, rows=[row(None), row(12_001)])
-    status = job_status(view, "", sum_costs(each.micro_dollars for each in view.rows))
+    status = make_job_status(view, "", sum_costs(each.micro_dollars for each in view.rows))
     assert (status["micro_dollars"], status["spent_cents"]) == (12_001, 2)
     assert "$0.012001" in "\n".join(format_header(view))
-    assert cost_cents(view.rows) == pytest.approx(1.2001)
-    assert (b"x-gridq-cost-cents", b"1.2001") in _usage_headers(view.rows)
+    assert sum_cents(view.rows) == pytest.approx(1.2001)
+    assert (b"x-gridq-cost-cents", b"1.2001") in _make_usage_headers(view.rows)
     assert to_cents(0) == 0
