@@ -31,10 +31,13 @@ PINNINGS = ("signature", "both")
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Node:
-    """The base of the operators; `extra` holds unknown keys."""
+    """The base of the operators; `op` is the class's name, `extra` holds unknown keys."""
 
     op: ClassVar[str]
     extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def __init_subclass__(cls) -> None:
+        cls.op = cls.__name__
 
     def __repr__(self) -> str:
         return f"<{self.op} node>"
@@ -54,7 +57,6 @@ class Node:
 class Stage(Node):
     """Run the stage that `id` refers to; without `config` it gets the input unchanged."""
 
-    op: ClassVar[str] = "Stage"
     id: str
     pinning: str = "signature"
     config: Mapping[str, Json] | None = None
@@ -64,7 +66,6 @@ class Stage(Node):
 class RemoteStage(Node):
     """POST the input to `url` and return the answer's `data.output`."""
 
-    op: ClassVar[str] = "RemoteStage"
     url: str
     input: Type
     output: Type
@@ -74,7 +75,6 @@ class RemoteStage(Node):
 class Const(Node):
     """Return a fixed value, whatever the input."""
 
-    op: ClassVar[str] = "Const"
     value: Json
 
 
@@ -82,7 +82,6 @@ class Const(Node):
 class Sequential(Node):
     """Run at least one node, each on the output of the one before."""
 
-    op: ClassVar[str] = "Sequential"
     stages: tuple[Node, ...]
 
 
@@ -90,7 +89,6 @@ class Sequential(Node):
 class Parallel(Node):
     """Run each branch on the input's field of the same name, and return the record of their outputs."""
 
-    op: ClassVar[str] = "Parallel"
     branches: Mapping[str, Node]
 
 
@@ -98,7 +96,6 @@ class Parallel(Node):
 class Branch(Node):
     """Run one of two arms, depending on whether the predicate returns JSON `true`."""
 
-    op: ClassVar[str] = "Branch"
     predicate: Node
     if_true: Node
     if_false: Node
@@ -108,7 +105,6 @@ class Branch(Node):
 class Fanout(Node):
     """Run every target on the source's output, and return the array of their outputs."""
 
-    op: ClassVar[str] = "Fanout"
     source: Node
     targets: tuple[Node, ...]
 
@@ -117,7 +113,6 @@ class Fanout(Node):
 class Merge(Node):
     """Run the sources on the input's fields `source_0`, …, and the target on the record of their outputs."""
 
-    op: ClassVar[str] = "Merge"
     sources: tuple[Node, ...]
     target: Node
 
@@ -126,7 +121,6 @@ class Merge(Node):
 class Retry(Node):
     """Run the inner node at most `max_attempts` times, with `delay_ms` milliseconds between attempts."""
 
-    op: ClassVar[str] = "Retry"
     stage: Node
     max_attempts: int
     delay_ms: int | None = None
@@ -136,7 +130,6 @@ class Retry(Node):
 class Let(Node):
     """Run the body on the input record, with the bindings' outputs added to it."""
 
-    op: ClassVar[str] = "Let"
     bindings: Mapping[str, Node]
     body: Node
 

@@ -20,8 +20,8 @@ QUIET_SECONDS = 1.0
 """The time after the last message until the watchdog asks whether another one waits."""
 
 STALLED_SECONDS = 3.0
-"""The wait of a message after which the work is done without Celery. If that was not needed it does no harm: a
-thread that finds no work ends.
+"""The wait of a message after which the work is done without Celery. If needless it does no harm: a thread
+that finds no work ends.
 """
 
 GAP_SECONDS = 5.0

@@ -182,24 +182,12 @@ class Scripts:
     # -- seats -----------------------------------------------------------------------------------------------
 
     def register(
-        self,
-        seat: str,
-        incarnation: str,
-        *,
-        host: str,
-        concurrency: int,
-        queues: Sequence[str],
-        record_ttl_ms: int,
-        worker: str = "",
-        limits: Iterable[Limit] = (),
-        requests_per_minute: int | None = None,
-        draining: bool = False,
-        lent_to: Iterable[str] = (),
-        owner: str = "",
-        families: Mapping[str, Sequence[str]] | None = None,
-        prices: tuple[int, int] | None = None,
-        hourly_price: tuple[int, int] | None = None,
-    ) -> str | None:
+        self, seat: str, incarnation: str, *, host: str, concurrency: int, queues: Sequence[str],
+        record_ttl_ms: int, worker: str = "", limits: Iterable[Limit] = (),
+        requests_per_minute: int | None = None, draining: bool = False, lent_to: Iterable[str] = (),
+        owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
+        prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
+    ) -> str | None:  # fmt: skip
         """Make the seat live. Returns None, or the host of another live worker that serves it.
 
         `limits` are those of its own budget. `draining`: it takes nothing for now, as after `leave`.
@@ -208,28 +196,16 @@ class Scripts:
         its dearest model. `hourly_price`: micro-dollars an hour of a slot, and the timeout in ms of a stage
         that has none.
         """
+        accounts = (f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in lent_to)
+        family_lists = (f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names)
         reply = self.call(
-            "register",
-            seat=seat,
-            incarnation=incarnation,
-            host=host,
-            concurrency=concurrency,
-            limits=meters.format_limits(limits),
-            queues=" ".join(queues),
-            record_ttl_ms=record_ttl_ms,
-            worker=worker or seat,
-            requests_per_minute=requests_per_minute,
-            draining=draining,
-            lent_to=" ".join(
-                f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in lent_to
-            ),
-            owner=owner,
-            families=" ".join(
-                f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names
-            ),
+            "register", seat=seat, incarnation=incarnation, host=host, concurrency=concurrency,
+            limits=meters.format_limits(limits), queues=" ".join(queues), record_ttl_ms=record_ttl_ms,
+            worker=worker or seat, requests_per_minute=requests_per_minute, draining=draining,
+            lent_to=" ".join(accounts), owner=owner, families=" ".join(family_lists),
             prices=None if prices is None else f"{prices[0]} {prices[1]}",
             hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
-        )
+        )  # fmt: skip
         return None if reply[0] == 1 else reply[1].decode()
 
     def leave(self, seat: str, incarnation: str, how: str) -> bool:
@@ -241,15 +217,9 @@ class Scripts:
         return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how))
 
     def renew(
-        self,
-        seat: str,
-        incarnation: str,
-        leases: Sequence[str],
-        warm: Iterable[str] = (),
-        recorded: int | None = None,
-        *,
-        stage_ms: Mapping[str, int] | None = None,
-    ) -> list[str] | None:
+        self, seat: str, incarnation: str, leases: Sequence[str], warm: Iterable[str] = (),
+        recorded: int | None = None, *, stage_ms: Mapping[str, int] | None = None,
+    ) -> list[str] | None:  # fmt: skip
         """Renew the seat and its leases. Returns the lost leases, or None if the incarnation is not live.
 
         `warm`: queues whose model is loaded. `recorded`: how many stages this incarnation has recorded, None
