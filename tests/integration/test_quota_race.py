@@ -1,4 +1,4 @@
-"""Many submitters and many slots, each its own process: together they keep to one limit, to the cent."""
+"""Several submitters and slots, each a process: together they keep one limit, to the cent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gridq.limits.accounts import read_accounts
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
-from tests.unit.store.entered import agrees
+from tests.unit.store.ledger_entries import check_ledger
 from tests.unit.store.limits import DAY, limit, turn_at
 from tests.unit.store.plans import Grid, wide
 
@@ -85,8 +85,8 @@ PAID = """{"name": "paid", "implementation": "bench:echo", "input": {"kind": "An
 "output": {"kind": "Any"}, "effects": [{"effect": "Bench"}, {"effect": "Cost", "cents": 3}]}"""
 
 
-def together(env: GridEnv, code: str, words: Sequence[str], **more: str) -> Counter[str]:
-    """Run `code` in one process for each of `words`, all let loose at once; what they said, counted."""
+def run_processes(env: GridEnv, code: str, words: Sequence[str], **more: str) -> Counter[str]:
+    """Run `code` in one process for each of `words`, all at once; count the words that they print."""
     children = [
         subprocess.Popen(
             [sys.executable, "-c", code, word], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -122,7 +122,7 @@ def test_a_cent_is_reserved_once(grid_env: GridEnv, tmp_path: object) -> None:
         '[teams.t]\nmonthly_cents = 152\n[agents.ann]\nteam = "t"\nmonthly_jobs = 30\n'
         '[agents.bob]\nteam = "t"\nmonthly_dollars = 1.20\n',
     )
-    counts = together(
+    counts = run_processes(
         grid_env, SUBMIT, ["ann", "ann", "bob", "bob"], GRIDQ_STAGES_DIR=str(grid_env.settings.home)
     )
     assert counts["ok"] == 50
@@ -144,7 +144,7 @@ def test_requests_a_minute_are_exact_over_slots_of_several_processes(grid_env: G
     grid = Grid(grid_env.client, grid_env.settings)
     grid.seat(concurrency=4, requests_per_minute=37)
     grid.job(wide(200))
-    counts = together(grid_env, CLAIM, ["0", "1", "2", "3"])
+    counts = run_processes(grid_env, CLAIM, ["0", "1", "2", "3"])
     assert counts["ok"] == 37
     assert counts["limited"] == 400 - 37
 
@@ -162,10 +162,10 @@ def test_seats_of_one_owner_draw_on_one_budget(grid_env: GridEnv) -> None:
     for seat in seats:
         grid.seat(seat, concurrency=2, owner="alice")
     grid.job(wide(200, cost=10_000))
-    counts = together(grid_env, SHARED, seats)
+    counts = run_processes(grid_env, SHARED, seats)
     assert counts["ok"] == 31
     assert counts["over"] == 0
     found = {meter.name: (meter.used, meter.reserved) for meter in grid.shared("o:alice")}
     assert found == {"money/day": (310_000, 0), "requests/5h": (31, 0), "parallel/-": (0, 0)}
     assert [(meter.used, meter.reserved) for meter in grid.shared("g")] == [(310_000, 0)]
-    agrees(grid)
+    check_ledger(grid)

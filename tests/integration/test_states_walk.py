@@ -1,4 +1,4 @@
-"""Every move that the tables of gridq.protocol.states allow is made, one after the other."""
+"""Make every transition that the tables of gridq.protocol.states allow, one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step
 
 STOPS = ("fail", "sweep", "leave", "register")
-"""How an attempt can end without an output."""
+"""Scripts that can end an attempt without an output."""
 
 
 class Walk(Grid):
@@ -39,13 +39,13 @@ class Walk(Grid):
         return reply
 
     def by_another(self, queue: str = "bench:any") -> Claim:
-        """What a seat that never served before takes in a queue."""
+        """Claim a stage of a queue for a new seat."""
         seat = f"m.s{next(self.seats)}"
         self.seat(seat, queue)
         return self.take(seat)
 
     def deadly(self, queue: str) -> None:
-        """A stage kills two children."""
+        """Let a stage kill two children."""
         for _ in range(2):
             self.fail(self.by_another(queue), "died")
 
@@ -72,7 +72,7 @@ def leaf(name: str) -> Tree:
 
 
 def retried(walk: Walk, how: str) -> None:
-    """A Retry whose stages stand in every state there is starts again."""
+    """Restart a Retry whose stages are in every state there is."""
     after = ("par", [("if", leaf("arm"), leaf("other")), leaf("ready"), leaf("deadly2"), leaf("failing")])
     tree = ("retry", 3, 0, ("par", [
         ("seq", [leaf("done"), after]), leaf("running"), leaf("lapsed"), leaf("deadly"),
@@ -112,7 +112,7 @@ def inbox(walk: Walk) -> None:
 
 
 def late(walk: Walk) -> None:
-    """What an attempt whose lease has lapsed says still counts, until somebody else claims the stage."""
+    """Report from attempts with expired leases, which counts until the stage is claimed again."""
     for end in (
         walk.done, lambda claim: walk.fail(claim, "stage"),
         lambda claim: walk.fail(claim, "back"), lambda claim: walk.by_another(),
@@ -138,7 +138,7 @@ def late(walk: Walk) -> None:
 
 
 def going_on(walk: Walk) -> None:
-    """A slot that completes takes the next stage, a pure one before it could be pending, a lapsed one too."""
+    """Let a slot that completes a stage take the next one: a pending, a pure or a lapsed one."""
     walk.job(chain(2))
     _, _, second = walk.complete(walk.by_another(), go_on=True)
     assert isinstance(second, Claim)
@@ -171,7 +171,7 @@ def quarantined(walk: Walk) -> None:
 
 
 def too_dear(walk: Walk) -> None:
-    """A stage has used more than its job may cost."""
+    """Let a stage use more than the budget of its job."""
     job = walk.job(chain(2))
     walk.client.hset(walk.keys("job", job), "budget", 5)
     walk.complete(walk.by_another(), used=6)
@@ -179,7 +179,7 @@ def too_dear(walk: Walk) -> None:
 
 
 def giving_way(walk: Walk) -> None:
-    """A batch job of which one stage runs and one has lapsed ends for an interactive one."""
+    """Drop a batch job with a running and a lapsed stage for an interactive job."""
     limit(walk, f'[queues."{ONE}"]\nmax_pending = 2\npolicy = "drop-oldest-batch"')
     job = walk.job(plan(step(queue="bench:p"), step(queue="bench:q"), step(queue=ONE), step(0, 1, 2)), prio=1)
     walk.by_another("bench:p")
@@ -202,6 +202,6 @@ def test_each_transition_of_the_tables_is_made(walk: Walk) -> None:
         assert not find_breaches(walk.client, walk.keys)
     missing = sorted(
         f"{what}: {before} -> {after} by {by}"
-        for what, before, after, by in ALL_TRANSITIONS - walk.watcher.seen
+        for what, before, after, by in ALL_TRANSITIONS - walk.watcher.transitions
     )
     assert not missing, "\n".join(missing)

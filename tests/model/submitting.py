@@ -230,11 +230,11 @@ class Submitting(RuleBasedStateMachine):
             self.grid.sweep()
             assert self.watcher.jobs[job] is JobState.FAILED
             return
-        said = [self.grid.scripts.quarantine(verb, job, int(step), "op") for _ in range(2)]
+        replies = [self.grid.scripts.quarantine(verb, job, int(step), "op") for _ in range(2)]
         if verb == "release":
-            assert said == ["released", "before"]
+            assert replies == ["released", "before"]
         else:
-            assert said == ["celery" if job in self.shadow.celery else "plain", "over"]
+            assert replies == ["celery" if job in self.shadow.celery else "plain", "over"]
 
     # -- what is known ---------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Watcher:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.seen: set[Transition] = set()
+        self.transitions: set[Transition] = set()
         self.jobs: dict[str, JobState] = {}
         self.stages: dict[tuple[str, str], StageState] = {}
         self.attempts: dict[str, AttemptState] = {}
@@ -122,7 +122,7 @@ class Watcher:
         if before == after:
             return
         assert script in _TABLES[what].get((before, after), ()), f"{what}: {before} -> {after} by {script}"
-        self.seen.add((what, before, after, script))
+        self.transitions.add((what, before, after, script))
 
 
 def _text(found: dict[bytes, bytes]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the Celery app is told about the server."""
+"""The connection settings of the Celery app."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _app(url: str) -> Celery:
 
 
 def _connection(url: str) -> dict[str, object]:
-    """What kombu's channel would connect with; nothing is sent."""
+    """Return the parameters that kombu's channel would connect with."""
     connection = _app(url).connection_for_write()
     channel = connection.transport.Channel.__new__(connection.transport.Channel)
     for name, value in connection.transport_options.items():
@@ -160,5 +160,5 @@ def test_no_variable_of_celerys_names_another_server() -> None:
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.splitlines() == [" ".join(["redis://here:1/0"] * 4), "1 1 redis://here:1/0"]
-    said = "is ignored: the grid's server is that of GRIDQ_BROKER_URL"
-    assert done.stderr.splitlines() == [f"{name} {said}" for name in OVERRIDES]
+    suffix = "is ignored: the grid's server is that of GRIDQ_BROKER_URL"
+    assert done.stderr.splitlines() == [f"{name} {suffix}" for name in OVERRIDES]

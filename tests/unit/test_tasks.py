@@ -1,4 +1,4 @@
-"""Celery's own options where they meet a job, which is not its message."""
+"""Celery's own options that meet a job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_invalid_job_id_is_refused(submitted: GridEnv, job: Any) -> None:
 
 
 def test_a_revoked_message_still_wakes_the_router() -> None:
-    """Else Celery would say REVOKED of a job that goes on."""
+    """Otherwise Celery would report REVOKED for a job that continues."""
     message = app.amqp.create_task_message("job-7", gridq.run_graph.name, ["job-7"], {})
 
     class Received:

@@ -1,4 +1,4 @@
-"""What the agents of a chaos run make of an answer to their calls."""
+"""Agents of a chaos run judge the answers to their calls."""
 
 from __future__ import annotations
 

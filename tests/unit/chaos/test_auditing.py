@@ -76,7 +76,7 @@ class Case:
         auditor = Auditor(self.grid_records, {"j": self.state}, self.runs, CONFIG, lambda job: self.celery)
         return auditor.run()
 
-    def told(self) -> list[str]:
+    def find_breaches(self) -> list[str]:
         return [line for check in self.audit_result().checks for line in check.breaches]
 
     def end(self, state: JobState, error: Any, *allowed_errors: str) -> None:
@@ -91,7 +91,7 @@ class Case:
 
 def test_consistent_records_have_no_breaches() -> None:
     case = Case()
-    assert case.told() == []
+    assert case.find_breaches() == []
     audit_result = case.audit_result()
     assert (audit_result.runs, audit_result.extra_runs, audit_result.recorded, audit_result.unrecorded) == (
         3,
@@ -107,7 +107,7 @@ def test_an_attempt_that_never_ran_is_no_breach() -> None:
     case.record.lost[1] = {1: ("m1.bench", 0)}
     case.record.entries[1][1].pop()
     case.grid_records.charged["m1.bench"] = 200
-    assert case.told() == []
+    assert case.find_breaches() == []
 
 
 def test_a_stage_returned_unused_is_no_request() -> None:
@@ -116,9 +116,9 @@ def test_a_stage_returned_unused_is_no_request() -> None:
     case.runs[1] = replace(case.runs[1], spend=0)
     case.grid_records.charged["m1.bench"] = 200
     case.record.entries[1][1] = [Entry("1-1", 1, "back", "j", 1, 1, "m1.bench", "ann", micro_dollars=0)]
-    assert case.told() == []
+    assert case.find_breaches() == []
     case.record.entries[1][1] = [replace(case.record.entries[1][1][0], what="seat")]
-    assert "is 0 requests" in " ".join(case.told())
+    assert "is 0 requests" in " ".join(case.find_breaches())
 
 
 def by_gateway(case: Case, answer: tuple[Any, Any] | None) -> Case:
@@ -129,22 +129,22 @@ def by_gateway(case: Case, answer: tuple[Any, Any] | None) -> Case:
 
 
 def test_a_gateways_answer_must_equal_the_recorded_result() -> None:
-    assert by_gateway(Case(), ("right", None)).told() == []
+    assert by_gateway(Case(), ("right", None)).find_breaches() == []
     case = Case()
     case.end(JobState.CANCELLED, JobCancelled("so"), "job.cancelled")
-    assert by_gateway(case, (None, JobCancelled("so"))).told() == []
-    assert "a gateway says" in by_gateway(case, (None, DeadlineExceeded("late"))).told()[0]
-    assert "a gateway says" in by_gateway(case, ("right", None)).told()[0]
+    assert by_gateway(case, (None, JobCancelled("so"))).find_breaches() == []
+    assert "a gateway says" in by_gateway(case, (None, DeadlineExceeded("late"))).find_breaches()[0]
+    assert "a gateway says" in by_gateway(case, ("right", None)).find_breaches()[0]
 
 
 def say_of(state: SubmittedJob, *, accepted: bool, refused: str) -> None:
     state.accepted, state.refused = accepted, refused
 
 
-def entered(case: Case) -> Callable[..., None]:
+def change_entry(case: Case) -> Callable[..., None]:
     """The first attempt's entry says otherwise."""
     (entry,) = case.record.entries[0][1]
-    return lambda **said: case.record.entries[0].update({1: [replace(entry, **said)]})
+    return lambda **changes: case.record.entries[0].update({1: [replace(entry, **changes)]})
 
 
 SPOILT: dict[str, Callable[[Case], object]] = {
@@ -186,26 +186,26 @@ SPOILT: dict[str, Callable[[Case], object]] = {
             verified=Verification((Difference("agent ann: money of the month", 200, 199),), (), 5, 3, "5-0"),
         ),
     ),
-    "attempt 1 of root.stages[0] used 100, entered are (10, 6) tokens": lambda case: entered(case)(
+    "attempt 1 of root.stages[0] used 100, entered are (10, 6) tokens": lambda case: change_entry(case)(
         tokens_out=6
     ),
-    "attempt 1 of root.stages[0] is 0 requests": lambda case: entered(case)(requests=0),
-    "attempt 1 of root.stages[0] is 2 requests": lambda case: entered(case)(requests=2),
+    "attempt 1 of root.stages[0] is 0 requests": lambda case: change_entry(case)(requests=0),
+    "attempt 1 of root.stages[0] is 2 requests": lambda case: change_entry(case)(requests=2),
     "m1.bench is charged 200": lambda case: case.grid_records.charged.update({"m1.bench": 200}),
 }
 
 
-@pytest.mark.parametrize("says", SPOILT)
-def test_corrupted_records_are_found(says: str) -> None:
+@pytest.mark.parametrize("expected", SPOILT)
+def test_corrupted_records_are_found(expected: str) -> None:
     case = Case()
-    SPOILT[says](case)
-    assert says in " | ".join(case.told())
+    SPOILT[expected](case)
+    assert expected in " | ".join(case.find_breaches())
 
 
 def test_errors_explained_by_faults_or_agents_are_no_breaches() -> None:
     case = Case()
     case.end(JobState.CANCELLED, JobCancelled("so"), "job.cancelled")
-    assert case.told() == []
+    assert case.find_breaches() == []
     case = Case()
     case.end(JobState.FAILED, AttemptsExhausted("lost too often"))
     case.record.rows.pop()
@@ -216,7 +216,7 @@ def test_errors_explained_by_faults_or_agents_are_no_breaches() -> None:
     case.grid_records.spent["money a:ann"] = 100
     case.grid_records.charged["m1.bench"] = 100
     case.runs = case.runs[:1]
-    assert case.told() == []
+    assert case.find_breaches() == []
 
 
 def test_recovery_is_the_time_from_the_kill_to_the_next_run() -> None:

@@ -1,4 +1,4 @@
-"""Whom a fault may hit for good."""
+"""Parts that a fault may remove for good."""
 
 from __future__ import annotations
 

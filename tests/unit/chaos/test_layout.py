@@ -49,10 +49,10 @@ def test_windows_reset_and_the_last_machine_has_room_for_all() -> None:
     limits = make_limits(3, PLAN)
     assert {bound.kind for bound in limits} == {"seat", "owner", "agent", "team", "grid"}
     assert {bound.per for bound in limits} >= {"minute", "1m", "5h", "day", "month"}
-    asked = sum(PLAN.spends)
+    spending = sum(PLAN.spends)
     of_money = [
         bound for bound in limits if bound.who in ("grid", "seat m3.bench") and bound.resource == "dollars"
     ]
-    assert all(bound.per == "1m" and bound.amount * PLAN.seconds / 60 > asked * 0.75 for bound in of_money)
+    assert all(bound.per == "1m" and bound.amount * PLAN.seconds / 60 > spending * 0.75 for bound in of_money)
     others = sum(b.amount for b in limits if b.who in ("seat m1.bench", "seat m2.bench") and b.per == "5h")
     assert 0 < others < len(PLAN.spends) / 2, "else they would do it all, and nothing would bind"

@@ -116,8 +116,8 @@ def test_each_window_begins_at_its_ledger_entry(ledger: Ledger) -> None:
     ledger.begins("own/money/1m", seat="m2.b")
     ledger.begins("grid/money/1m")
     ledger.ran(5, 1, "back", seat="m2.b")
-    mine = Bound("seat m1.a", "dollars", 60, "1m")
-    assert ledger.use(mine) == [(60, 0, 2)]
+    bound = Bound("seat m1.a", "dollars", 60, "1m")
+    assert ledger.use(bound) == [(60, 0, 2)]
     # Neither another seat's, nor another sheet, window or thing begins anew with it.
     assert ledger.use(Bound("seat m1.a", "dollars", 60, "day")) == [(115, 0, 1)]
     assert ledger.use(Bound("seat m1.a", "requests", 60, "1m")) == [(4, 0, 1)]

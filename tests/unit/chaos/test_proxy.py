@@ -52,10 +52,10 @@ def dial(proxy: Proxy) -> socket.socket:
 
 def ask(caller: socket.socket, text: bytes = b"hello") -> bytes:
     caller.sendall(text)
-    got = b""
-    while len(got) < len(text):
-        got += caller.recv(65536)
-    return got
+    received = b""
+    while len(received) < len(text):
+        received += caller.recv(65536)
+    return received
 
 
 def silent(caller: socket.socket) -> bool:
@@ -73,11 +73,11 @@ def test_data_is_forwarded_in_both_directions(proxy: Proxy) -> None:
     with dial(proxy) as caller:
         sender = threading.Thread(target=caller.sendall, args=(much,))
         sender.start()
-        got = b""
-        while len(got) < len(much):
-            got += caller.recv(65536)
+        received = b""
+        while len(received) < len(much):
+            received += caller.recv(65536)
         sender.join()
-    assert got == much
+    assert received == much
     wait_for(lambda: proxy.connections == 0)
 
 
@@ -135,8 +135,8 @@ def test_a_black_hole_buffers_nothing(proxy: Proxy) -> None:
 
 def test_a_caller_is_refused_if_the_target_does_not_listen(proxy: Proxy) -> None:
     with socket.create_server((HOST, 0)) as free:
-        nobody = free.getsockname()
-    proxy.address = nobody
+        unused_address = free.getsockname()
+    proxy.address = unused_address
     with pytest.raises(ConnectionResetError), dial(proxy) as caller:
         caller.recv(1)
 

@@ -1,4 +1,4 @@
-"""What a chaos run has stopped does not outlive the run that was killed, standing still for ever."""
+"""Processes suspended by a chaos run continue even if the run is killed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     started.wait()
 
 
-def came(child: subprocess.Popen[bytes], what: int) -> bool:
-    """Whether it stops (WSTOPPED), or goes on (WCONTINUED), within some seconds."""
+def wait_for_change(child: subprocess.Popen[bytes], what: int) -> bool:
+    """Wait until the child stops (WSTOPPED) or continues (WCONTINUED). Return False after 20 s."""
     until = time.monotonic() + 20
     while os.waitid(os.P_PID, child.pid, what | os.WNOHANG) is None:
         if time.monotonic() > until:
@@ -44,18 +44,18 @@ def test_a_stopped_process_continues_if_the_run_is_killed(child: subprocess.Pope
     with subprocess.Popen([sys.executable, "-c", RUN, str(child.pid)], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"stopped\n"
-        assert came(child, os.WSTOPPED)
+        assert wait_for_change(child, os.WSTOPPED)
         run.kill()
-    assert came(child, os.WCONTINUED)
+    assert wait_for_change(child, os.WCONTINUED)
 
 
 def test_a_stopped_process_continues_on_resume_and_on_close(child: subprocess.Popen[bytes]) -> None:
     stopped = Suspender()
     stopped.stop(child.pid)
-    assert came(child, os.WSTOPPED)
+    assert wait_for_change(child, os.WSTOPPED)
     stopped.resume(child.pid)
-    assert came(child, os.WCONTINUED)
+    assert wait_for_change(child, os.WCONTINUED)
     stopped.stop(child.pid)
-    assert came(child, os.WSTOPPED)
+    assert wait_for_change(child, os.WSTOPPED)
     stopped.close()
-    assert came(child, os.WCONTINUED)
+    assert wait_for_change(child, os.WCONTINUED)

@@ -32,10 +32,10 @@ print(json.dumps(near))
 def test_a_day_begins_at_the_chosen_time_and_a_month_does_not(tmp_path: Path, when: str) -> None:
     midnight = datetime.fromisoformat(when).replace(tzinfo=UTC).timestamp()
     env = {**os.environ, **time_zone.install(tmp_path, midnight)}
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", SHOW, str(int(midnight) * 1000)],
         env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    days, months = json.loads(told.stdout)
+    days, months = json.loads(result.stdout)
     assert days == [int(midnight) * 1000]
     assert months == ([] if when != "2026-12-01T00:00:00" else days)  # there no zone of less than a day helps

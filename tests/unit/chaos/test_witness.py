@@ -1,4 +1,4 @@
-"""What the outside witness notes, what witnessed stages do, and clocks that are off."""
+"""The outside witness, its stages, and clocks with an offset."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def asked(**orders: Json) -> Json:
+def make_input(**orders: Json) -> Json:
     return {"items": 1, witness.ORDERS: {"id": "s0", **orders}}
 
 
 def test_every_run_is_recorded_whatever_its_outcome(file: Path) -> None:
-    assert witness.work(asked(), StageContext(job="j", attempt=3)) == witness.answer(asked())
+    assert witness.work(make_input(), StageContext(job="j", attempt=3)) == witness.answer(make_input())
     for orders, fault in (
         ({"fail": True}, StageError),
         ({"flaky": 1}, StageError),
@@ -36,8 +36,8 @@ def test_every_run_is_recorded_whatever_its_outcome(file: Path) -> None:
         ({"die": 1}, ChildDied),
     ):
         with pytest.raises(fault):
-            witness.work(asked(**orders), StageContext(job="j"))
-        assert witness.work(asked(flaky=1, seat=1, die=1), StageContext(job="j", attempt=2))
+            witness.work(make_input(**orders), StageContext(job="j"))
+        assert witness.work(make_input(flaky=1, seat=1, die=1), StageContext(job="j", attempt=2))
     runs = witness.read(file)
     assert [run.attempt for run in runs] == [3, *[1, 2] * 4]
     assert {(run.job, run.stage, run.pid) for run in runs} == {("j", "s0", os.getpid())}
@@ -46,7 +46,7 @@ def test_every_run_is_recorded_whatever_its_outcome(file: Path) -> None:
 
 def test_a_runs_usage_is_reported_with_its_tokens(file: Path) -> None:
     context = StageContext(job="j")
-    witness.work(asked(spend=500), context)
+    witness.work(make_input(spend=500), context)
     assert context.usage == Usage(micro_dollars=500, tokens_in=50, tokens_out=25)
 
 
@@ -65,17 +65,17 @@ def test_the_answer_depends_on_input_and_stage(file: Path) -> None:
         witness.answer({"a": a, witness.ORDERS: {"id": name}}) for a in (1, 2) for name in ("s0", "s1")
     ]
     assert len(set(map(str, answers))) == 4
-    assert witness.answer(asked(say=False)) is False
-    assert len(str(witness.answer(asked(size=70_000)))) > 70_000
+    assert witness.answer(make_input(say=False)) is False
+    assert len(str(witness.answer(make_input(size=70_000)))) > 70_000
 
 
 def test_a_run_ends_on_cancel_and_at_its_deadline(file: Path) -> None:
     context = StageContext(job="j")
     context.cancel()
     with pytest.raises(JobCancelled):
-        witness.work(asked(ms=60_000), context)
+        witness.work(make_input(ms=60_000), context)
     with pytest.raises(StageTimeout):
-        witness.work(asked(ms=60_000), StageContext(job="j", deadline=time.monotonic()))
+        witness.work(make_input(ms=60_000), StageContext(job="j", deadline=time.monotonic()))
 
 
 def test_a_childs_clock_follows_the_offset_in_the_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How commands end."""
+"""Exit codes and error output of commands."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_debug_shows_the_traceback_in_any_position(arguments: list[str]) -> None
     assert plain.exit_code == 2
     assert plain.stderr == "error: config.invalid: broken. Fix: mend it\n"
     assert plain.stdout == ""
-    told = CliRunner().invoke(app, arguments)
-    assert told.exit_code == 2
-    assert "Traceback" in told.stderr
-    assert told.stderr.endswith(plain.stderr)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith(plain.stderr)
 
 
 def test_ctrl_c_exits_with_130() -> None:
@@ -75,12 +75,12 @@ def test_ctrl_c_exits_with_130() -> None:
 
 
 def test_the_error_of_a_job_is_printed_and_exits_with_1(capsys: Any) -> None:
-    seen: list[errors.GridError] = []
-    with pytest.raises(typer.Exit) as caught, exit_on_job_error(seen.append):
+    raised: list[errors.GridError] = []
+    with pytest.raises(typer.Exit) as caught, exit_on_job_error(raised.append):
         # An error of the graph as well: it came from the grid, where the graph had been accepted.
         raise errors.TypeMismatch("no")
     assert caught.value.exit_code == 1
-    assert [type(error) for error in seen] == [errors.TypeMismatch]
+    assert [type(error) for error in raised] == [errors.TypeMismatch]
     assert capsys.readouterr().err == "error: graph.type_mismatch: no\n"
 
 

@@ -1,4 +1,4 @@
-"""What is printed where."""
+"""Output on terminals and pipes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ OTHERS = (
 
 
 def of_cold_start(*arguments: str, home: Path | None = None, watched: tuple[str, ...] = HEAVY) -> str:
-    """What a program of its own prints, and at the end which of the modules `watched` it has loaded."""
+    """Return the output of a new process and, on its last line, which modules of `watched` it loaded."""
     script = f"""
 import sys
 from gridq.cli import main
@@ -65,18 +65,18 @@ def test_status_loads_no_heavy_module_and_no_other_command(
 ) -> None:
     control = ControlServer(tmp_path, GRID_RECORD, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
     try:
-        told = of_cold_start("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
-        assert told.splitlines()[-1] == "loaded"
+        output = of_cold_start("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
+        assert output.splitlines()[-1] == "loaded"
     finally:
         control.close()
 
 
 def test_help_loads_no_heavy_module() -> None:
-    told = of_cold_start("--help")
-    assert told.splitlines()[-1] == "loaded"
+    output = of_cold_start("--help")
+    assert output.splitlines()[-1] == "loaded"
     for command in (*OURS, "demo", "probe"):
-        assert f"\n  {command} " in told
-    assert "Exit codes: 0 success" in told
+        assert f"\n  {command} " in output
+    assert "Exit codes: 0 success" in output
 
 
 @pytest.mark.parametrize("command", OURS)
@@ -143,8 +143,8 @@ def test_a_usage_error_with_json_is_a_document(option: str) -> None:
     done = CliRunner().invoke(cli.app, ["jobs", "--nonsense", option])
     assert done.exit_code == 2
     assert "No such option: --nonsense" in done.stderr
-    told = json.loads(done.stdout)["error"]["message"] if option == "--json" else done.stdout
-    assert told == ("No such option: --nonsense" if option == "--json" else "")
+    output = json.loads(done.stdout)["error"]["message"] if option == "--json" else done.stdout
+    assert output == ("No such option: --nonsense" if option == "--json" else "")
 
 
 def test_debug_shows_where_an_error_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,10 @@ def test_a_stage_without_a_seat_waits_for_its_queue(grid: LocalGrid) -> None:
 
 
 def test_waiting_returns_the_result_and_refreshes(grid: LocalGrid) -> None:
-    looks = []
+    refreshes = []
     job = grid.client.submit(pipe(stage("bench_sleep", ms=300)), {"ms": 300})
-    assert wait_with_progress(grid.client, job, 20, lambda: looks.append(1), interval=0.02) == {"ms": 300}
-    assert looks
+    assert wait_with_progress(grid.client, job, 20, lambda: refreshes.append(1), interval=0.02) == {"ms": 300}
+    assert refreshes
 
 
 def test_a_timeout_names_the_given_time(grid: LocalGrid) -> None:

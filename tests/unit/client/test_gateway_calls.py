@@ -1,4 +1,4 @@
-"""Who is asked, in which order, and what is made of what answers: plain HTTP servers stand in."""
+"""Calls to one or several gateways, which plain HTTP servers stand in for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Answering:
     """A server that answers what it is told, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.status = 200
         self.headers = JSON
         self.body = b'"hello"'
@@ -42,7 +42,7 @@ class Answering:
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                outer.asked.append((self.command, self.path, headers, body))
+                outer.requests.append((self.command, self.path, headers, body))
                 if outer.breaks:
                     outer.breaks -= 1
                     self.close_connection = True
@@ -135,7 +135,7 @@ def other() -> Iterator[Answering]:
 
 
 @pytest.fixture
-def nobody() -> str:
+def unused_url() -> str:
     """An address at which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -147,7 +147,7 @@ def test_a_call_carries_key_parameters_and_body(
 ) -> None:
     call = Call("POST", "/jobs", {"wait": 1.5}, b'{"a": 1}', {"x-more": "yes"})
     assert ask(make(f"{one.url}/below/", " gq_a_b\n"), call) == "hello"
-    [(method, path, headers, body)] = one.asked
+    [(method, path, headers, body)] = one.requests
     assert (method, path, body) == ("POST", "/below/jobs?wait=1.5", b'{"a": 1}')
     assert (headers["authorization"], headers["x-more"]) == ("Bearer gq_a_b", "yes")
     assert headers["content-type"] == "application/json"
@@ -155,21 +155,21 @@ def test_a_call_carries_key_parameters_and_body(
 
 def test_without_a_key_no_header_is_sent(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
     ask(make(one.url), HELLO)
-    assert "authorization" not in one.asked[0][2]
+    assert "authorization" not in one.requests[0][2]
 
 
 def test_the_gateway_that_answered_is_tried_first_next_time(
-    one: Answering, nobody: str, make: Callable[..., Gateways], ask: Ask
+    one: Answering, unused_url: str, make: Callable[..., Gateways], ask: Ask
 ) -> None:
-    gateways = make(f"{nobody},{one.url}")
+    gateways = make(f"{unused_url},{one.url}")
     assert [ask(gateways, HELLO) for _ in range(3)] == ["hello"] * 3
     assert gateways.start_failover()._pending[0] == 1
 
 
-def test_an_unreachable_gateway_is_named(nobody: str, make: Callable[..., Gateways], ask: Ask) -> None:
+def test_an_unreachable_gateway_is_named(unused_url: str, make: Callable[..., Gateways], ask: Ask) -> None:
     with pytest.raises(GatewayUnreachable) as caught:
-        ask(make(nobody), HELLO)
-    assert caught.value.path == nobody
+        ask(make(unused_url), HELLO)
+    assert caught.value.path == unused_url
     assert "gridq gateway" in str(caught.value.fix)
     assert isinstance(caught.value, BrokerUnreachable)
 
@@ -182,7 +182,7 @@ def test_a_broken_connection_is_retried_once(one: Answering, make: Callable[...,
     one.breaks = 2
     with pytest.raises(GatewayUnreachable):
         ask(gateways, HELLO)
-    assert len(one.asked) == 5
+    assert len(one.requests) == 5
 
 
 def test_a_silent_gateway_is_skipped(one: Answering, make: Callable[..., Gateways], ask: Ask) -> None:
@@ -231,7 +231,7 @@ def test_an_error_is_an_answer_and_no_other_gateway_is_tried(
     with pytest.raises(JobNotFound) as caught:
         ask(make(f"{one.url},{other.url}"), HELLO)
     assert caught.value.path == "j"
-    assert not other.asked
+    assert not other.requests
 
 
 def test_a_gateway_that_stops_is_skipped(
@@ -245,10 +245,10 @@ def test_a_gateway_that_stops_is_skipped(
 
 
 def test_a_gateway_on_this_machine_is_called_without_a_proxy(
-    one: Answering, nobody: str, make: Callable[..., Gateways], ask: Ask, monkeypatch: pytest.MonkeyPatch
+    one: Answering, unused_url: str, make: Callable[..., Gateways], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, nobody)
+        monkeypatch.setenv(name, unused_url)
     assert ask(make(one.url), HELLO) == "hello"
 
 

@@ -51,14 +51,14 @@ def test_a_failure_is_attributed_to_seat_stage_or_child(
 
 @pytest.mark.parametrize("emitted", [False, True])
 def test_what_a_vendor_says_of_its_owners_account_is_not_in_the_error(emitted: bool) -> None:
-    said = {
+    details = {
         "reason": "key of ada",
         "endpoint_code": "of-ada",
         "param": "of-ada",
         "status": 401,
         "fix": "renew",
     }
-    error = classify(SeatDegraded("The endpoint rejected the key", said), emitted=emitted).error
+    error = classify(SeatDegraded("The endpoint rejected the key", details), emitted=emitted).error
     assert error.reason == "seat.degraded: The endpoint rejected the key"
     assert "ada" not in error.to_json()
     assert error.code == ("stage.stream_cut" if emitted else "stage.attempts_exhausted")
@@ -71,7 +71,7 @@ def test_a_stage_is_not_retried_after_its_first_piece(exc: BaseException) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "pause"),
+    ("retry_after", "pause"),
     [
         (0, 0.0),
         (7.25, 7.25),
@@ -81,15 +81,15 @@ def test_a_stage_is_not_retried_after_its_first_piece(exc: BaseException) -> Non
         (float("inf"), RETRY_AFTER_MAX_SECONDS),
     ],
 )
-def test_a_providers_retry_after_is_obeyed_exactly(told: Any, pause: float) -> None:
+def test_a_providers_retry_after_is_obeyed_exactly(retry_after: Any, pause: float) -> None:
     for failures in (0, 5):
-        found = classify(SeatRateLimited("slow down", {"retry_after": told}), failures=failures)
+        found = classify(SeatRateLimited("slow down", {"retry_after": retry_after}), failures=failures)
         assert (found.kind, found.pause_seconds) == ("seat", pause)
 
 
-@pytest.mark.parametrize("told", [None, "soon", float("nan"), [1], {}])
-def test_an_invalid_retry_after_is_ignored(told: Any) -> None:
-    assert 1.0 <= classify(SeatError("no", {"retry_after": told})).pause_seconds <= 2.0
+@pytest.mark.parametrize("retry_after", [None, "soon", float("nan"), [1], {}])
+def test_an_invalid_retry_after_is_ignored(retry_after: Any) -> None:
+    assert 1.0 <= classify(SeatError("no", {"retry_after": retry_after})).pause_seconds <= 2.0
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def outcome(root: Node, value: Any = None) -> tuple[Any, list[str]]:
         reference = Reference(CATALOGUE, Calls())
         expected = reference.outcome(parsed.root, value)
         run = Simulation(plan, value, Calls(), random.Random(seed))
-        got = run.outcome()
-        assert got.errors <= expected.errors
-        assert got.failed or got == expected
-    return next(iter(got.errors), got.value), [path for path, _ in run.calls]
+        actual = run.outcome()
+        assert actual.errors <= expected.errors
+        assert actual.failed or actual == expected
+    return next(iter(actual.errors), actual.value), [path for path, _ in run.calls]
 
 
 # -- operators that are only expressions ---------------------------------------------------------------------

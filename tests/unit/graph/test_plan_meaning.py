@@ -40,10 +40,10 @@ def test_any_order_gives_the_reference_answer_or_a_permitted_error(
     reference = Reference(CATALOGUE, Calls())
     expected = reference.outcome(root.root, value)
     run = Simulation(plan, value, Calls(), random.Random(seed))
-    got = run.outcome()
-    assert got.errors <= expected.errors
-    if not got.failed:
-        assert got == expected
+    actual = run.outcome()
+    assert actual.errors <= expected.errors
+    if not actual.failed:
+        assert actual == expected
         # Each stage ran once, on the same input, and no stage of an arm not taken.
         assert _sorted(run.calls) == _sorted(reference.calls)
 
@@ -65,7 +65,7 @@ def test_a_plan_without_concurrency_makes_the_reference_calls(
 
 
 def check_plan(plan: Plan) -> None:
-    """What holds of every plan."""
+    """Check the properties of every plan."""
     assert plan.steps[plan.answer].guard is None
     gates = [arms.gate for arms in plan.arms]
     assert len(set(gates)) == len(gates)

@@ -1,4 +1,4 @@
-"""What a submission is known again by, and the doors that ask it."""
+"""Fingerprints of submissions, and idempotency keys in all ways to submit."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_refused_submission_leaves_the_key_free(client: Client) -> None:
 
 
 def test_a_caller_without_an_api_key_learns_nothing_of_the_job(client: Client) -> None:
-    """Where a grid asks for keys an agent's name alone proves nothing."""
+    """If the grid requires keys, an agent's name alone proves nothing."""
     _, key = api_keys.create(client.redis, client.keys, "ann")
     job = client.submit(ECHO, 1, key=key, idempotency_key="k", wait_for_seat=True)
     assert client.submit(ECHO, 1, key=key, idempotency_key="k") == job

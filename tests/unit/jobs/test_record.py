@@ -1,4 +1,4 @@
-"""What a job may be called."""
+"""Valid and invalid names of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job is waited for, command by command."""
+"""Commands that wait for a job."""
 
 from __future__ import annotations
 

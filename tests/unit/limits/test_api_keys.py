@@ -49,17 +49,17 @@ def test_no_secret_is_stored(grid_env: GridEnv) -> None:
 
 
 def test_all_invalid_keys_get_the_same_error_without_the_secret(grid_env: GridEnv) -> None:
-    """Nobody learns whether the id or the secret was wrong."""
+    """The error does not tell whether the id or the secret was wrong."""
     _, text = api_keys.create(grid_env.client, names(grid_env), "ann")
     other = "gq_" + "0" * 12 + text[15:]
     wrong = text[:-1] + ("A" if text[-1] != "A" else "B")
-    said = set()
+    messages = set()
     for bad in ("", "secret", other, wrong, text + "x", text[:-1], text.upper()):
         with pytest.raises(KeyInvalid) as caught:
             verify(grid_env, bad)
         assert text[16:-1] not in str(caught.value)
-        said.add(str(caught.value))
-    assert len(said) == 1
+        messages.add(str(caught.value))
+    assert len(messages) == 1
 
 
 def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What routers log."""
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Capture the log of routers."""
     with caplog.at_level(logging.INFO, "gridq.limits.quotas_loader"):
         yield caplog
 
@@ -50,11 +50,11 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_a_grid_without_quotas_and_keys_logs_single_tenant(
-    grid_env: GridEnv, told: pytest.LogCaptureFixture
+    grid_env: GridEnv, log: pytest.LogCaptureFixture
 ) -> None:
     limiting = router(grid_env)
     limiting.run_once()
-    assert told.text.count("single-tenant") == 1
+    assert log.text.count("single-tenant") == 1
     found = read_accounts(grid_env.client, limiting.scripts.keys, "UTC")
     assert found.is_single_tenant
     assert found.accounts == ()
@@ -67,7 +67,7 @@ def test_a_router_with_a_wrong_file_does_not_start(grid_env: GridEnv, tmp_path: 
 
 
 def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
-    grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
+    grid_env: GridEnv, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     file = write(tmp_path / "q.toml", "[agents.ann]\nmonthly_jobs = 1")
     limiting = router(grid_env, file)
@@ -83,7 +83,7 @@ def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
         in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
         assert in_force is not None
         assert "q.toml:2" in in_force.error
-    assert told.text.count("has an error") == 2
+    assert log.text.count("has an error") == 2
     file.unlink()
     limiting.run_once()
     assert limits(grid_env) == {"ann": 2}
@@ -103,16 +103,16 @@ def test_limits_that_the_server_lost_are_restored(grid_env: GridEnv, tmp_path: P
 
 
 def test_a_router_without_a_file_leaves_others_limits_alone(
-    grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
+    grid_env: GridEnv, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
     router(grid_env).run_once()
     assert "ann" in limits(grid_env)
-    assert "limits of another router are in force" in told.text
+    assert "limits of another router are in force" in log.text
 
 
 def test_differing_quotas_files_are_logged_once_and_do_not_alternate(
-    grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
+    grid_env: GridEnv, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     one = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
     two = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
@@ -120,7 +120,7 @@ def test_differing_quotas_files_are_logged_once_and_do_not_alternate(
         one.run_once()
         two.run_once()
     assert set(limits(grid_env)) == {"bob"}
-    assert told.text.count("another router has a different quotas file") == 1
+    assert log.text.count("another router has a different quotas file") == 1
 
 
 def in_force(env: GridEnv) -> ActiveLimits:
@@ -132,8 +132,8 @@ def in_force(env: GridEnv) -> ActiveLimits:
 def set_back(env: GridEnv, ms: int) -> None:
     """The limits in force were last upheld so long ago."""
     key = Scripts(env.client, env.settings).keys("limits")
-    seen = now_ms(env.client) - ms
-    env.client.hset(key, "seen_at", seen)
+    seen_at = now_ms(env.client) - ms
+    env.client.hset(key, "seen_at", seen_at)
 
 
 def test_limits_without_a_holding_router_are_orphaned(grid_env: GridEnv, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_lifted_limits_are_not_restored_by_a_confirmation(grid_env: GridEnv, tmp
 
 
 def test_the_first_time_zone_stays_and_a_change_is_logged(
-    grid_env: GridEnv, told: pytest.LogCaptureFixture
+    grid_env: GridEnv, log: pytest.LogCaptureFixture
 ) -> None:
     first = router(grid_env, zone="Europe/Berlin")
     assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Europe/Berlin"
@@ -197,4 +197,4 @@ def test_the_first_time_zone_stays_and_a_change_is_logged(
     first._calendar_due = 0.0
     first.run_once()
     assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
-    assert told.text.count("windows have reset in the time zone") == 2
+    assert log.text.count("windows have reset in the time zone") == 2

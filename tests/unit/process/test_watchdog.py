@@ -1,4 +1,4 @@
-"""When Celery counts as stuck, and what is done then."""
+"""The watchdog detects a stuck Celery consumer and works without it."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_delivered_messages_end_the_work_without_celery(
     bench.check_for(1)
     bench.go.set()
     assert not bench.dog.bypasses_celery
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2
-    assert said[-1] == "Celery delivers messages again"
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert messages[-1] == "Celery delivers messages again"
 
 
 def test_an_empty_queue_is_no_fault(bench: Bench) -> None:

@@ -26,7 +26,7 @@ def open_client(grid_env: GridEnv) -> Iterator[Client]:
 
 
 def add_live_seat(
-    client: Client, seat: str, *queues: str, concurrency: int = 1, budget: int | None = None, **said: Any
+    client: Client, seat: str, *queues: str, concurrency: int = 1, budget: int | None = None, **details: Any
 ) -> None:
     """Make a seat live; where something is said of it, it advertises."""
     limits = [] if budget is None else [Limit(resource="money", window="month", amount=budget)]
@@ -38,10 +38,10 @@ def add_live_seat(
     }
     client.scripts.register(seat, f"i-{seat}", host=seat, **kwargs)
     machine, _, name = seat.partition(".")
-    if said:
+    if details:
         ad = Advertisement(
             seat=seat, machine=machine, worker=f"{name}@{machine}", incarnation=f"i-{seat}", kind="bench",
-            concurrency=concurrency, queues=list(queues), **said,
+            concurrency=concurrency, queues=list(queues), **details,
         )  # fmt: skip
         registry.advertise(client.redis, client.keys, ad, 10)
 

@@ -40,7 +40,7 @@ def test_a_live_seat_with_a_silent_worker_is_listed_as_stale(client: Client) -> 
 
 
 @pytest.mark.parametrize(
-    ("served", "says"),
+    ("served", "message"),
     [
         ([], "no seat is live"),
         (["llm:opus-4-6"], "the closest is llm:opus-4-6, served by m.a"),
@@ -48,10 +48,12 @@ def test_a_live_seat_with_a_silent_worker_is_listed_as_stale(client: Client) -> 
         (["bench:any"], "no live seat is of kind llm; the live seats serve bench:any"),
     ],
 )
-def test_the_error_suggests_only_queues_that_are_close(client: Client, served: list[str], says: str) -> None:
+def test_the_error_suggests_only_queues_that_are_close(
+    client: Client, served: list[str], message: str
+) -> None:
     if served:
         add_live_seat(client, "m.a", *served, state="ready")
-    assert explain_no_seat("llm:opus-4-7", list(client.workers())) == says
+    assert explain_no_seat("llm:opus-4-7", list(client.workers())) == message
 
 
 def test_the_tightest_limits_of_a_seat_are_shown(client: Client) -> None:

@@ -70,7 +70,7 @@ def test_children_and_grandchildren_are_killed(session: bool) -> None:
 
 
 def test_other_processes_are_not_killed() -> None:
-    ours = subprocess.Popen(SLEEP)
+    own = subprocess.Popen(SLEEP)
     before: list[subprocess.Popen[bytes]] = []
     context = StageContext()
 
@@ -86,8 +86,8 @@ def test_other_processes_are_not_killed() -> None:
     context.cancel()
     thread.join(10)
     context.cancel()
-    assert [child.poll() for child in (ours, *before)] == [None, None, None]
-    for child in (ours, *before):
+    assert [child.poll() for child in (own, *before)] == [None, None, None]
+    for child in (own, *before):
         child.kill()
         child.wait()
 

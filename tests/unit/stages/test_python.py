@@ -118,7 +118,7 @@ def test_the_id_changes_with_the_source_and_the_signature_does_not(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("raise KeyError('city')", "KeyError: 'city'"),
         ("raise ValueError", "ValueError"),
@@ -128,7 +128,7 @@ def test_the_id_changes_with_the_source_and_the_signature_does_not(
     ],
 )
 def test_an_exception_is_a_stage_error_with_its_type_and_message(
-    module: MakeModule, body: str, said: str
+    module: MakeModule, body: str, message: str
 ) -> None:
     name = module(
         "stages_failing",
@@ -144,7 +144,7 @@ def test_an_exception_is_a_stage_error_with_its_type_and_message(
     load_modules((name,))
     with pytest.raises(StageError) as caught:
         run("python:stages_failing:f", 1)
-    assert said in str(caught.value.reason)
+    assert message in str(caught.value.reason)
     assert "f raised" in caught.value.message
     assert "Traceback" not in caught.value.to_json()
     assert caught.value.path == "root.body"
@@ -169,7 +169,7 @@ def test_grid_errors_pass_as_they_are(module: MakeModule) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "message"),
     [
         ("{'a': [1, {2}]}", "a set is not JSON at 'a[1]'"),
         ("(1, 2)", "a tuple is not JSON"),
@@ -183,7 +183,7 @@ def test_grid_errors_pass_as_they_are(module: MakeModule) -> None:
     ],
 )
 def test_a_result_that_is_not_json_is_refused_with_its_place(
-    module: MakeModule, result: str, said: str
+    module: MakeModule, result: str, message: str
 ) -> None:
     name = module(
         "stages_odd",
@@ -202,7 +202,7 @@ def test_a_result_that_is_not_json_is_refused_with_its_place(
     load_modules((name,))
     with pytest.raises(ValueNotJson) as caught:
         run("python:stages_odd:f", None)
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
 def test_a_result_over_the_limit_is_refused(module: MakeModule, configure: Any) -> None:
@@ -290,7 +290,7 @@ def test_a_listed_module_is_imported_when_first_needed(module: MakeModule, confi
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("import no_such_module_here", "No module named 'no_such_module_here'"),
         ("1 / 0", "ZeroDivisionError"),
@@ -306,13 +306,13 @@ def test_a_listed_module_is_imported_when_first_needed(module: MakeModule, confi
     ],
 )
 def test_a_module_that_cannot_serve_is_a_config_error_that_names_it(
-    module: MakeModule, source: str, said: str
+    module: MakeModule, source: str, message: str
 ) -> None:
     name = module("stages_wrong", source)
     with pytest.raises(ConfigError) as caught:
         load_modules((name,))
     assert "stages_wrong" in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "Traceback" not in str(caught.value)
 
 

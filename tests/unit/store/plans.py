@@ -62,7 +62,7 @@ def branch(**fields: Any) -> Plan:
 
 
 def usage(micro: int | None, tokens: tuple[int, int] = (0, 0)) -> Usage:
-    """What an attempt used; None: it has no price."""
+    """Return the usage of an attempt; None means that it has no price."""
     return Usage(micro_dollars=micro, tokens_in=tokens[0], tokens_out=tokens[1])
 
 
@@ -161,12 +161,12 @@ class Grid:
         )  # fmt: skip
 
     def claim(self, seat: str = "m.a", slot: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:
-        """What a slot gets."""
+        """Claim a stage for a slot."""
         found = self.scripts.claim(seat, inc, slot, nonce or self.nonce())
         return self._held(found, seat, inc, slot)
 
     def take(self, seat: str = "m.a", slot: str = "0", inc: str = "i1") -> Claim:
-        """What a slot gets, which must be a stage."""
+        """Claim a stage for a slot, which must get one."""
         found = self.claim(seat, slot, inc)
         assert isinstance(found, Claim), found
         return found
@@ -188,7 +188,7 @@ class Grid:
     def done(
         self, claim: Claim, output: bytes = b"1", used: int | None = 0, tokens: tuple[int, int] = (0, 0)
     ) -> str:
-        """Complete a claim, which must be recorded; '' or how the job ended."""
+        """Complete a claim, which must be recorded. Return how the job ended, or ''."""
         result, ended, _ = self.complete(claim, output, used=used, tokens=tokens)
         assert result == 1
         return ended
@@ -221,17 +221,17 @@ class Grid:
         return self.scripts.sweep(most)
 
     def age(self, name: str, member: str) -> None:
-        """Move a member of a sorted set of times back to the beginning: it is due."""
+        """Make a member of a sorted set of times due."""
         assert self.client.zscore(self.keys(name), member) is not None
         self.client.zadd(self.keys(name), {member: 1})
 
     def lapse(self, claim: Claim) -> None:
-        """Let a lease lapse, and have it swept."""
+        """Let a lease lapse and be swept."""
         self.age("leases", claim.lease)
         assert self.sweep()[0]["died"] == 1
 
     def wait_over(self) -> None:
-        """Let every delay be over, and have it swept."""
+        """Let all delays end and be swept."""
         for member in self.client.zrange(self.keys("delays"), 0, -1):
             self.age("delays", member.decode())
         self.sweep(10_000)
@@ -239,7 +239,7 @@ class Grid:
     # -- what there is -------------------------------------------------------------------------------------
 
     def pending(self, queue: str = ANY) -> list[str]:
-        """`job:step` of all that waits in a queue, by class and agent."""
+        """Return `job:step` of all stages waiting in a queue, by class and agent."""
         found: list[str] = []
         for cls in sorted(self.classes(queue)):
             for agent in self.client.zrange(self.keys("ready", queue, cls), 0, -1):
@@ -248,35 +248,35 @@ class Grid:
         return found
 
     def classes(self, queue: str = ANY) -> dict[str, int]:
-        """How many wait in each class of a queue."""
+        """Return the number of waiting stages in each class of a queue."""
         found: Any = self.client.hgetall(self.keys("classes", queue))
         return {cls.decode(): int(count) for cls, count in found.items()}
 
     def field(self, job: str, name: str) -> str | None:
-        """A field of a job's hash."""
+        """Return a field of a job's hash."""
         value: Any = self.client.hget(self.keys("job", job), name)
         return None if value is None else value.decode()
 
     def left(self, seat: str = "m.a") -> int | None:
-        """What is left of the first meter of a seat's own sheet."""
+        """Return what is left of the first meter of a seat's own budget."""
         found = self.meters(seat)
         return found[0].remaining if found else None
 
     def meters(self, seat: str = "m.a", which: str = "own") -> list[Meter]:
-        """A seat's sheet, `own` or `grid`."""
+        """Return the meters of a seat's budget, `own` or `grid`."""
         return parse_budget(self.client.hget(self.keys("seat", seat), which), which, self.now())
 
     def shared(self, name: str) -> list[Meter]:
-        """A shared sheet."""
+        """Return the meters of a shared budget."""
         return parse_budget(self.client.hget(self.keys("meters"), name), name, self.now())
 
     def held(self, seat: str = "m.a") -> dict[str, str]:
-        """The seat's slots that hold a lease."""
+        """Return the leases of a seat by slot."""
         found: Any = self.client.hgetall(self.keys("slots", seat))
         return {slot.decode(): lease.decode() for slot, lease in found.items()}
 
     def wake_ups(self, queue: str) -> int:
-        """How many wake-ups stand in a queue (a seat's own: `seat:<id>`)."""
+        """Return the number of wake-ups in a queue (a seat's own: `seat:<id>`)."""
         return int(self.client.llen(self.keys.queue(queue)))
 
     def clear(self, *queues: str) -> None:
@@ -285,18 +285,18 @@ class Grid:
             self.client.delete(self.keys.queue(queue))
 
     def end(self, job: str) -> End | None:
-        """How a job ended."""
+        """Return how a job ended, None while it has not."""
         data: Any = self.client.lindex(self.keys("result", job), 0)
         return None if data is None else End.parse(data)
 
     def ended(self, job: str) -> End:
-        """How a job ended, which it must have."""
+        """Return how a job ended."""
         end = self.end(job)
         assert end is not None
         return end
 
     def own(self) -> set[str]:
-        """The names of gridq's own keys, without the prefix."""
+        """Return the names of gridq's keys without the prefix."""
         prefix = self.keys.own
         return {key.decode()[len(prefix) :] for key in self.client.scan_iter(f"{prefix}*", count=1000)}
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def left(grid: Grid, seat: str = "m.a") -> tuple[int | None, ...]:
-    """What is left of the first meter of a seat's own sheet, and of the grid's."""
+    """Return what is left of the first meter of a seat's own budget and of the grid's."""
     sheets = (grid.meters(seat, which) for which in ("own", "grid"))
     return tuple(found[0].remaining if found else None for found in sheets)
 
@@ -104,7 +104,7 @@ def test_a_budget_refills_only_with_a_calendar(grid: Grid) -> None:
 
 
 def test_a_seats_own_and_the_grids_budget_both_bind(grid: Grid) -> None:
-    """What its owner allows and what the grid's operator allows: neither stands in for the other."""
+    """Neither the owner's limit nor the operator's replaces the other."""
     turn_at(grid, DAY)
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.003\nperiod = "day"')
     grid.seat("m.a", budget=10_000)
@@ -236,7 +236,7 @@ def test_a_clock_set_back_does_not_lock_a_seat(grid: Grid) -> None:
 
 
 def test_built_in_stages_run_on_an_overdrawn_budget(grid: Grid) -> None:
-    """Else whatever puts answers together would stand still for a micro-dollar too many."""
+    """Otherwise a job could not assemble its answer after overspending by a micro-dollar."""
     limit(grid, '[grid]\nbudgets = [{dollars = 0.01, per = "day"}]')
     grid.seat("m.a")
     grid.seat("m.r", "gridq:local", budget=100)

@@ -1,4 +1,4 @@
-"""Whether the server keeps what it accepts, and the gate that closes when its memory is nearly used up."""
+"""The check of the server's persistence, and the gate that closes when its memory is nearly full."""
 
 from __future__ import annotations
 

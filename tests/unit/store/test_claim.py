@@ -204,7 +204,7 @@ def test_expensive_stages_count_more_in_the_fair_share(grid: Grid) -> None:
 
 @pytest.mark.parametrize("returns", [False, True])
 def test_an_agent_that_joins_late_gets_an_even_share(grid: Grid, returns: bool) -> None:
-    """Also if it was served before and has been idle since."""
+    """The share is even for an agent that was served before and has been idle, too."""
     grid.seat()
     if returns:
         grid.job(one(), agent="bob")
@@ -271,15 +271,15 @@ def test_beyond_64_classes_stages_share_one_class_that_is_served(grid: Grid) -> 
     assert len(classes) <= 67
     assert classes["0/0|*"] == 90 - 65
     # The last seat may take all but its own, and one that none has excluded takes all there are.
-    got = {grid.take(names[-1]).job}
-    assert jobs[-1] not in got
+    claimed = {grid.take(names[-1]).job}
+    assert jobs[-1] not in claimed
     served = [grid.take("m.z")]
     while True:
         _, _, after = grid.complete(served[-1], go_on=True)
         if not isinstance(after, Claim):
             break
         served.append(after)
-    assert got | {claim.job for claim in served} == set(jobs)
+    assert claimed | {claim.job for claim in served} == set(jobs)
 
 
 def test_a_stage_behind_many_excluded_ones_in_the_shared_class_is_found(grid: Grid) -> None:
@@ -290,11 +290,11 @@ def test_a_stage_behind_many_excluded_ones_in_the_shared_class_is_found(grid: Gr
         _exclude(grid, f"m.s{number}")
     grid.seat("m.last")
     job = grid.job(wide(40), agent="aaa")
-    mine: list[Claim] = []
-    while len(mine) < 30:
+    claims: list[Claim] = []
+    while len(claims) < 30:
         claim = grid.take("m.last", slot="0")
         if claim.job == job:
-            mine.append(claim)
+            claims.append(claim)
             grid.fail(claim, "seat", pause_ms=3_000_000)
         else:
             grid.done(claim)

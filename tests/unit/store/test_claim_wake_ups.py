@@ -1,4 +1,4 @@
-"""Whom the wake-ups wake, and how many there are."""
+"""The seats that wake-ups go to, and their number."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_seat_without_enough_budget_is_not_woken(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "told"),
+    ("terms", "estimate"),
     [
         ({"limits": [Limit(resource="tokens", window="day", amount=1_000)]}, "600 500"),
         ({"budget": 6_000, "prices": (1_000_000, 5_000_000)}, "600 1100"),
@@ -81,9 +81,9 @@ def test_a_seat_without_enough_budget_is_not_woken(grid: Grid) -> None:
     ],
 )
 def test_a_seat_whose_budget_cannot_hold_the_estimate_is_not_woken(
-    grid: Grid, terms: dict[str, Any], told: str
+    grid: Grid, terms: dict[str, Any], estimate: str
 ) -> None:
-    """Whatever its rank, and also for a stage that becomes ready by another's completion."""
+    """This holds for any rank, and for stages made ready by a completion."""
     grid.client.zadd(grid.keys("rank", ANY), {"m.b": 2, "m.a": 1})
     grid.client.pexpire(grid.keys("rank", ANY), 60_000)
     grid.seat("m.a", **terms)
@@ -94,12 +94,12 @@ def test_a_seat_whose_budget_cannot_hold_the_estimate_is_not_woken(
     grid.seat("m.b")
     grid.seat("m.c", "bench:first")
     assert grid.claim("m.a") == grid.claim("m.b") == "none"
-    job = grid.job(one(), more={"tokens:0": told})
+    job = grid.job(one(), more={"tokens:0": estimate})
     assert _rung(grid, "m.a", "m.b") == [0, 1]
     grid.scripts.stop(job, "cancelled", "{}")
     grid.clear("seat:m.b")
     assert grid.claim("m.b") == "none"
-    job = grid.job(plan(step(queue="bench:first"), step(0)), more={"tokens:1": told})
+    job = grid.job(plan(step(queue="bench:first"), step(0)), more={"tokens:1": estimate})
     grid.complete(grid.take("m.c"))
     assert _rung(grid, "m.a", "m.b") == [0, 1]
     grid.scripts.stop(job, "cancelled", "{}")

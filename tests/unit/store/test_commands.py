@@ -13,7 +13,7 @@ from tests.unit.store.plans import Grid, chain, one
 
 
 def commands(grid: Grid, act: Callable[[], Any]) -> int:
-    """How many commands `act` makes the server run."""
+    """Return the number of commands that `act` makes the server run."""
 
     def run_so_far() -> dict[str, int]:
         return {name: about["calls"] for name, about in grid.client.info("commandstats").items()}
@@ -21,8 +21,8 @@ def commands(grid: Grid, act: Callable[[], Any]) -> int:
     before = run_so_far()
     act()
     after = run_so_far()
-    ours = {"cmdstat_info", "cmdstat_evalsha", "cmdstat_eval"}
-    return sum(calls - before.get(name, 0) for name, calls in after.items() if name not in ours)
+    ignored = {"cmdstat_info", "cmdstat_evalsha", "cmdstat_eval"}
+    return sum(calls - before.get(name, 0) for name, calls in after.items() if name not in ignored)
 
 
 def test_a_job_of_one_stage_costs_eighty_one_commands(grid: Grid) -> None:

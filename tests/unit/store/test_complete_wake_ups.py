@@ -43,7 +43,7 @@ def test_a_stage_of_another_queue_sends_a_wake_up(grid: Grid) -> None:
 
 
 def test_a_slot_that_claims_another_stage_leaves_a_wake_up(grid: Grid) -> None:
-    """Of two queues the slot takes what has waited longer; what it made ready is somebody else's."""
+    """The slot claims the older stage of another queue; the stage it made ready is for another seat."""
     grid.seat("m.a", ANY, "bench:other")
     grid.seat("m.b", "bench:other")
     grid.job(plan(step(), step(0, queue="bench:other")), "j1")

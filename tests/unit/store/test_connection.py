@@ -204,12 +204,12 @@ def test_a_command_outlives_a_restart_of_the_server() -> None:
         client.set("kept", "yes")
         client.execute_command("WAITAOF", 1, 0, 2000)
         own.kill()
-        got: list[object] = []
-        asking = threading.Thread(target=lambda: got.append(client.get("kept")))
-        asking.start()
+        replies: list[object] = []
+        reader = threading.Thread(target=lambda: replies.append(client.get("kept")))
+        reader.start()
         own.start()
-        asking.join(20)
-        assert got == [b"yes"]
+        reader.join(20)
+        assert replies == [b"yes"]
 
 
 def test_a_unix_socket_can_be_used() -> None:
@@ -330,7 +330,7 @@ def test_unacknowledged_data_is_given_up_within_a_lease(server: EmbeddedServer) 
 
 
 def test_retries_are_limited_by_seconds() -> None:
-    """Where nobody listens a client tries as often as fits into its patience."""
+    """If nothing listens, a client retries as often as fits into the given time."""
     with connect("redis://127.0.0.1:1/0", retry_seconds=0.5) as client, pytest.raises(redis.ConnectionError):
         client.ping()
     tried: list[Exception] = []

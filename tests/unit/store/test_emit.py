@@ -16,7 +16,7 @@ def _pieces(grid: Grid, job: str) -> list[bytes]:
 
 
 def test_an_attempt_whose_lease_has_lapsed_emits_nothing(grid: Grid) -> None:
-    """The stage is pending again: whoever claims it would add its own answer to the one that had begun."""
+    """The stage is pending again: its next attempt would append to the answer that had begun."""
     grid.seat()
     grid.seat("m.b")
     grid.job(one(), "j1", stream=True)
@@ -65,7 +65,7 @@ def test_a_trimmed_stream_keeps_its_latest_pieces(grid: Grid) -> None:
 
 
 def test_a_repeated_emit_adds_no_piece_twice(grid: Grid) -> None:
-    """A connection that breaks after the script ran has it sent again, perhaps with more."""
+    """A call is repeated if its reply is lost, perhaps with more pieces."""
     grid.seat()
     grid.job(one(), "j1", stream=True)
     claim = grid.take()

@@ -8,7 +8,7 @@ import pytest
 
 from gridq.limits import ledger
 from gridq.store.replies import AlreadyKnown, QuotaReached
-from tests.unit.store.entered import TEAM, agrees, entered
+from tests.unit.store.ledger_entries import TEAM, check_ledger, find_entries
 from tests.unit.store.limits import DAY, limit, turn_at
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def sums(grid: Grid) -> list[tuple[str, str, int | None, int, int]]:
-    """What attempts came to: what, seat, micro-dollars, tokens in and out."""
-    return [(e.what, e.seat, e.micro_dollars, e.tokens_in, e.tokens_out) for e in entered(grid)]
+    """Return what, seat, micro-dollars, tokens in and out of each attempt."""
+    return [(e.what, e.seat, e.micro_dollars, e.tokens_in, e.tokens_out) for e in find_entries(grid)]
 
 
 # -- what is entered
@@ -29,7 +29,7 @@ def test_a_recorded_attempt_has_an_entry(grid: Grid) -> None:
     grid.seat(budget=50_000)
     grid.job(one(cost=900), "j1")
     grid.done(grid.take(), used=70, tokens=(12, 34))
-    (found,) = entered(grid)
+    (found,) = find_entries(grid)
     assert (found.job, found.step, found.attempt, found.seat) == ("j1", 0, 1, "m.a")
     assert (found.agent, found.team, found.queue, found.charged) == ("ann", "t", "bench:any", "agent")
     assert (found.micro_dollars, found.tokens_in, found.tokens_out) == (70, 12, 34)
@@ -37,21 +37,21 @@ def test_a_recorded_attempt_has_an_entry(grid: Grid) -> None:
     turns = grid.client.hget(grid.keys("calendar"), "month")
     assert found.month == turns.split()[0].decode()
     assert found.ms is not None
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_without_limits_no_agent_is_charged(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     grid.done(grid.take(), used=70)
-    (found,) = entered(grid)
+    (found,) = find_entries(grid)
     assert (found.agent, found.team, found.month, found.charged) == ("ann", "", "", "agent")
     assert not [name for name in grid.own() if name.startswith("spent")]
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_an_unknown_price_is_not_recorded_as_zero(grid: Grid) -> None:
-    """A subscription is paid for by the month: its calls use tokens, and no money that anybody knows of."""
+    """Calls of a subscription use tokens at an unknown cost."""
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
@@ -65,11 +65,11 @@ def test_an_unknown_price_is_not_recorded_as_zero(grid: Grid) -> None:
         ("done", "m.a", None, 5, 6),
     ]
     assert grid.left() == 50_000
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_huge_numbers_are_recorded(grid: Grid) -> None:
-    """What a provider says that it counted is entered as it is."""
+    """A provider's counts are recorded as they are."""
     grid.seat()
     grid.job(one())
     claim = grid.take()
@@ -85,11 +85,11 @@ def test_admitted_jobs_have_an_entry(grid: Grid) -> None:
     grid.job(one(), "b1", agent="bob")
     assert isinstance(grid.admit(one(), "b2", agent="bob"), QuotaReached)
     assert grid.admit(one(), "j1") == AlreadyKnown()
-    assert [(e.job, e.agent, e.team, e.month) for e in entered(grid, "job")] == [
+    assert [(e.job, e.agent, e.team, e.month) for e in find_entries(grid, "job")] == [
         ("j1", "ann", "t", "0"),
         ("b1", "bob", "-", "0"),
     ]
-    agrees(grid)
+    check_ledger(grid)
 
 
 @pytest.mark.parametrize("kind", ["stage", "seat", "died", "back", "lost"])
@@ -101,12 +101,12 @@ def test_unsuccessful_attempts_are_charged_to_the_seat_only(grid: Grid, kind: st
     grid.fail(claim, kind, used=30, tokens=(5, 0))
     grid.fail(claim, kind, used=30, tokens=(5, 0))
     assert sums(grid) == [("failed" if kind == "stage" else kind, "m.a", 30, 5, 0)]
-    assert entered(grid)[0].charged == "seat"
-    agrees(grid)
+    assert find_entries(grid)[0].charged == "seat"
+    check_ledger(grid)
 
 
 def test_later_reports_record_the_difference(grid: Grid) -> None:
-    """A worker that stops hands a stage back; its thread goes on for a while."""
+    """A stopping worker returns its stage while its thread still runs."""
     limit(grid, TEAM)
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
@@ -117,9 +117,9 @@ def test_later_reports_record_the_difference(grid: Grid) -> None:
     grid.complete(claim, used=70, tokens=(5, 9))
     grid.complete(claim, used=70, tokens=(5, 9))
     assert sums(grid) == [("back", "m.a", 30, 5, 0), ("late", "m.a", 10, 0, 7), ("late", "m.a", 30, 0, 2)]
-    assert {(e.agent, e.queue) for e in entered(grid)} == {("ann", "bench:any")}
+    assert {(e.agent, e.queue) for e in find_entries(grid)} == {("ann", "bench:any")}
     assert grid.left() == 50_000 - 70
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_late_tokens_without_cost_are_recorded(grid: Grid) -> None:
@@ -143,7 +143,7 @@ def test_a_late_report_of_a_lost_lease_is_recorded(grid: Grid) -> None:
     grid.complete(old, used=70)
     grid.done(new, used=50)
     assert sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 70, 0, 0), ("done", "m.b", 50, 0, 0)]
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_lapsed_attempt_completed_in_time_is_recorded(grid: Grid) -> None:
@@ -155,8 +155,8 @@ def test_a_lapsed_attempt_completed_in_time_is_recorded(grid: Grid) -> None:
     assert grid.complete(claim, used=70)[0] == 1
     assert grid.complete(claim, used=70)[0] == 0
     assert sums(grid) == [("lost", "m.a", None, 0, 0), ("done", "m.a", 70, 0, 0)]
-    assert [e.charged for e in entered(grid)] == ["seat", "agent"]
-    agrees(grid)
+    assert [e.charged for e in find_entries(grid)] == ["seat", "agent"]
+    check_ledger(grid)
 
 
 def test_running_attempts_of_a_cancelled_job_are_recorded(grid: Grid) -> None:
@@ -169,8 +169,8 @@ def test_running_attempts_of_a_cancelled_job_are_recorded(grid: Grid) -> None:
     grid.complete(second, used=70)
     grid.complete(second, used=70)
     assert sums(grid) == [("cancelled", "m.a", None, 0, 0)] * 2 + [("late", "m.a", 70, 0, 0)]
-    assert {e.agent for e in entered(grid)} == {"ann"}  # though its job is no more
-    agrees(grid)
+    assert {e.agent for e in find_entries(grid)} == {"ann"}  # though its job is no more
+    check_ledger(grid)
 
 
 def test_a_late_report_of_a_vanished_job_is_recorded(grid: Grid) -> None:
@@ -183,7 +183,7 @@ def test_a_late_report_of_a_vanished_job_is_recorded(grid: Grid) -> None:
     assert sums(grid) == [("late", "m.a", 70, 0, 0)]
     grid.age("deadlines", job)
     grid.sweep()
-    agrees(grid)
+    check_ledger(grid)
 
 
 @pytest.mark.parametrize("how", ["go", "died", "anew"])
@@ -200,7 +200,7 @@ def test_the_leases_of_a_leaving_seat_are_recorded_as_lost(grid: Grid, how: str)
 
 
 def test_free_built_in_stages_are_not_recorded(grid: Grid) -> None:
-    """Built-in stages and one's own code are many, and nobody pays for them; a model's are always entered."""
+    """Built-in and local stages are many and free; stages of a model are always recorded."""
     grid.seat("m.a", "gridq:local", "gridq:pure", "bench:any")
     job = grid.job(
         plan(step(queue="gridq:local"), step(0, queue="gridq:pure"), step(1), step(2, queue="gridq:local"))
@@ -211,7 +211,7 @@ def test_free_built_in_stages_are_not_recorded(grid: Grid) -> None:
     grid.done(grid.take())
     grid.done(grid.take(), tokens=(1, 0))  # yet it said that it used something
     assert grid.end(job)
-    assert [(e.step, e.queue) for e in entered(grid)] == [(2, "bench:any"), (3, "gridq:local")]
+    assert [(e.step, e.queue) for e in find_entries(grid)] == [(2, "bench:any"), (3, "gridq:local")]
 
 
 # -- its life and size
@@ -237,7 +237,7 @@ def test_the_sweep_trims_the_ledger_and_renews_its_ttl(grid: Grid) -> None:
     for left in (2_000, 1_000, 100):
         grid.sweep()
         assert grid.client.xlen(key) <= left + 100
-    assert entered(grid)[-1].at > grid.now() - DAY
+    assert find_entries(grid)[-1].at > grid.now() - DAY
 
 
 def test_an_entry_takes_few_bytes(grid: Grid) -> None:
@@ -262,7 +262,7 @@ def test_pages_give_each_entry_once(grid: Grid, monkeypatch: pytest.MonkeyPatch)
     for number in range(5):
         grid.job(one(), f"j{number}")
         grid.done(grid.take())
-    assert [e.job for e in entered(grid)] == [f"j{number}" for number in range(5)]
-    last = entered(grid)[-1]
+    assert [e.job for e in find_entries(grid)] == [f"j{number}" for number in range(5)]
+    last = find_entries(grid)[-1]
     assert list(ledger.read_entries(grid.client, grid.keys, since=last.at, until=last.at))[-1] == last
     assert list(ledger.read_entries(grid.client, grid.keys, after=last.id)) == []

@@ -1,4 +1,4 @@
-"""What the scripts tell Celery's monitors, heard by Celery's own receiver."""
+"""Events that the scripts publish, received by Celery's own receiver."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def monitor(grid: Grid) -> Iterator[Monitor]:
         yield listening
 
 
-def told(claim: Claim, **row: object) -> str:
-    """What an attempt of `claim` publishes."""
+def encode_attempt(claim: Claim, **row: object) -> str:
+    """Encode the events of an attempt of `claim`."""
     events = started_events(claim, load_step(claim.spec), "a@m")
     rows = [{"state": "done", "run_ms": 12.5, "tokens_in": 0, "tokens_out": 0, **row}] if row else []
     return encode_events([*events, *success_events(claim, rows, "a@m", time.time())])
@@ -41,14 +41,14 @@ def complete(grid: Grid, claim: Claim, **row: object) -> None:
     seat, inc, slot = grid.holders[claim.lease]
     grid.scripts.complete(
         claim.lease, b'"secret"', used=Usage(), rows="[]", seat=seat, incarnation=inc, slot=slot,
-        nonce=grid.nonce(), go_on=False, events=told(claim, **row),
+        nonce=grid.nonce(), go_on=False, events=encode_attempt(claim, **row),
     )  # fmt: skip
 
 
 def fail(grid: Grid, claim: Claim, kind: str, error: str = '{"code":"stage.failed"}') -> str:
     return grid.scripts.fail(
-        claim.lease, kind, pause_ms=0, used=Usage(), error=error, row="", seat="m.a", events=told(claim),
-        uuid=stage_task_id(claim, 0), why="stage.failed",
+        claim.lease, kind, pause_ms=0, used=Usage(), error=error, row="", seat="m.a",
+        events=encode_attempt(claim), uuid=stage_task_id(claim, 0), why="stage.failed",
     )  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def test_a_repeated_report_publishes_no_event_twice(grid: Grid, monitor: Monitor
     grid.job(one(), "j2")
     complete(grid, grid.take(), state="done")
     monitor.task("j2.0", "SUCCESS")  # all before it has been heard
-    heard = [event["type"] for event in monitor.heard if event.get("uuid") == "j1.0"]
-    assert heard.count("task-started") == 2
+    types = [event["type"] for event in monitor.heard if event.get("uuid") == "j1.0"]
+    assert types.count("task-started") == 2
 
 
 def test_a_stage_lost_with_its_worker_is_retried(grid: Grid, monitor: Monitor) -> None:

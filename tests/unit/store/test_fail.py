@@ -187,7 +187,7 @@ def test_a_retry_delay_holds_its_steps_back(grid: Grid) -> None:
 
 
 def _nested() -> Plan:
-    """In an outer Retry 0, then in an inner one 1; 2 last."""
+    """Return an outer Retry of step 0 and an inner Retry of step 1; step 2 is last."""
     steps = (step(scope=0), step(0, scope=1), step(1, scope=0), step(2))
     return plan(*steps, scopes=[_scope(2, (0, 0), (1, 1), (2, 1)), _scope(2, (1, 0), parent=0)])
 

@@ -1,4 +1,4 @@
-"""A stage that asks for one capability, else for another: lib/fallbacks.lua."""
+"""A stage with fallback queues: lib/fallbacks.lua."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridq.jobs.record import build_plan_fields, format_chain, parse_chain
 from gridq.protocol.models import Limit
 from gridq.store.replies import Accepted, Claim, NoSeat, NotLent, QueueLimitReached
 from gridq.store.scripts import NewJob
-from tests.unit.store.entered import entered
+from tests.unit.store.ledger_entries import find_entries
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, one, plan, step
 
@@ -28,12 +28,12 @@ def chained(*links: str, **fields: Any) -> Plan:
 
 
 def where(grid: Grid, *queues: str) -> list[str]:
-    """In which queues something stands."""
+    """Return the queues in which stages wait."""
     return [queue for queue in queues or (A, B, C) if grid.pending(queue)]
 
 
 def links(grid: Grid, job: str, number: int = 0) -> str:
-    """Which link a step stands at by its chain, and by its header."""
+    """Return the queue of a step by its chain and header, which must agree."""
     at, names = parse_chain(str(grid.field(job, f"chain:{number}")))
     assert str(grid.field(job, f"header:{number}")).split(" ")[0] == names[at]
     return names[at]
@@ -59,7 +59,7 @@ def test_without_a_seat_of_the_first_queue_the_next_queue_takes_the_stage(grid: 
     claim = grid.take("m.b")
     assert claim.queue == B
     grid.done(claim, used=7)
-    assert [entry.queue for entry in entered(grid)] == [B]
+    assert [entry.queue for entry in find_entries(grid)] == [B]
 
 
 @pytest.mark.parametrize("why", ["draining", "resting", "paused", "no budget", "lent to others", "gone"])
@@ -148,8 +148,8 @@ def test_the_estimate_decides_about_a_fallback(grid: Grid) -> None:
     grid.seat("m.a", A, limits=[Limit(resource="tokens", window="day", amount=1000)])
     grid.seat("m.b", B)
     grid.done(job_take(grid, one(queue=A)), tokens=(300, 300))
-    for told, queue in (("200 100", A), ("200 400", B)):
-        job = wished(grid, chained(A, B), {"tokens:0": told}, job=f"told-{queue[-1]}")
+    for estimate, queue in (("200 100", A), ("200 400", B)):
+        job = wished(grid, chained(A, B), {"tokens:0": estimate}, job=f"told-{queue[-1]}")
         assert links(grid, job) == queue
 
 
@@ -264,7 +264,7 @@ def test_a_lost_lease_falls_back_and_its_late_use_counts_in_its_queue(grid: Grid
     grid.lapse(claim)
     assert links(grid, job) == B
     assert grid.complete(claim, used=40)[0] == 1  # nobody else has taken it meanwhile
-    assert {entry.queue for entry in entered(grid)} == {A}
+    assert {entry.queue for entry in find_entries(grid)} == {A}
     assert not grid.client.exists(grid.keys("chained"))
 
 
@@ -290,13 +290,13 @@ def test_excluded_seats_are_kept_per_queue(grid: Grid) -> None:
 
 def wished(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished") -> str:
     """Admit a plan of one step with more fields."""
-    told, ready, needs = build_plan_fields(given)
-    told += [word for pair in fields.items() for word in pair]
-    asked = NewJob(
+    plan_fields, ready, needs = build_plan_fields(given)
+    plan_fields += [word for pair in fields.items() for word in pair]
+    new_job = NewJob(
         job=job, agent="ann", priority=0, deadline_ms=HOUR, result_ttl_ms=HOUR, celery=False, stream=False,
-        wait_for_seat=True, input=b"1", answer=0, steps=1, queues=needs, ready=ready, fields=told,
+        wait_for_seat=True, input=b"1", answer=0, steps=1, queues=needs, ready=ready, fields=plan_fields,
     )  # fmt: skip
-    assert grid.scripts.admit(asked) == Accepted()
+    assert grid.scripts.admit(new_job) == Accepted()
     return job
 
 

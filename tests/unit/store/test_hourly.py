@@ -1,4 +1,4 @@
-"""Where a seat's time has a price, what a stage is expected to take of it is held at its claim."""
+"""Seats with an hourly price reserve the expected run time of a stage at its claim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gridq.protocol.meters import UsageEstimate
 from gridq.protocol.models import Limit
 from gridq.seats.registry import read_live_seats
 from gridq.store.replies import Claim
-from tests.unit.store.entered import agrees
+from tests.unit.store.ledger_entries import check_ledger
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import Grid, one, wide
 
@@ -24,7 +24,7 @@ def day(amount: int) -> Limit:
 
 
 def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
-    """(used, held) of the seat's own money."""
+    """Return what is used and reserved of the seat's own money."""
     return grid.meters(seat)[0].used, grid.meters(seat)[0].reserved
 
 
@@ -42,7 +42,7 @@ def test_measured_run_times_are_reserved_and_settled(grid: Grid) -> None:
     assert isinstance(grid.claim(slot="0"), str)  # 6,100 are left
     grid.done(grid.held()["1"], used=0)
     grid.take(slot="1")
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_an_unmeasured_queue_reserves_the_stage_timeout(grid: Grid) -> None:
@@ -52,13 +52,13 @@ def test_an_unmeasured_queue_reserves_the_stage_timeout(grid: Grid) -> None:
     grid.take(slot="1")
     assert held(grid) == (0, 1_200_000)
     assert grid.claim(slot="2") == "none"
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_stages_own_timeout_limits_its_estimate(grid: Grid) -> None:
     grid.seat(concurrency=3, limits=[day(1_000_000)], hourly_price=HOUR)
-    for number, told in enumerate(("0 0 5000", "70 30 5000", "70 30")):
-        grid.job(one(), f"j{number}", more={"tokens:0": told})
+    for number, estimate in enumerate(("0 0 5000", "70 30 5000", "70 30")):
+        grid.job(one(), f"j{number}", more={"tokens:0": estimate})
     grid.take(slot="0")
     grid.take(slot="1")
     assert held(grid) == (0, 10_000)
@@ -69,7 +69,7 @@ def test_a_stages_own_timeout_limits_its_estimate(grid: Grid) -> None:
     grid.done(grid.held()["0"], used=0)
     grid.take(slot="0")
     assert held(grid) == (0, 19_000)  # not the nine seconds of the others
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_an_unmeasured_queue_counts_as_the_slowest(grid: Grid) -> None:
@@ -90,7 +90,7 @@ def test_measurements_outlive_the_worker_in_queues_still_served(grid: Grid) -> N
     grid.job(one())
     grid.take(inc="i2")
     assert held(grid) == (0, 500)
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_stage_over_the_whole_limit_may_run_alone_in_an_empty_window(grid: Grid) -> None:
@@ -103,7 +103,7 @@ def test_a_stage_over_the_whole_limit_may_run_alone_in_an_empty_window(grid: Gri
     grid.take(slot="0")
     grid.take(slot="1")
     assert held(grid) == (10, 40)
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_shared_budgets_reserve_hourly_cost_and_free_stages_do_not(grid: Grid) -> None:
@@ -123,15 +123,15 @@ def test_shared_budgets_reserve_hourly_cost_and_free_stages_do_not(grid: Grid) -
     grid.done(free)
     grid.done(claim, used=10)
     assert isinstance(grid.claim("m.b"), Claim)
-    agrees(grid)
+    check_ledger(grid)
 
 
 @pytest.mark.parametrize(
-    ("takes", "told"),
+    ("takes", "estimate"),
     [({}, "0 0"), ({}, "40 900 7777"), ({"bench:any": 1_234}, "7 1"), ({"bench:one": 77}, "1 1 60")],
 )
-def test_python_and_lua_estimate_the_same_cost(grid: Grid, takes: dict[str, int], told: str) -> None:
-    """What a job waits for is told by Python, from the seat's record."""
+def test_python_and_lua_estimate_the_same_cost(grid: Grid, takes: dict[str, int], estimate: str) -> None:
+    """Python explains waiting jobs from the seat's record."""
     grid.seat(
         "m.a",
         "bench:any",
@@ -141,7 +141,7 @@ def test_python_and_lua_estimate_the_same_cost(grid: Grid, takes: dict[str, int]
         hourly_price=(1_999_999, 61_001),
     )
     grid.scripts.renew("m.a", "i1", [], stage_ms=takes)
-    grid.job(one(), more={"tokens:0": told})
+    grid.job(one(), more={"tokens:0": estimate})
     [seat] = read_live_seats(grid.client, grid.keys)
     grid.take()
-    assert seat.rates.estimate_cost("bench:any", UsageEstimate.parse(told)) == held(grid)[1] > 0
+    assert seat.rates.estimate_cost("bench:any", UsageEstimate.parse(estimate)) == held(grid)[1] > 0

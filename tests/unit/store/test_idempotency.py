@@ -98,7 +98,7 @@ def test_an_id_generated_by_the_grid_cannot_be_reused(grid: Grid, ended: bool) -
 
 
 def test_the_input_of_the_existing_job_is_kept(grid: Grid) -> None:
-    """A refused submission's long input is dropped, that of the job which has the id is not."""
+    """A refused submission's long input is dropped; that of the existing job is not."""
     grid.seat()
     for name in ("j1:in", "j2:in"):
         grid.client.set(grid.keys("value", name), b"[]", px=HOUR)

@@ -106,7 +106,7 @@ def test_several_routers_share_the_sweep(grid: Grid) -> None:
 
 
 def test_no_kind_of_due_entries_waits_for_another(grid: Grid) -> None:
-    """Of each sort more is due than a batch takes: the first batch takes of each, and the turn takes all."""
+    """With more of each kind due than a batch takes, the first batch takes some of each, one sweep all."""
     number = BATCH_ITEMS + 50
     fill(grid, 10, number // 10)
     for job in range(number):
@@ -159,16 +159,16 @@ def test_a_hanging_result_backend_does_not_delay_the_sweep(grid: Grid) -> None:
     grid.job(one(), "j2")
     grid.take()
     die(grid, "answers")
-    asked, back = threading.Event(), threading.Event()
+    called, back = threading.Event(), threading.Event()
 
     def hang(job: str) -> None:
-        asked.set()
+        called.set()
         back.wait()
 
     sweeper = Watched(grid, hang)
     sweeper.start()
     try:
-        assert asked.wait(30)
+        assert called.wait(30)
         grid.age("leases", grid.client.zrange(grid.keys("leases"), 0, 0)[0].decode())
         while not grid.pending():
             threading.Event().wait(0.01)

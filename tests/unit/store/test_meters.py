@@ -8,7 +8,7 @@ import pytest
 
 from gridq.protocol.meters import Meter
 from gridq.protocol.models import Limit, Resource
-from tests.unit.store.entered import agrees, entered
+from tests.unit.store.ledger_entries import check_ledger, find_entries
 from tests.unit.store.limits import DAY, HOUR, account, limit, over, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, wide
 
@@ -20,7 +20,7 @@ def most(resource: Resource, window: str, amount: int) -> Limit:
 
 
 def numbers(meters: list[Meter]) -> dict[str, tuple[int, int]]:
-    """(used, held) of each meter by its name."""
+    """Return what is used and reserved of each meter, by its name."""
     return {meter.name: (meter.used, meter.reserved) for meter in meters}
 
 
@@ -42,7 +42,7 @@ def test_every_window_of_a_seat_binds(grid: Grid) -> None:
     turn(grid, "day")
     grid.done(grid.take(), used=900)
     assert numbers(grid.meters()) == {"money/month": (4_900, 0), "money/day": (900, 0), "requests/5h": (1, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_five_hour_window_begins_with_its_first_use(grid: Grid) -> None:
@@ -61,7 +61,7 @@ def test_a_five_hour_window_begins_with_its_first_use(grid: Grid) -> None:
     assert grid.meters()[0].remaining == 2
     grid.done(grid.take())
     assert numbers(grid.meters()) == {"requests/5h": (1, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
@@ -72,7 +72,7 @@ def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
     grid.client.hset(grid.keys("seat", "m.a"), "own", f"requests/1h/2/1/0/{far}")
     grid.done(grid.take())
     assert (grid.meters()[0].resets_at or 0) <= grid.now() + HOUR
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_reservation_held_over_the_reset_is_settled_in_the_new_window(grid: Grid) -> None:
@@ -84,7 +84,7 @@ def test_a_reservation_held_over_the_reset_is_settled_in_the_new_window(grid: Gr
     assert numbers(grid.meters()) == {"tokens/5h": (0, 0), "requests/5h": (0, 1)}
     grid.done(second, tokens=(10, 20))
     assert numbers(grid.meters()) == {"tokens/5h": (30, 0), "requests/5h": (1, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 # -- things
@@ -94,7 +94,7 @@ def test_a_reservation_held_over_the_reset_is_settled_in_the_new_window(grid: Gr
     ("how", "counts"), [("done", 1), ("stage", 1), ("seat", 1), ("lapsed", 1), ("back", 0), ("back, used", 1)]
 )
 def test_attempts_that_used_anything_count_as_requests(grid: Grid, how: str, counts: int) -> None:
-    """Whatever was sent, for its provider counts it; not what was handed back before it had used anything."""
+    """The provider counts every request; a stage returned before it used anything was none."""
     grid.seat(limits=[most("requests", "day", 9)])
     grid.job(one())
     claim = grid.take()
@@ -106,10 +106,10 @@ def test_attempts_that_used_anything_count_as_requests(grid: Grid, how: str, cou
     else:
         grid.fail(claim, how.partition(",")[0], tokens=(7, 0) if "used" in how else (0, 0))
     assert numbers(grid.meters()) == {"requests/day": (counts, 0)}
-    agrees(grid)
+    check_ledger(grid)
     grid.complete(claim, tokens=(9, 9))  # what comes later is not another one
     assert numbers(grid.meters()) == {"requests/day": (counts, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_tokens_of_every_attempt_count(grid: Grid) -> None:
@@ -121,7 +121,7 @@ def test_tokens_of_every_attempt_count(grid: Grid) -> None:
     assert numbers(grid.meters()) == {"tokens/week": (1_100, 0)}
     grid.job(one())
     assert grid.claim() == "none"
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_an_owners_parallel_limit_binds_all_its_seats(grid: Grid) -> None:
@@ -137,7 +137,7 @@ def test_an_owners_parallel_limit_binds_all_its_seats(grid: Grid) -> None:
     grid.take("m.c")
     grid.done(first)
     grid.take("m.b", slot="1")
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_built_in_stages_are_no_requests(grid: Grid) -> None:
@@ -180,7 +180,7 @@ def test_owner_family_and_the_whole_grid_bind(grid: Grid) -> None:
     assert grid.claim("m.c") == "none"
     assert account(grid, "all of it", "money a day").remaining == 0
     assert account(grid, "opus", "requests in 5h").spent <= 1
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_family_budget_binds_only_in_its_queues(grid: Grid) -> None:
@@ -192,11 +192,11 @@ def test_a_family_budget_binds_only_in_its_queues(grid: Grid) -> None:
     assert numbers(grid.shared("f:opus")) == {"requests/5h": (1, 0)}
     grid.job(one(queue="llm:haiku"))
     assert grid.take("m.c").queue == "llm:haiku"
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_claim_reserves_on_all_meters_or_on_none(grid: Grid) -> None:
-    """One meter without room, the last to be looked at: nothing is held anywhere."""
+    """The last meter checked has no room: nothing is reserved on any."""
     limit(grid, SHARED.replace("0.006", "0.015").replace("0.01,", "0.5,"))
     grid.seat(budget=100_000, concurrency=2, owner="alice", limits=[most("requests", "5h", 9)])
     grid.job(wide(3, cost=5_000))
@@ -228,7 +228,7 @@ def test_a_lease_is_settled_on_the_accounts_of_its_claim(grid: Grid) -> None:
     grid.done(second, used=50)
     assert numbers(grid.shared("o:alice")) == {"money/day": (700, 0)}
     assert numbers(grid.shared("g")) == {"money/day": (750, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_limits_may_be_added_changed_and_removed_during_work(grid: Grid) -> None:
@@ -242,7 +242,7 @@ def test_limits_may_be_added_changed_and_removed_during_work(grid: Grid) -> None
     limit(grid, SHARED.replace("0.01", "0.02"))
     grid.done(during, used=300)
     assert [(m.limit, m.used, m.reserved) for m in grid.shared("g")] == [(20_000, 300, 0)]
-    agrees(grid)
+    check_ledger(grid)
     last = grid.take(slot="2")
     limit(grid, "")
     assert not grid.client.exists(grid.keys("meters"))
@@ -250,7 +250,7 @@ def test_limits_may_be_added_changed_and_removed_during_work(grid: Grid) -> None
     assert numbers(grid.shared("g")) == {"money/day": (0, 1_000)}  # still held, under that name
     grid.done(last, used=40)
     assert numbers(grid.shared("g")) == {"money/day": (40, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_seat_that_dies_releases_its_reservations(grid: Grid) -> None:
@@ -261,7 +261,7 @@ def test_a_seat_that_dies_releases_its_reservations(grid: Grid) -> None:
     grid.scripts.leave("m.a", "i1", "died")
     assert numbers(grid.shared("g")) == {"money/day": (0, 0)}
     assert numbers(grid.meters()) == {"money/month": (0, 0), "parallel/-": (0, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_ledger_entry_names_the_charged_accounts(grid: Grid) -> None:
@@ -269,14 +269,14 @@ def test_a_ledger_entry_names_the_charged_accounts(grid: Grid) -> None:
     grid.seat("m.a", "llm:opus", owner="alice", families={"llm:opus": ["opus"]})
     grid.job(one(queue="llm:opus"))
     grid.done(grid.take(), used=5)
-    (entry,) = entered(grid)
+    (entry,) = find_entries(grid)
     assert (entry.accounts, entry.requests) == ("g,o:alice,f:opus", 1)
 
 
 # -- estimates
 
 
-def said(grid: Grid, job: str, tokens_in: int, tokens_out: int, **options: object) -> None:
+def submit_estimated(grid: Grid, job: str, tokens_in: int, tokens_out: int, **options: object) -> None:
     """A job of one stage that will use so many tokens."""
     grid.job(one(**options), job)
     grid.client.hset(grid.keys("job", job), "tokens:0", f"{tokens_in} {tokens_out}")
@@ -288,7 +288,7 @@ def test_the_estimate_of_a_stage_is_reserved_until_settlement(grid: Grid) -> Non
         concurrency=4, budget=10_000, limits=[most("tokens", "day", 9_000)], prices=(1_000_000, 5_000_000)
     )
     for number in range(4):
-        said(grid, f"j{number}", 1_000, 500)
+        submit_estimated(grid, f"j{number}", 1_000, 500)
     first = grid.take(slot="0")
     assert numbers(grid.meters()) == {"money/month": (0, 3_500), "tokens/day": (0, 1_500)}
     grid.take(slot="1")
@@ -296,16 +296,16 @@ def test_the_estimate_of_a_stage_is_reserved_until_settlement(grid: Grid) -> Non
     grid.done(first, used=1_200, tokens=(900, 60))
     assert numbers(grid.meters()) == {"money/month": (1_200, 3_500), "tokens/day": (960, 1_500)}
     grid.take(slot="2")
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_large_estimate_does_not_block_smaller_stages_behind_it(grid: Grid) -> None:
     grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
-    said(grid, "warm-up", 300, 300)
+    submit_estimated(grid, "warm-up", 300, 300)
     grid.done(grid.take(), tokens=(300, 300))
-    said(grid, "large", 500, 300)
-    said(grid, "small", 100, 101)
-    said(grid, "smaller", 200, 100)
+    submit_estimated(grid, "large", 500, 300)
+    submit_estimated(grid, "small", 100, 101)
+    submit_estimated(grid, "smaller", 200, 100)
     assert grid.take(slot="0").job in ("small", "smaller")
     assert grid.claim(slot="1") == "none"  # together they want too much
     assert "large:0" in grid.pending()
@@ -313,21 +313,21 @@ def test_a_large_estimate_does_not_block_smaller_stages_behind_it(grid: Grid) ->
 
 def test_an_estimate_over_the_whole_window_waits_for_an_empty_window(grid: Grid) -> None:
     grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
-    said(grid, "huge", 5_000, 5_000)
+    submit_estimated(grid, "huge", 5_000, 5_000)
     grid.done(grid.take(), tokens=(900, 50))
-    said(grid, "huge-2", 5_000, 5_000)
+    submit_estimated(grid, "huge-2", 5_000, 5_000)
     assert grid.claim() == "none"
     over(grid, "day")
-    agrees(grid)
+    check_ledger(grid)
 
 
 @pytest.mark.parametrize(
     "limits", [[most("money", "day", 0)], [most("tokens", "day", 0)]], ids=["money", "tokens"]
 )
 def test_a_limit_of_zero_permits_no_larger_estimate(grid: Grid, limits: list[Limit]) -> None:
-    """Its window is empty, and yet a larger stage may not run in it."""
+    """The window is empty, but a stage over a limit of zero may not run in it."""
     grid.seat(limits=limits, prices=(1_000_000, 5_000_000))
-    said(grid, "j", 1_000, 500)
+    submit_estimated(grid, "j", 1_000, 500)
     assert grid.claim() == "none"
 
 
@@ -335,7 +335,7 @@ def test_a_limit_of_zero_permits_no_larger_estimate(grid: Grid, limits: list[Lim
 
 
 def test_a_sweep_shortens_windows_after_the_clock_was_set_back(grid: Grid) -> None:
-    """What is used up by then is used up for a window's length at most, though nobody writes it meanwhile."""
+    """A used-up window lasts for its length at most, even if nothing is written to it."""
     for period in ("month", "week", "day"):
         turn_at(grid, 20 * HOUR, period=period)
     limit(
@@ -368,11 +368,11 @@ def test_a_sweep_shortens_windows_after_the_clock_was_set_back(grid: Grid) -> No
     assert ends == {
         "requests/5h": (1, 5), "requests/month": (1, 20), "tokens/week": (7, 20), "jobs/day": (1, 20),
     }  # fmt: skip
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_an_impossible_window_end_is_corrected_on_the_next_write(grid: Grid) -> None:
-    """Where the clock was set back and no sweep has seen it, whoever writes next finds it."""
+    """The clock was set back and no sweep has noticed it yet."""
     turn_at(grid, 20 * HOUR, period="day")
     grid.seat(limits=[most("tokens", "day", 9), most("requests", "day", 9)])
     text = f"tokens/day/9/3/0/{grid.now() + 3 * DAY} requests/day/9/2/0/{grid.now() + 3 * DAY}"

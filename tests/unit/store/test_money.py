@@ -1,4 +1,4 @@
-"""Agents and teams: nothing is promised twice, and what is promised comes back."""
+"""Budgets of agents and teams: nothing is reserved twice, and reservations are released."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
 
 @pytest.mark.parametrize("end", ["done", "failed", "cancelled", "expired", "running", "vanished"])
 def test_a_reservation_is_released_however_a_job_ends(grid: Grid, end: str) -> None:
-    """What its successful attempts used stays spent; what others used is their seat's."""
+    """Use of successful attempts stays spent; use of others is charged to their seat."""
     grid.seat(budget=1_000_000)
     limit(grid, TEAM)
     job = grid.job(chain(2, cost=3_000))
@@ -221,7 +221,7 @@ def test_an_overdrawn_agent_is_parked_until_the_month_resets(grid: Grid) -> None
 
 
 def test_an_exactly_used_up_limit_does_not_park(grid: Grid) -> None:
-    """A job whose estimate was right runs to its end."""
+    """A job whose estimate was exact runs to its end."""
     grid.seat()
     limit(grid, ANN)
     grid.job(chain(3, cost=3_000))
@@ -272,7 +272,7 @@ def test_a_limit_of_zero_parks_an_agent_without_spending(grid: Grid) -> None:
 
 
 def test_pure_and_local_stages_of_a_parked_agent_continue(grid: Grid) -> None:
-    """They cost nothing, and may be all that lies between a paid answer and its caller."""
+    """They are free, and may be all that lies between a paid answer and its caller."""
     grid.seat("m.a", "bench:any", "gridq:local")
     limit(grid, ANN)
     job = grid.job(plan(step(cost=1_000), step(0, queue="gridq:local")))

@@ -1,11 +1,11 @@
-"""Agents and teams in windows of days and weeks: what they may use, and what they are told beyond that."""
+"""Daily and weekly budgets of agents and teams, and the refusals beyond them."""
 
 from __future__ import annotations
 
 import pytest
 
 from gridq.store.replies import Accepted, AdmitReply, QuotaReached
-from tests.unit.store.entered import agrees
+from tests.unit.store.ledger_entries import check_ledger
 from tests.unit.store.limits import DAY, HOUR, ask, limit, over, parked, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, quota, quota_of
 from tests.unit.store.test_meters import numbers
@@ -39,15 +39,15 @@ def test_an_agents_daily_budget_binds_and_resets(grid: Grid) -> None:
     assert ask(grid, 1) == Accepted()
     assert ask(grid, 1) == Accepted()
     assert quota_of(ask(grid, 1)) == ("agent_jobs", "ann")
-    agrees(grid)
+    check_ledger(grid)
     turn(grid, "day")
     assert ask(grid, 1) == Accepted()
     assert numbers(grid.shared("a:ann")) == {"money/day": (0, 3), "jobs/day": (1, 0)}
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_estimated_tokens_are_reserved_until_a_job_ends(grid: Grid) -> None:
-    """By the estimates of its stages, so that jobs side by side do not use more than there is."""
+    """Concurrent jobs do not use more than there is."""
     limit(grid, PEOPLE)
     grid.seat()
 
@@ -60,18 +60,18 @@ def test_estimated_tokens_are_reserved_until_a_job_ends(grid: Grid) -> None:
     assert numbers(grid.shared("t:t")) == {"tokens/week": (0, 500)}
     assert admit("j2", 400) == Accepted()
     assert isinstance(admit("j3", 101), QuotaReached)
-    agrees(grid)
+    check_ledger(grid)
     first = grid.take()
     grid.done(first, tokens=(250, 100))
     assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 550)}
-    agrees(grid)
+    check_ledger(grid)
     limit(grid, PEOPLE.replace("1000", "2000"))
     assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 550)}
     for job in ("j1", "j2"):
         grid.scripts.stop(job, "cancelled", "{}")
     assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 0)}
     assert not grid.client.exists(grid.keys("reservations"), grid.keys("reserved"))
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_the_star_table_limits_each_other_agent_separately(grid: Grid) -> None:
@@ -81,11 +81,11 @@ def test_the_star_table_limits_each_other_agent_separately(grid: Grid) -> None:
     assert ask(grid, agent="eve") == Accepted()
     limit(grid, PEOPLE)
     assert quota_of(ask(grid, agent="bob")) == ("agent_jobs", "bob")
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_meters_of_inactive_agents_are_removed(grid: Grid) -> None:
-    """Agents may call themselves what they like where there are no keys."""
+    """Without API keys, agents may use any name."""
     limit(grid, PEOPLE)
     grid.seat()
     for number in range(20):
@@ -96,7 +96,7 @@ def test_meters_of_inactive_agents_are_removed(grid: Grid) -> None:
     assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann", "t:t"}
     assert ask(grid, agent="passing-1") == Accepted()
     assert quota(ask(grid, agent="passing-1")).what == "agent_jobs"
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_team_over_its_tokens_is_parked_until_the_week_resets(grid: Grid) -> None:
@@ -116,11 +116,11 @@ def test_a_team_over_its_tokens_is_parked_until_the_week_resets(grid: Grid) -> N
     grid.sweep()
     assert parked(grid) == set()
     grid.take()
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_budget_with_its_own_table_is_kept_without_use(grid: Grid) -> None:
-    """The sweep forgets those alone that have no table of their own."""
+    """The sweep removes only meters without a table of their own."""
     turn_at(grid, 20 * DAY)
     limit(
         grid,
@@ -136,7 +136,7 @@ def test_a_budget_with_its_own_table_is_kept_without_use(grid: Grid) -> None:
 
 
 def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) -> None:
-    """Through a life of an agent, its team, one of a key's team and one without a table."""
+    """Compare a series of jobs of an agent, its team, a key's team and an agent without a table."""
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     turn_at(grid, 3 * DAY, period="week")
@@ -146,7 +146,7 @@ def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) ->
         PEOPLE + "monthly_jobs = 4\n[agents.eve]\nmonthly_dollars = 0.02\n[agents.mute]\nmonthly_jobs = 0",
     )
     grid.seat(concurrency=4)
-    told = set()
+    outcomes = set()
     for agent, cost, tokens in (
         ("eve", 15_000, 0), ("eve", 15_000, 0), ("ann", 6_000, 300), ("ann", 6_000, 0), ("ann", 1, 800),
         ("ann", 1, 400), ("ann", 1, 300), ("ann", 1, 1), ("bob", 1, 0), ("bob", 1, 0),
@@ -155,10 +155,10 @@ def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) ->
         before = everything(grid)
         _, look = grid.scripts.preview_quota(agent, "-", cost, tokens)
         assert everything(grid) == before
-        asked = ask(grid, cost, agent, more={"tokens:0": f"{tokens} 0"})
-        assert (look or Accepted()) == asked
-        told.add(asked.what if isinstance(asked, QuotaReached) else "ok")
-    assert told == {"ok", "agent_money", "agent_jobs", "team_tokens"}
+        reply = ask(grid, cost, agent, more={"tokens:0": f"{tokens} 0"})
+        assert (look or Accepted()) == reply
+        outcomes.add(reply.what if isinstance(reply, QuotaReached) else "ok")
+    assert outcomes == {"ok", "agent_money", "agent_jobs", "team_tokens"}
     assert grid.scripts.preview_quota("ann", "other", 0, 0).team == "t"
     team, refusal = grid.scripts.preview_quota("eve", "t", 0, 900)
     assert refusal is not None
@@ -166,5 +166,5 @@ def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) ->
 
 
 def everything(grid: Grid) -> dict[bytes, bytes | None]:
-    """All that the grid has on its server."""
+    """Return all keys of the grid with their content."""
     return {key: grid.client.dump(key) for key in grid.client.scan_iter(grid.keys("*"))}

@@ -20,7 +20,7 @@ def _in_quarantine(grid: Grid) -> list[str]:
 
 
 def _step_0(grid: Grid, seat: str) -> Claim:
-    """A seat's claim of step 0; what else it is given goes back."""
+    """Return a seat's claim of step 0; other stages are returned."""
     grid.seat(seat, concurrency=3)
     claims = [grid.claim(seat, slot=str(slot)) for slot in range(2)]
     found = [claim for claim in claims if isinstance(claim, Claim)]
@@ -32,7 +32,7 @@ def _step_0(grid: Grid, seat: str) -> Claim:
 
 
 def _poison(grid: Grid, job: str) -> None:
-    """Let the job's step 0 kill a child on each of two seats."""
+    """Let the job's step 0 kill a child process on two seats."""
     for seat in ("m.a", "m.b"):
         grid.fail(_step_0(grid, seat), "died")
     assert _in_quarantine(grid) == [f"{job}:0"]
@@ -247,8 +247,8 @@ def test_a_stage_alone_on_a_dying_worker_counts_as_its_killer(grid: Grid) -> Non
     assert grid.scripts.quarantine("drop", job, 0, "op")
     details = _details(grid, job)
     assert (details["deaths"], details["worker"], details["reason"]) == (2, "m.b", "the worker died")
-    told = grid.scripts.sweep().losses  # the worker cannot tell of it
-    assert [(loss.worker, loss.after) for loss in told] == [("m.a", "again"), ("m.b", "quarantined")]
+    losses = grid.scripts.sweep().losses  # the worker cannot tell of it
+    assert [(loss.worker, loss.after) for loss in losses] == [("m.a", "again"), ("m.b", "quarantined")]
     assert grid.scripts.sweep().losses == []
 
 

@@ -1,4 +1,4 @@
-"""A job whose stage stands ready for longer than its queue timeout expires, whoever looks."""
+"""A job whose stage is ready for longer than its queue timeout expires."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MINUTE = 60_000
 
 
 def timers(grid: Grid) -> list[str]:
-    """The entries that may end a job."""
+    """Return the entries that may end a job."""
     found = [entry.decode() for entry in grid.client.zrange(grid.keys("delays"), 0, -1)]
     return [entry for entry in found if entry[0] in "qi"]
 
 
 def over(grid: Grid) -> None:
-    """Let every timer that runs be over, and sweep."""
+    """Let all running timers end, and sweep."""
     for entry in timers(grid):
         grid.age("delays", entry)
     grid.sweep()
@@ -148,19 +148,19 @@ def test_a_returned_stage_gets_a_new_timer(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("report", "left"),
     [("done", ["queue_timeout:j1:1:0.0"]), ("stage", []), ("back", ["queue_timeout:j1:0:0.1"])],
 )
-def test_a_report_of_a_lapsed_attempt_stops_its_timer(grid: Grid, said: str, left: list[str]) -> None:
-    """The stage stands ready no more, or again; nothing of a job that has ended is left behind."""
+def test_a_report_of_a_lapsed_attempt_stops_its_timer(grid: Grid, report: str, left: list[str]) -> None:
+    """No timer is left for a stage that is no longer ready or a job that has ended."""
     grid.seat()
     grid.job(chain(2), "j1", queue_timeout_ms=MINUTE)
     claim = grid.take()
     grid.lapse(claim)
-    if said == "done":
+    if report == "done":
         grid.done(claim)
     else:
-        grid.fail(claim, said)
+        grid.fail(claim, report)
     assert timers(grid) == left
     assert bool(grid.client.exists(grid.keys("job", "j1"))) == bool(left)
 
@@ -210,7 +210,7 @@ def test_a_running_stage_does_not_time_out(grid: Grid) -> None:
 
 
 def test_a_stage_past_its_queue_timeout_is_not_claimed(grid: Grid) -> None:
-    """No router sweeps for a while: the stage must not begin long after its time."""
+    """No router has swept for a while."""
     grid.seat()
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
     grid.age("delays", "queue_timeout:j1:0:0.0")

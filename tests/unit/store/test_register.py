@@ -1,4 +1,4 @@
-"""register.lua: one live incarnation of a seat; a new one ends the leases of the one before."""
+"""register.lua: a seat has one live incarnation; a new one ends the leases of the old."""
 
 from __future__ import annotations
 

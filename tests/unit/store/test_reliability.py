@@ -1,4 +1,4 @@
-"""What is kept of a seat's outcomes: fail.lua, renew.lua, register.lua, the sweep, and rank.lua."""
+"""Outcomes kept for each seat: fail.lua, renew.lua, register.lua, the sweep, and rank.lua."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def _counted(grid: Grid, seat: str = "m.a") -> tuple[float, float]:
-    """Successes and failures as they stand in the seat's record."""
-    told = grid.client.hget(grid.keys("seat", seat), "reliability")
-    good, bad, _ = (told or b"0 0 0").split()
+    """Return the successes and failures in the seat's record."""
+    record = grid.client.hget(grid.keys("seat", seat), "reliability")
+    good, bad, _ = (record or b"0 0 0").split()
     return float(good), float(bad)
 
 
@@ -39,7 +39,7 @@ def _fail(grid: Grid, seat: str, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "part"),
+    ("record", "part"),
     [
         (None, 1.0),
         (b"", 1.0),
@@ -50,9 +50,9 @@ def _fail(grid: Grid, seat: str, times: int) -> None:
         ("6 2 999999", 0.8),
     ],
 )
-def test_reliability_is_the_faded_share_of_successes(told: str | None, part: float) -> None:
+def test_reliability_is_the_faded_share_of_successes(record: str | None, part: float) -> None:
     assert PRIOR_SUCCESSES == 2
-    assert compute_reliability(told, 1000) == pytest.approx(part)
+    assert compute_reliability(record, 1000) == pytest.approx(part)
 
 
 @pytest.mark.parametrize(("kind", "bad"), [("seat", 1), ("died", 1), ("stage", 0), ("back", 0), ("lost", 0)])
@@ -128,7 +128,7 @@ def test_the_more_reliable_of_two_idle_seats_is_woken_first(grid: Grid) -> None:
     governor = Governor(grid.scripts)
     grid.clear("seat:m.a", "seat:m.b", ANY)
 
-    def rung() -> list[int]:
+    def count_wake_ups() -> list[int]:
         job = grid.job(one())
         wake_ups = [grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")]
         grid.scripts.stop(job, "cancelled", "{}")
@@ -137,12 +137,12 @@ def test_the_more_reliable_of_two_idle_seats_is_woken_first(grid: Grid) -> None:
             assert grid.claim(seat) == "none"
         return wake_ups
 
-    assert rung() == [1, 0]  # nobody has ranked them yet
+    assert count_wake_ups() == [1, 0]  # nobody has ranked them yet
     governor.rank_seats()
-    assert rung() == [0, 1]
+    assert count_wake_ups() == [0, 1]
     _later(grid, 12)
     governor.rank_seats()
-    assert rung() == [1, 0]
+    assert count_wake_ups() == [1, 0]
 
 
 def test_a_rank_applies_to_idle_seats_at_once(grid: Grid) -> None:

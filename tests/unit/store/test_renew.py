@@ -1,4 +1,4 @@
-"""renew.lua: the beat that alone decides live or dead."""
+"""renew.lua: the heartbeat decides whether a seat is live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounded queues: a full one refuses, or its oldest batch job gives way to an interactive one."""
+"""Bounded queues: a full queue refuses, or drops its oldest batch job for an interactive one."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Counted:
         self.client = Redis(connection_pool=self.pool)
 
     def __call__(self, act: Callable[[], T]) -> tuple[int, T]:
-        """How often it sends while `act` runs, and what that gives."""
+        """Return the number of round trips of `act`, and its result."""
         before = self._sent()
         found = act()
         return self._sent() - before, found
@@ -50,7 +50,7 @@ class Counted:
 
 @pytest.fixture
 def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
-    """Of the client that `grid` calls by, once a seat and an agent are under every limit there is."""
+    """Count the round trips of the client of `grid`, with a seat and an agent under every kind of limit."""
     grid.seat(budget=50 * DOLLAR, requests_per_minute=60)
     limits = Limits(
         {"ann": AgentLimit("lab", 20 * DOLLAR, 100)},

@@ -141,7 +141,7 @@ def test_a_newer_schema_waits_for_killed_seats(grid_env: GridEnv) -> None:
 
 
 def test_a_seat_that_could_not_renew_is_not_dead(grid: Grid, newer: Scripts) -> None:
-    """The server was away: every lease has lapsed, and each holder may renew in a moment."""
+    """The server was away: every lease has lapsed, and each holder may still renew."""
     grid.seat()
     grid.age("seats", "m.a")
     with pytest.raises(SchemaMismatch):
@@ -180,10 +180,10 @@ def test_a_worker_of_the_older_schema_gets_nothing_after_an_upgrade(grid: Grid, 
     assert grid.fail(claim) == "fenced"
     assert not grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
     after = state(grid)
-    ours = {
+    older_keys = {
         name for name in before if not name.startswith("closed_lease:") and name != "wake_up_number"
     }  # a wake-up is a hint
-    assert {name for name in ours if after[name] != before[name]} == set()
+    assert {name for name in older_keys if after[name] != before[name]} == set()
     newer.stop("j9", "cancelled", "{}")
 
 
@@ -197,12 +197,12 @@ def test_the_long_input_of_a_refused_submission_is_dropped(grid: Grid, newer: Sc
 
 
 def test_scripts_that_begin_work_check_the_schema() -> None:
-    asked = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, "")}
-    assert asked == {*BEGINNINGS, "quarantine"}
+    checking = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, "")}
+    assert checking == {*BEGINNINGS, "quarantine"}
 
 
 def test_api_keys_are_carried_over_from_schema_4(grid: Grid) -> None:
-    """A grid that has keys must not be open to everybody after an upgrade."""
+    """A grid with API keys must not be open after an upgrade."""
     grid.client.set(grid.keys("schema"), "4")
     grid.client.hset(grid.keys("keys"), "k1", "a key")
     grid.scripts.adopt()

@@ -1,4 +1,4 @@
-"""stop.lua, and the one end that every script gives a job."""
+"""stop.lua: jobs ended from outside."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_stream_ends_with_the_job(grid: Grid) -> None:
 
 
 def test_an_admitted_job_can_no_longer_be_refused(grid: Grid) -> None:
-    """Of two routers one admits the job while the other still splits it, and finds that it cannot."""
+    """One router admits the job while another still compiles it and refuses it."""
     grid.seat()
     grid.enqueue("j1")
     grid.job(one(), "j1", deadline_ms=None)

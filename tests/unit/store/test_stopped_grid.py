@@ -1,4 +1,4 @@
-"""What is said of a server that is away where it was that of this home's own grid, which is stopped."""
+"""The error for an unreachable server names the local grid that is stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def url(home: Path) -> str:
     return server.url
 
 
-def said(url: str | None = None) -> str:
+def describe_error(url: str | None = None) -> str:
     error = translate_error(REFUSED, url)
     assert isinstance(error, BrokerUnreachable)
     return str(error)
@@ -46,8 +46,8 @@ def said(url: str | None = None) -> str:
 def test_without_a_named_server_the_error_says_that_the_local_grid_is_stopped(home: Path, url: str) -> None:
     where = "no other is named, and nothing answers at the default address redis://127.0.0.1:6379/0"
     fix = "start it by `gridq up`, or name another grid's server by GRIDQ_BROKER_URL"
-    told = f"broker.unreachable: The grid of this machine is stopped (at {home}); {where}. Fix: {fix}"
-    assert said() == said(DEFAULT_BROKER_URL) == told
+    expected = f"broker.unreachable: The grid of this machine is stopped (at {home}); {where}. Fix: {fix}"
+    assert describe_error() == describe_error(DEFAULT_BROKER_URL) == expected
 
 
 def test_the_known_address_of_a_stopped_grid_gets_the_same_error(home: Path, url: str) -> None:
@@ -60,21 +60,21 @@ def test_the_known_address_of_a_stopped_grid_gets_the_same_error(home: Path, url
 def test_another_named_address_is_reported_as_unreachable(
     home: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert said("redis://127.0.0.1:1/0").startswith(
+    assert describe_error("redis://127.0.0.1:1/0").startswith(
         "broker.unreachable: Nothing answers at redis://127.0.0.1:1/0"
     )
     monkeypatch.setenv("GRIDQ_BROKER_URL", DEFAULT_BROKER_URL)
     settings.cache_clear()
-    assert said().startswith(f"broker.unreachable: Nothing answers at {DEFAULT_BROKER_URL}")
+    assert describe_error().startswith(f"broker.unreachable: Nothing answers at {DEFAULT_BROKER_URL}")
 
 
 def test_a_running_or_starting_grid_is_not_reported_as_stopped(home: Path, url: str) -> None:
     record = RunRecord(home, GRID_RECORD)
     try:
-        assert "Nothing answers" in said(DEFAULT_BROKER_URL)
+        assert "Nothing answers" in describe_error(DEFAULT_BROKER_URL)
     finally:
         record.close()
-    assert "is stopped" in said(DEFAULT_BROKER_URL)
+    assert "is stopped" in describe_error(DEFAULT_BROKER_URL)
 
 
 @pytest.mark.parametrize("note", [None, "", "[]", '{"port": null}', b"\xff"])
@@ -82,4 +82,4 @@ def test_without_a_local_grid_the_error_does_not_mention_one(home: Path, note: s
     if note is not None:
         (home / SERVER_FOLDER).mkdir()
         (home / SERVER_FOLDER / "access.json").write_bytes(os.fsencode(note))
-    assert "Nothing answers" in said()
+    assert "Nothing answers" in describe_error()

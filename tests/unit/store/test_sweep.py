@@ -1,4 +1,4 @@
-"""sweep.lua: what nobody else looks at."""
+"""sweep.lua: leases, deadlines and entries that are due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def _gap(grid: Grid, ms: int) -> dict[str, int]:
-    """What a sweep finds that comes `ms` after the one before."""
+    """Sweep `ms` after the last sweep, and return what was found."""
     grid.client.set(grid.keys("last_sweep"), grid.now() - ms, px=HOUR)
     return grid.scripts.sweep()[0]
 
@@ -242,7 +242,7 @@ def test_a_job_whose_keys_expired_leaves_the_job_list(grid: Grid) -> None:
 
 
 def test_stages_of_a_job_whose_keys_expired_are_removed(grid: Grid) -> None:
-    """Though no seat is there that would come upon them."""
+    """No live seat would find them otherwise."""
     for number in range(3):
         grid.job(wide(4), f"j{number}")
         grid.client.delete(grid.keys("job", f"j{number}"))
@@ -268,7 +268,7 @@ def test_a_dead_incarnation_leaves_only_its_seat_record(grid: Grid) -> None:
 
 
 def test_a_submission_whose_keys_expired_leaves_the_inbox(grid: Grid) -> None:
-    """Else it would be rung for again and again, and no router would find it."""
+    """Otherwise wake-ups would be sent for it forever."""
     grid.enqueue("j1")
     grid.client.delete(grid.keys("submitted", "j1"))
     grid.age("deadlines", "j1")
@@ -286,7 +286,7 @@ def test_a_loss_names_worker_and_path(grid: Grid) -> None:
 
 
 def test_broken_entries_do_not_stop_the_sweep(grid: Grid) -> None:
-    """Entries as no script leaves them: without their keys, with half of them, with keys of another sort."""
+    """Entries that no script leaves: without their keys, with some of them, with keys of another type."""
     client, keys = grid.client, grid.keys
     grid.seat()
     half = {"name": "half", "agent": "ann", "steps": 1, "unfinished": 1, "submitted_at": 1, "deadline": 2}
@@ -320,7 +320,7 @@ def test_broken_entries_do_not_stop_the_sweep(grid: Grid) -> None:
 
 
 def test_a_job_past_its_deadline_is_not_admitted(grid: Grid) -> None:
-    """Its keys would have expired before its stages could be made ready."""
+    """Its keys would expire before its stages could run."""
     grid.seat()
     grid.enqueue("j1")
     grid.client.hset(grid.keys("submitted", "j1"), "deadline", 1)

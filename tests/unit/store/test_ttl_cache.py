@@ -57,9 +57,9 @@ def test_threads_share_one_read_and_its_failure() -> None:
         return str(caught.value)
 
     with ThreadPoolExecutor(4) as threads:
-        asked = [threads.submit(ask, number) for number in range(4)]
+        readers = [threads.submit(ask, number) for number in range(4)]
         threading.Timer(0.2, source.go_on.set).start()
-        assert [each.result(10) for each in asked] == ["away"] * 4
+        assert [each.result(10) for each in readers] == ["away"] * 4
     assert source.reads == 1
     source.error = None
     assert cache.get(source) == 2, "a failure is not kept"

@@ -8,7 +8,7 @@ import pytest
 
 from gridq.limits import ledger
 from gridq.limits.ledger_verification import Difference, verify
-from tests.unit.store.entered import TEAM, agrees, entered
+from tests.unit.store.ledger_entries import TEAM, check_ledger, find_entries
 from tests.unit.store.limits import DAY, limit, turn, turn_at
 from tests.unit.store.plans import Grid, one, wide
 
@@ -27,16 +27,16 @@ def test_a_refilled_budget_has_an_entry(grid: Grid) -> None:
     turn(grid)
     grid.scripts.renew("m.a", "i1", [])
     grid.done(grid.take(), used=40)
-    told = [(e.seat, e.queue, e.micro_dollars) for e in entered(grid, "refill")]
+    refills = [(e.seat, e.queue, e.micro_dollars) for e in find_entries(grid, "refill")]
     grids, owns = ("m.a", "grid/money/month", 20_000), ("m.a", "own/money/month", 50_000)
-    assert sorted(told) == [grids, grids, owns, owns]
-    agrees(grid)
+    assert sorted(refills) == [grids, grids, owns, owns]
+    check_ledger(grid)
     assert grid.left() == 50_000 - 40
 
 
 @pytest.mark.parametrize("how", ["done", "failed", "lapsed"])
 def test_use_settled_after_the_reset_counts_in_the_new_window(grid: Grid, how: str) -> None:
-    """Also where nobody has claimed or renewed since."""
+    """This holds even if nothing was claimed or renewed since the reset."""
     turn_at(grid, DAY)
     limit(grid, TEAM)
     grid.seat(concurrency=2, budget=50_000)
@@ -51,11 +51,11 @@ def test_use_settled_after_the_reset_counts_in_the_new_window(grid: Grid, how: s
     else:
         grid.complete(second, used=70)
     assert grid.left() == 50_000 - 70
-    assert [e.what for e in entered(grid, "refill", *ledger.ATTEMPTS)][-2:] in (
+    assert [e.what for e in find_entries(grid, "refill", *ledger.ATTEMPTS)][-2:] in (
         ["refill", "done"],
         ["refill", "seat"],
     )
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_use_before_the_ledger_began_is_carried_over(grid: Grid) -> None:
@@ -73,7 +73,7 @@ def test_use_before_the_ledger_began_is_carried_over(grid: Grid) -> None:
     }
     grid.job(one(cost=900))
     grid.done(grid.take(), used=20)
-    carried = [(e.agent, e.queue, e.micro_dollars) for e in entered(grid, "carried")]
+    carried = [(e.agent, e.queue, e.micro_dollars) for e in find_entries(grid, "carried")]
     assert sorted(carried) == [
         ("a:ann", "jobs", 1),
         ("a:ann", "money", 500),
@@ -81,7 +81,7 @@ def test_use_before_the_ledger_began_is_carried_over(grid: Grid) -> None:
         ("t:t", "money", 500),
     ]
     assert next(ledger.read_entries(grid.client, grid.keys)).what == "begin"
-    agrees(grid)
+    check_ledger(grid)
 
 
 def test_a_seat_whose_window_began_before_the_ledger_is_noted(grid: Grid) -> None:
@@ -100,19 +100,19 @@ def test_verify_agrees_when_budgets_change(grid: Grid) -> None:
     held = grid.take(slot="0")
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
     grid.done(grid.take(slot="1"), used=70)
-    agrees(grid)
+    check_ledger(grid)
     grid.seat(concurrency=3, budget=60_000, period="day")
     grid.done(held, used=30)
-    agrees(grid)
+    check_ledger(grid)
     limit(grid, "")
     grid.done(grid.take(), used=11)
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
     grid.take()
-    agrees(grid)
+    check_ledger(grid)
     grid.seat(concurrency=3)
     grid.done(grid.take(slot="2"), used=5)
     grid.seat(concurrency=3, budget=10_000)
-    agrees(grid)
+    check_ledger(grid)
 
 
 # -- verify finds
@@ -123,7 +123,7 @@ def test_verify_names_every_wrong_counter(grid: Grid) -> None:
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
     grid.done(grid.take(), used=70)
-    agrees(grid)
+    check_ledger(grid)
     spent, seat = grid.keys("spent", "0"), grid.keys("seat", "m.a")
     grid.client.hincrby(spent, "money a:ann", 1)
     grid.client.hincrby(spent, "jobs t:t", -1)
@@ -141,12 +141,12 @@ def test_verify_finds_a_missing_entry(grid: Grid) -> None:
     grid.seat(budget=50_000)
     grid.job(one(cost=900))
     grid.done(grid.take(), used=70)
-    grid.client.xdel(grid.keys("ledger"), entered(grid)[0].id)
+    grid.client.xdel(grid.keys("ledger"), find_entries(grid)[0].id)
     assert len(verify(grid.client, grid.keys).differences) == 3
 
 
 def test_verify_is_right_while_the_grid_runs_and_the_month_resets(grid: Grid) -> None:
-    """Counters and entries are read at one instant: whoever settles meanwhile is in both or in neither."""
+    """Counters and entries are read at one instant: each settlement is in both or in neither."""
     turn_at(grid, DAY)
     limit(grid, TEAM.replace("1", "1000"))
     grid.seat(concurrency=2, budget=10**12)
@@ -167,13 +167,13 @@ def test_verify_is_right_while_the_grid_runs_and_the_month_resets(grid: Grid) ->
 
     worker = threading.Thread(target=work)
     worker.start()
-    looked = 0
+    checks = 0
     while not over.is_set():
-        agrees(grid)
-        looked += 1
-        if looked % 10 == 0:
+        check_ledger(grid)
+        checks += 1
+        if checks % 10 == 0:
             turn(grid)
     worker.join()
-    agrees(grid)
-    assert looked > 10
-    assert len(entered(grid)) == 150 + 30
+    check_ledger(grid)
+    assert checks > 10
+    assert len(find_entries(grid)) == 150 + 30

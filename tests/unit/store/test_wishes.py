@@ -1,4 +1,4 @@
-"""What a submitter says of seats: `=seat` lets that one alone take a stage, `prefer` wakes it first."""
+"""Options about seats: `=seat` pins a stage to a seat, `prefer` wakes a seat first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of a job are estimated to use, as the scripts are told it."""
+"""Estimated usage of a job's stages, as it is sent to the scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.store.plans import plan, step
 
 
 def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
-    """Steps of one stage each, with time-outs of their own or none."""
+    """Return steps of one stage each, with timeouts or None."""
     made = [step(queue=queue) for _ in timeouts]
     return plan(
         *(

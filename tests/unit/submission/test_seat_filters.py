@@ -1,4 +1,4 @@
-"""Which seats a submitter wants: what keeps the others from a job's stages."""
+"""Seats excluded by a job's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of queues and seats, the place that it foretells, and what a refused submitter is told."""
+"""The snapshot of queues and seats, the estimated position, and the details of refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def grid(grid_env: GridEnv) -> Iterator[Grid]:
 
 
 def advertise(grid: Grid, seat: str = "m.a", took: float = 2.0, n: int = 50, **more: Any) -> None:
-    """Say how long the stages of ANY take on a seat."""
+    """Advertise how long stages of ANY take on a seat."""
     service = {ANY: ServiceTime(n=n, mean=took, p50=took, p90=took)}
     fields = {"machine": "m", "worker": f"{seat}@m", "incarnation": "i1", "kind": "bench", "concurrency": 1}
     ad = Advertisement(seat=seat, **{**fields, "queues": [ANY], "service": service, **more})
@@ -86,7 +86,7 @@ def test_an_empty_grid_has_an_empty_snapshot(grid: Grid) -> None:
 
 
 def test_concurrent_readers_share_one_failed_read(grid: Grid) -> None:
-    """Else refused admissions would stand behind one another, each for as long as a server may be silent."""
+    """Otherwise each refused admission would wait for a silent server in turn."""
     many = 6
     together = threading.Barrier(many)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
@@ -115,7 +115,7 @@ def test_concurrent_readers_share_one_failed_read(grid: Grid) -> None:
 
 @pytest.mark.parametrize("dice", range(8))
 def test_position_matches_the_order_of_the_scripts(grid: Grid, dice: int) -> None:
-    """Whatever stands there: some have been served more, some wait as batch, some cost more."""
+    """Stages differ in history, priority and cost."""
     chance = random.Random(dice)
     grid.seat(concurrency=1)
     agents = ["ann", "bob", "eve", "kim"]
@@ -145,14 +145,14 @@ def test_a_snapshot_is_cached_for_a_moment(grid: Grid) -> None:
     assert live.forecast(StageRequest(ANY)).concurrency > 0
 
 
-def told(position: int = 7, p50: float | None = 30.0, **more: Any) -> StartForecast:
+def make_forecast(position: int = 7, p50: float | None = 30.0, **more: Any) -> StartForecast:
     low, high = (None, None) if p50 is None else (p50 * 0.8, p50 * 1.2)
     return StartForecast(ANY, position, 4, p50, low, high, "the 4 slots of bench:any", 0.5, **more)
 
 
 def test_a_full_queue_explains_position_and_start_time() -> None:
     error = QueueFull("full", {"path": ANY, "queue": ANY, "pending": 200, "limit": 200, "needed": 3})
-    assert explain_refusal(error, told()) == {
+    assert explain_refusal(error, make_forecast()) == {
         "path": ANY,
         "queue": ANY,
         "pending": 200,
@@ -165,20 +165,20 @@ def test_a_full_queue_explains_position_and_start_time() -> None:
         "retry_after": 6.0,
         "fix": "submit it again in 6 s, or raise max_pending of bench:any in the quotas file",
     }
-    there = explain_refusal(error, told(faster_queue="bench:wide"))
+    there = explain_refusal(error, make_forecast(faster_queue="bench:wide"))
     assert there["fix"] == "use bench:wide, which would run it now"
 
 
 def test_a_job_larger_than_the_queue_is_not_told_to_wait() -> None:
     error = QueueFull("full", {"queue": ANY, "pending": 0, "limit": 2, "needed": 3})
-    found = explain_refusal(error, told())
+    found = explain_refusal(error, make_forecast())
     assert found["retry_after"] is None
     assert found["fix"] == "raise max_pending of bench:any in the quotas file"
 
 
 def test_without_measurements_the_start_time_is_null() -> None:
     error = QueueFull("full", {"queue": ANY, "pending": 2, "limit": 2, "needed": 1})
-    found = explain_refusal(error, told(p50=None))
+    found = explain_refusal(error, make_forecast(p50=None))
     assert (found["position"], found["starts_in"]) == (7, None)
     assert found["retry_after"] > 0
     assert explain_refusal(error)["position"] is None
@@ -186,11 +186,11 @@ def test_without_measurements_the_start_time_is_null() -> None:
 
 def test_an_unreachable_deadline_suggests_a_reachable_one() -> None:
     error = DeadlineUnreachable("late", {"option": "deadline", "queue": ANY, "seconds": 10.0})
-    found = explain_refusal(error, told())
+    found = explain_refusal(error, make_forecast())
     assert found["bottleneck"] == "the 4 slots of bench:any"
     assert found["retry_after"] == 14.0
     assert found["fix"] == "raise the deadline to 36 s"
-    sooner = told(as_interactive=told(1, 2.0))
+    sooner = make_forecast(as_interactive=make_forecast(1, 2.0))
     assert explain_refusal(error, sooner)["fix"] == "submit it as interactive, or raise the deadline to 36 s"
 
 
@@ -206,14 +206,16 @@ def test_a_quota_refusal_has_the_reset_time() -> None:
 
 def test_details_of_the_error_take_precedence() -> None:
     assert explain_refusal(GridFull("full", {"retry_after": 5.0, "fix": "wait"}))["retry_after"] == 5.0
-    found = explain_refusal(GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), told())
+    found = explain_refusal(
+        GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), make_forecast()
+    )
     assert (found["bottleneck"], found["position"], found["fix"]) == ("this", 3, "wait")
 
 
 def test_without_a_seat_there_is_no_position() -> None:
     error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY, "fix": "start one"})
-    nobody = StartForecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
-    for forecast in (None, nobody):
+    unserved = StartForecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
+    for forecast in (None, unserved):
         found = explain_refusal(error, forecast)
         assert (found["position"], found["starts_in"]) == (None, None)
         assert found["bottleneck"] == "no live seat serves bench:any"
@@ -233,6 +235,8 @@ def test_reservations_of_running_jobs_shorten_the_retry_time() -> None:
     assert explain_refusal(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
 
 
-@pytest.mark.parametrize("said", [float("nan"), float("inf"), True, "3", None])
-def test_an_invalid_retry_after_is_replaced(said: Any) -> None:
-    assert explain_refusal(GridError("so", {"retry_after": said}))["retry_after"] == DEFAULT_RETRY_SECONDS
+@pytest.mark.parametrize("retry_after", [float("nan"), float("inf"), True, "3", None])
+def test_an_invalid_retry_after_is_replaced(retry_after: Any) -> None:
+    assert (
+        explain_refusal(GridError("so", {"retry_after": retry_after}))["retry_after"] == DEFAULT_RETRY_SECONDS
+    )

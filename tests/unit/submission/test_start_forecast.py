@@ -1,4 +1,4 @@
-"""When a stage would start: a function of what waits and who serves it, in the order of the scripts."""
+"""The estimated start of a stage from pending stages and seats, in the order of the scripts."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_a_budget_that_binds_is_named() -> None:
     family = Meter(account="f:opus", resource="tokens", window="week", limit=9, used=9, queues=("llm:opus",))
     owner = Meter(account="o:alice", resource="requests", window="day", limit=2, used=1, reserved=1)
     both = seat("m.a", "llm:opus", ANY, meters=(family,))
-    told = look(both, ask=StageRequest("llm:opus"))
-    assert (told.position, told.bottleneck) == (
+    forecast = look(both, ask=StageRequest("llm:opus"))
+    assert (forecast.position, forecast.bottleneck) == (
         None,
         "the budgets of the seats of llm:opus: family opus has 0 tokens left of 9 tokens a week",
     )
@@ -155,15 +155,17 @@ HOUR = 3_600_000
 
 
 def test_a_budget_too_small_for_the_estimate_waits_for_its_reset() -> None:
-    """As the claim looks at it: of three hundredths one is left, and a stage is expected to cost two."""
+    """As in the claim: one cent of three is left, and the stage is expected to cost two."""
     meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
     rates = SeatRates(prices=(1_000_000, 1_000_000))
     small, large = (StageRequest(ANY, expects=UsageEstimate(tokens, tokens)) for tokens in (4_000, 10_000))
     poor = seat(busy=0, meters=meters, rates=rates)
     assert look(poor, ask=small).is_now
-    told = look(poor, ask=large)
-    assert (told.position, told.p50, told.resets_in) == (1, 3600.0, 3600.0)
-    assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.009999 left of $0.03")
+    forecast = look(poor, ask=large)
+    assert (forecast.position, forecast.p50, forecast.resets_in) == (1, 3600.0, 3600.0)
+    assert forecast.bottleneck.startswith(
+        "the budgets of the seats of llm:any: m.a has $0.009999 left of $0.03"
+    )
     assert look(poor, seat("m.b", busy=0), ask=large).is_now
     huge = StageRequest(
         ANY, expects=UsageEstimate(1_000_000, 1_000_000)
@@ -184,9 +186,9 @@ def test_released_reservations_may_start_a_stage_sooner() -> None:
     meters = (money(limit=30_000, used=0, reserved=20_000, resets_at=HOUR),)
     asks = StageRequest(ANY, expects=UsageEstimate(15_000, 0))
     rates = SeatRates(prices=(1_000_000, 0))
-    told = look(seat(concurrency=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
-    assert (told.p50, told.resets_in) == (pytest.approx(6.0), 0.0)
-    assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
+    forecast = look(seat(concurrency=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
+    assert (forecast.p50, forecast.resets_in) == (pytest.approx(6.0), 0.0)
+    assert forecast.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
     other = look(seat(concurrency=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
     assert (other.is_now, other.low, other.resets_in) == (False, 0.0, 0.0)
     once = Meter(account="own", resource="requests", window="day", limit=1, used=1, resets_at=2 * HOUR)

@@ -1,4 +1,4 @@
-"""What a line of the grid's own programs looks like."""
+"""Log lines of the grid's own programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loggers() -> Iterator[None]:
 
 
 def lines(folder: Path, level: int | str | None = None, **settings: object) -> list[str]:
-    """What is written of a few lines, at `level` and by these settings."""
+    """Write a few log lines at `level` with these settings, and return them."""
     path = folder / "a.log"
     logs.setup(level, file=str(path), config=Settings(**settings))
     with log_context(job="3f2a9c01-77", stage="draft", attempt=2, worker="cpu@mac"):

@@ -78,10 +78,10 @@ def test_events_become_sentences(event: str, changed: dict[str, object], sentenc
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_event_is_a_whole_sentence(event: str) -> None:
-    told = to_sentence(event, FULL)
-    assert told is not None
-    assert told.endswith(".")
-    assert "None" not in told
+    sentence = to_sentence(event, FULL)
+    assert sentence is not None
+    assert sentence.endswith(".")
+    assert "None" not in sentence
     assert to_sentence(event, {}) is None, "what lacks its fields is a plain line"
 
 
@@ -122,12 +122,12 @@ def test_bound_fields_nest_and_end() -> None:
 
 
 def test_each_thread_has_its_own_fields() -> None:
-    seen = []
+    fields = []
     with log_context(job="j"):
-        thread = threading.Thread(target=lambda: seen.append(dict(bound_fields())))
+        thread = threading.Thread(target=lambda: fields.append(dict(bound_fields())))
         thread.start()
         thread.join()
-    assert seen == [{}]
+    assert fields == [{}]
 
 
 def test_without_a_listener_no_record_is_made(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The audit finds what is wrong: each record is spoilt in turn, and the rule that it breaks says so."""
+"""The audit finds each corrupted record and names the broken rule."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def grid(grid_env: GridEnv) -> Grid:
     return made
 
 
-def told(grid: Grid, *, idle: bool = False) -> list[str]:
+def list_breaches(grid: Grid, *, idle: bool = False) -> list[str]:
     return [line for each in audit.run_audit(grid.client, grid.keys, idle=idle) for line in each.breaches]
 
 
 def test_a_working_grid_has_no_breaches(grid: Grid) -> None:
-    assert told(grid) == []
-    assert "the lease" in " ".join(told(grid, idle=True))
+    assert list_breaches(grid) == []
+    assert "the lease" in " ".join(list_breaches(grid, idle=True))
 
 
 def test_an_idle_grid_has_nothing_left(grid: Grid) -> None:
@@ -47,17 +47,17 @@ def test_an_idle_grid_has_nothing_left(grid: Grid) -> None:
         grid.scripts.stop(job, "cancelled", "{}")
     grid.client.delete(grid.keys("answers"))
     grid.clear("bench:any", "gridq:pure", "seat:m.a", "seat:m.b")
-    assert told(grid, idle=True) == []
+    assert list_breaches(grid, idle=True) == []
     # A wake-up stands for the next seat that serves its queue; one where a seat should have answered is left.
     for queue in ("bench:rare", "gridq:router"):
         grid.client.rpush(f"{grid.keys.prefix}{queue}", "wake_up")
-    assert told(grid, idle=True) == []
+    assert list_breaches(grid, idle=True) == []
     grid.seat("m.router", "gridq:pure")
-    assert told(grid, idle=True) == ["1 wake-ups in gridq:router"]
+    assert list_breaches(grid, idle=True) == ["1 wake-ups in gridq:router"]
     grid.clear("gridq:router")
     for queue in ("bench:any", "seat:m.a"):
         grid.client.rpush(f"{grid.keys.prefix}{queue}", "wake_up")
-    assert told(grid, idle=True) == ["1 wake-ups in bench:any", "1 wake-ups in seat:m.a"]
+    assert list_breaches(grid, idle=True) == ["1 wake-ups in bench:any", "1 wake-ups in seat:m.a"]
 
 
 @pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
@@ -70,10 +70,10 @@ def test_an_expired_step_waits_for_the_sweep(grid: Grid, timer: str) -> None:
     grid.scripts.stop("runs", "cancelled", "{}")
     assert grid.claim() == "none"
     assert grid.pending() == []
-    assert told(grid) == []
+    assert list_breaches(grid) == []
     grid.sweep()
     assert grid.ended("late").state is JobState.EXPIRED
-    assert told(grid) == []
+    assert list_breaches(grid) == []
 
 
 def lease(grid: Grid) -> str:
@@ -112,15 +112,15 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
 }
 
 
-@pytest.mark.parametrize("says", SPOILT)
-def test_corrupted_records_are_found(grid: Grid, says: str) -> None:
-    SPOILT[says](grid)
-    assert says in " | ".join(told(grid))
+@pytest.mark.parametrize("expected", SPOILT)
+def test_corrupted_records_are_found(grid: Grid, expected: str) -> None:
+    SPOILT[expected](grid)
+    assert expected in " | ".join(list_breaches(grid))
 
 
 def test_the_audit_writes_nothing(grid: Grid) -> None:
     before = {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")}
-    told(grid, idle=True)
+    list_breaches(grid, idle=True)
     assert {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")} == before
 
 
@@ -135,7 +135,7 @@ def test_keys_of_other_grids_and_programs_are_ignored(grid: Grid) -> None:
 
 
 def test_an_audit_over_the_item_limit_is_refused(grid: Grid) -> None:
-    """Nobody is served while it reads: what has ended counts as what runs, and so do other programs' keys."""
+    """The server is blocked while it reads: all keys count, those of ended jobs and other programs, too."""
     for most in (1, grid.client.dbsize() + 20):
         with pytest.raises(GridBusy):
             audit.run_audit(grid.client, grid.keys, max_items=most)

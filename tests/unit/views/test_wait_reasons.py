@@ -1,4 +1,4 @@
-"""What a job waits for, on a real server without workers."""
+"""Reasons why a job waits, on a real server without workers."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_a_degraded_seat_is_named(client: Client) -> None:
 
 
 def test_the_state_of_an_excluded_seat_is_named(client: Client) -> None:
-    """Its state says more than that it is left out; of a seat that is well there is no more to say."""
+    """The state of an unwell seat says more than its exclusion."""
     add_live_seat(client, "m.a", "bench:any", state="ready")
     job = client.submit(echo_graph(), 1)
     held = client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
     assert not isinstance(held, str)
     client.scripts.fail(held.lease, "seat", pause_ms=60_000, used=Usage(), error=ERROR, row="", seat="m.a")
-    told = "a seat of bench:any to run bench_echo: "
+    prefix = "a seat of bench:any to run bench_echo: "
     failed = "m.a failed it or lacks what it needs"
-    assert client.waits_for(job) == f"{told}{failed}, and no other seat serves it"
+    assert client.waits_for(job) == f"{prefix}{failed}, and no other seat serves it"
     ill = {"state": "rate_limited", "reason": "the limit is used up"}
     add_live_seat(client, "m.a", "bench:any", until=time.time() + 600, **ill)
-    said = client.waits_for(job)
-    assert re.search(r"echo: m\.a is rate_limited for another \d+ s: the limit is used up$", said), said
+    reason = client.waits_for(job)
+    assert re.search(r"echo: m\.a is rate_limited for another \d+ s: the limit is used up$", reason), reason
     add_live_seat(client, "m.a", "bench:any", state="ready")
     add_live_seat(client, "m.b", "bench:any", **ill)
     [stage] = client.view(job).stages
@@ -94,8 +94,8 @@ def test_a_used_up_rate_is_named(client: Client) -> None:
     client.redis.hset(client.keys("seat", "m.a"), "requests_per_minute", 1)
     client.submit(echo_graph(), 1)
     assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)
-    said = waits(client)
-    assert re.search(r"m\.a has used its 1 requests per minute; the next is in \d+ s$", said), said
+    reason = waits(client)
+    assert re.search(r"m\.a has used its 1 requests per minute; the next is in \d+ s$", reason), reason
 
 
 def test_an_agents_used_up_limit_is_named(client: Client) -> None:
@@ -113,7 +113,7 @@ def test_a_shared_budget_is_named_once(client: Client) -> None:
     put_in_force(client.scripts, parse("[grid]\nbudgets = [{requests = 0, per = '5h'}]", "q.toml"), "a test")
     for seat in ("m.a", "m.b"):
         add_live_seat(client, seat, "bench:any", state="ready")
-    told = waits(client)
-    assert told.endswith(
+    reason = waits(client)
+    assert reason.endswith(
         ": a budget has too little left: the whole grid has 0 requests left of 0 requests in 5h"
     )

@@ -25,7 +25,7 @@ def refused(*words: str, code: int = 2) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--certfile", "missing.pem"), "certificate"),
         (("--certfile", __file__), "certificate"),
@@ -33,8 +33,8 @@ def refused(*words: str, code: int = 2) -> str:
         (("--host", "no.such.host.invalid"), "not an address"),
     ],
 )
-def test_a_wrong_option_is_a_one_line_error(words: tuple[str, ...], told: str) -> None:
-    assert told in refused(*words)
+def test_a_wrong_option_is_a_one_line_error(words: tuple[str, ...], message: str) -> None:
+    assert message in refused(*words)
 
 
 def test_a_requested_port_is_not_replaced() -> None:

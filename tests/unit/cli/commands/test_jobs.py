@@ -51,9 +51,9 @@ def test_a_job_is_found_by_the_beginning_of_its_id(client: Client) -> None:
     assert client.find("5ab7") == "5ab7"  # one is called just so
     client.cancel("5ab7d3-2")
     assert client.find("5ab7d") == "5ab7d3-2"  # also when it has ended
-    for nobody in ("5ab", "5ab8", "*", "5ab?", "[5]ab7c", "", "ü"):
+    for unknown in ("5ab", "5ab8", "*", "5ab?", "[5]ab7c", "", "ü"):
         with pytest.raises(JobNotFound):
-            client.find(nobody)
+            client.find(unknown)
 
 
 def test_job_and_cancel_accept_the_beginning_of_an_id(client: Client) -> None:

@@ -71,17 +71,17 @@ def test_ids_and_times_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     made = json.loads(run("create", "--agent", "ann", "--team", "research", "--rpm", "60", "--json")[0])
     run("rotate", made["id"], "--overlap", "2d")
-    told = run("list")[0]
-    assert max(map(len, told.splitlines())) <= 80
-    assert made["id"] in told.split()
-    days = re.findall(r"\d{4}-\S*", told)
+    text = run("list")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    assert made["id"] in text.split()
+    days = re.findall(r"\d{4}-\S*", text)
     assert len(days) == 3
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", day) for day in days)
-    assert len(re.findall(r"(?<!\S)\d\d:\d\d(?!\S)", told)) == 3
+    assert len(re.findall(r"(?<!\S)\d\d:\d\d(?!\S)", text)) == 3
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (("create", "--agent", "a", "--rpm", "0"), "--rpm"),
         (("create", "--agent", "a", "--parallel", "1000000"), "--parallel"),
@@ -94,7 +94,7 @@ def test_ids_and_times_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         (("rotate", "nobody"), "auth.key_not_found"),
     ],
 )
-def test_a_wrong_argument_is_a_one_line_error(words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_argument_is_a_one_line_error(words: tuple[str, ...], text: str) -> None:
     err = run(*words, code=2)[1]
-    assert told in err
+    assert text in err
     assert len(err.splitlines()) == 1

@@ -20,7 +20,7 @@ from gridq.protocol.models import Advertisement
 from gridq.seats.registry import advertise
 from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
-from tests.unit.store.entered import TEAM
+from tests.unit.store.ledger_entries import TEAM
 from tests.unit.store.limits import DAY, limit
 from tests.unit.store.plans import Grid, one, wide
 
@@ -46,7 +46,7 @@ def run(*words: str, code: int = 0, **env: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def told(*words: str, code: int = 0, **env: str) -> Any:
+def run_json(*words: str, code: int = 0, **env: str) -> Any:
     return json.loads(run(*words, "--json", code=code, **env)[0])
 
 
@@ -126,21 +126,21 @@ def test_verify_reports_differing_counters(grid: Grid) -> None:
     assert "agent ann: jobs of the month: the grid counts 2, the ledger has 1" in text
     assert "seat m.a: money a month, used: the grid counts $0.799999, the ledger has $0.80" in text
     assert "8 counters compared, 2 differ" in text
-    found = told("ledger", "verify", code=1)
+    found = run_json("ledger", "verify", code=1)
     assert found["differences"][0] == {"counter": "agent ann: jobs of the month", "counted": 2, "recorded": 1}
 
 
 def test_an_unused_grid_has_an_empty_ledger(grid_env: GridEnv) -> None:
     assert "0 counters compared, all agree; 0 entries" in run("ledger", "verify")[0]
     assert run("ledger", "export") == ("", "")
-    assert told("report")["seats"] == []
+    assert run_json("report")["seats"] == []
 
 
 # -- report
 
 
 def test_report_shows_the_use_of_each_seat(grid: Grid, quotas: str) -> None:
-    found = told("report", "--quotas", quotas)
+    found = run_json("report", "--quotas", quotas)
     seats = {seat["seat"]: seat for seat in found["seats"]}
     assert sorted(seats) == ["m.a", "m.b", "m.idle"]
     a, b = seats["m.a"], seats["m.b"]
@@ -161,19 +161,19 @@ def test_a_seats_advertised_owner_counts(grid: Grid) -> None:
         queues=["bench:any"], owner="bob", share=0.5, whole_budget=2 * MILLION,
     )  # fmt: skip
     advertise(grid.client, grid.keys, ad, 60.0)
-    seat = next(seat for seat in told("report", "--seat-cost", "50")["seats"] if seat["seat"] == "m.a")
+    seat = next(seat for seat in run_json("report", "--seat-cost", "50")["seats"] if seat["seat"] == "m.a")
     assert (seat["owner"], seat["lent"], seat["capacity"]) == ("bob", 300_000, 2 * MILLION)
     assert seat["reclaimed"] == 7_500_000
 
 
 def test_unknown_numbers_stay_unknown(grid: Grid, quotas: str) -> None:
-    model = told("report", "--quotas", quotas)["model"]
+    model = run_json("report", "--quotas", quotas)["model"]
     assert (model["S"]["value"], model["C"]["value"]) == (3, 30 * MILLION)
     assert model["C"]["source"] == f"mean of {quotas}"
     assert model["u"]["value"] is None
     assert "1 seat has no budget" in model["u"]["source"]
     assert model["r"]["value"] is None
-    assert told("report", "--quotas", quotas)["idle_per_year"] is None
+    assert run_json("report", "--quotas", quotas)["idle_per_year"] is None
     assert "unknown" in run("report")[0]
 
 
@@ -190,11 +190,11 @@ def test_options_override_the_numbers_of_the_cost_model(grid: Grid) -> None:
             "--routable",
             "0.7",
         )
-        found = told("report", *numbers)
+        found = run_json("report", *numbers)
         assert found["idle_per_year"] == idle * MILLION
         assert found["reclaimable_per_year"] == reclaimable * MILLION
         assert found["model"]["u"] == {"value": used, "source": "--utilisation"}
-    assert "path" in told("report", "--utilisation", "35", code=2)["error"]["details"]
+    assert "path" in run_json("report", "--utilisation", "35", code=2)["error"]["details"]
 
 
 def test_utilisation_needs_a_whole_month(grid_env: GridEnv) -> None:
@@ -207,13 +207,13 @@ def test_utilisation_needs_a_whole_month(grid_env: GridEnv) -> None:
         grid.client.xadd(grid.keys("ledger"), {"e": entry}, id=f"{first + at}-0")
     grid.seat("m.a", budget=MILLION)
     grid.seat("m.b", budget=MILLION // 28, period="day")
-    month = told("report", "--month", "2026-02", "--seat-cost", "40", "--routable", "0.5")
+    month = run_json("report", "--month", "2026-02", "--seat-cost", "40", "--routable", "0.5")
     assert (month["since"][:10], month["until"][:10]) == ("2026-02-01", "2026-03-01")
     assert [(seat["used"], seat["wasted"]) for seat in month["seats"]] == [(250_000, 50_000), (0, 0)]
     assert month["model"]["u"]["value"] == 0.15
     assert month["idle_per_year"] == 2 * 40 * 12 * 0.85 * MILLION
     assert month["reclaimable_per_year"] == 2 * 40 * 12 * 0.85 * MILLION / 2
-    before = told("report", "--month", "2026-01")  # of which it has the last moment alone
+    before = run_json("report", "--month", "2026-01")  # of which it has the last moment alone
     assert (before["since"][:10], before["model"]["u"]["value"]) == ("2026-01-31", None)
 
 
@@ -223,7 +223,7 @@ def test_a_subscription_never_costs_zero(grid: Grid) -> None:
     grid.done(grid.take("m.sub"), used=None, tokens=(7, 8))
     (line,) = [line for line in run("report")[0].splitlines() if line.startswith("m.sub")]
     assert line.split() == ["m.sub", "1", "-", "-", "-", "-", "-"]
-    (seat,) = [seat for seat in told("report")["seats"] if seat["seat"] == "m.sub"]
+    (seat,) = [seat for seat in run_json("report")["seats"] if seat["seat"] == "m.sub"]
     assert (seat["unpriced"], seat["tokens_in"], seat["tokens_out"]) == (1, 7, 8)
     assert (seat["used"], seat["wasted"], seat["lent"]) == (None, None, None)
     (row,) = [row for row in csv.DictReader(io.StringIO(run("report", "--csv")[0])) if row["seat"] == "m.sub"]
@@ -234,7 +234,7 @@ def test_report_prints_csv_and_other_months(grid: Grid, quotas: str) -> None:
     rows = list(csv.DictReader(io.StringIO(run("report", "--csv", "--quotas", quotas)[0])))
     assert [row["seat"] for row in rows] == ["m.a", "m.b", "m.idle"]
     assert (rows[0]["reclaimed"], rows[2]["reclaimed"]) == (str(20 * MILLION), "")
-    then = told("report", "--month", "2001-12")
+    then = run_json("report", "--month", "2001-12")
     assert (then["month"], then["since"], [seat["used"] for seat in then["seats"]]) == (
         "2001-12",
         None,
@@ -253,7 +253,7 @@ def test_seat_log_lists_attempts_and_agents(grid: Grid) -> None:
     assert [row[2:4] for row in rows] == [["ann", "bench:any"], ["bob", "bench:any"], ["bob", "bench:any"]]
     assert [row[6:8] for row in rows] == [["done", "$0.30"], ["done", "$0.40"], ["seat", "$0.10"]]
     assert "3 attempts, 2 recorded; used $0.70, wasted $0.10; 40 tokens in, 20 out." in err
-    found = told("seat", "log", "m.a", "--limit", "1")
+    found = run_json("seat", "log", "m.a", "--limit", "1")
     assert (found["attempts"], len(found["entries"])) == (3, 1)
     assert "m.none" in run("seat", "log", "m.none")[1]
     assert "Nothing has run" in run("seat", "log", "m.a", "--since", "2999-01-01")[1]
@@ -271,12 +271,12 @@ def test_seat_log_of_a_subscription_shows_no_cost(grid: Grid) -> None:
     out, err = run("seat", "log", "m.sub")
     assert out.splitlines()[-1].split()[6:9] == ["done", "-", "7+8"]
     assert "used -, wasted -; 7 tokens in, 8 out." in err
-    found = told("seat", "log", "m.sub")
+    found = run_json("seat", "log", "m.sub")
     assert (found["attempts"], found["recorded"], found["used"], found["wasted"]) == (2, 1, None, None)
     assert [entry["micro_dollars"] for entry in found["entries"]] == [None, None]
-    found = told("seat", "log", "m.b")
+    found = run_json("seat", "log", "m.b")
     assert (found["used"], found["wasted"]) == (50_000, 0)
-    assert told("seat", "log", "m.none")["used"] == 0
+    assert run_json("seat", "log", "m.none")["used"] == 0
 
 
 def test_seat_log_accepts_short_names_of_local_seats(grid: Grid, tmp_path: Path) -> None:
@@ -285,5 +285,5 @@ def test_seat_log_accepts_short_names_of_local_seats(grid: Grid, tmp_path: Path)
     grid.job(wide(1))
     grid.done(grid.take(f"{machine}.cpu"))
     for words in ((), ("cpu",), (f"{machine}.cpu",)):
-        assert told("seat", "log", *words)["attempts"] == 1
-    assert told("seat", "log", "gpu0")["attempts"] == 0
+        assert run_json("seat", "log", *words)["attempts"] == 1
+    assert run_json("seat", "log", "gpu0")["attempts"] == 0

@@ -174,17 +174,19 @@ def test_orphaned_limits_are_reported_with_the_fix(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     limit(grid, FILE)
     assert "No live router" not in run()[1]
-    told = json.loads(run("--json")[0])["limits"]
-    assert (told["orphaned"], told["fix"], told["last_seen_on"]) == (False, None, "a test")
-    seen = grid.now() - ORPHANED_MS - 1000
-    grid.client.hset(grid.keys("limits"), mapping={"seen_at": seen, "holder": "vm:q.toml"})
-    told = json.loads(run("--json")[0])["limits"]
-    assert (told["orphaned"], told["last_seen_on"]) == (True, "vm:q.toml")
-    assert datetime.fromisoformat(told["last_seen_at"]).timestamp() == seen // 1000
-    assert "--lift" in told["fix"]
+    report = json.loads(run("--json")[0])["limits"]
+    assert (report["orphaned"], report["fix"], report["last_seen_on"]) == (False, None, "a test")
+    seen_at = grid.now() - ORPHANED_MS - 1000
+    grid.client.hset(grid.keys("limits"), mapping={"seen_at": seen_at, "holder": "vm:q.toml"})
+    report = json.loads(run("--json")[0])["limits"]
+    assert (report["orphaned"], report["last_seen_on"]) == (True, "vm:q.toml")
+    assert datetime.fromisoformat(report["last_seen_at"]).timestamp() == seen_at // 1000
+    assert "--lift" in report["fix"]
     err = run()[1]
-    assert f"No live router has this file any more: vm:q.toml was last seen at {told['last_seen_at']}" in err
-    assert told["fix"] in err
+    assert (
+        f"No live router has this file any more: vm:q.toml was last seen at {report['last_seen_at']}" in err
+    )
+    assert report["fix"] in err
     assert "No live router" not in run("--lift")[1]
 
 
@@ -203,10 +205,10 @@ def test_seats_lists_shared_budgets(grid_env: GridEnv) -> None:
 def test_check_reports_on_a_quotas_file(grid_env: GridEnv, tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(FILE)
-    told = run("--check", str(file))[1]
+    report = run("--check", str(file))[1]
     assert (
         "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; limits of the whole grid: 0"
-        in told
+        in report
     )
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
     whole = '[grid]\nparallel = 9\nbudgets = [{dollars = 9, per = "day"}]\n'

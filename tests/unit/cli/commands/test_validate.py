@@ -78,7 +78,7 @@ def test_the_briefing_example_is_the_demos_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "says"),
+    ("graph", "message"),
     [
         ("{", "graph.not_json: The graph is not JSON"),
         ('{"root": {"op": "Stge", "id": "join"}}', "g.json: root.op); expected one of Stage"),
@@ -91,11 +91,13 @@ def test_the_briefing_example_is_the_demos_graph() -> None:
         ),
     ],
 )
-def test_an_invalid_graph_is_a_one_line_error_and_exits_with_3(tmp_path: Path, graph: str, says: str) -> None:
+def test_an_invalid_graph_is_a_one_line_error_and_exits_with_3(
+    tmp_path: Path, graph: str, message: str
+) -> None:
     done = CliRunner().invoke(app, ["validate", write(tmp_path / "g.json", graph)])
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith("error: ")
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""What a request's headers say of who asks, and what each caller may."""
+"""The caller of a request, read from its headers, and the caller's rights."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_a_scope_decides_which_jobs_a_caller_may_see_and_cancel() -> None:
     usual = Caller("ann", "k", frozenset(("submit", "read")))
     all_readers = Caller("ann", "k", frozenset(("read-all",)))
     operator = Caller("ann", "k", frozenset(("operate",)))
-    nobody = Caller("default")
-    told = [[c.may_see("ann"), c.may_see("bob"), c.may_cancel("ann"), c.may_cancel("bob")] for c in
-            (usual, all_readers, operator, nobody)]  # fmt: skip
-    assert told == [
+    anonymous = Caller("default")
+    rights = [[c.may_see("ann"), c.may_see("bob"), c.may_cancel("ann"), c.may_cancel("bob")] for c in
+            (usual, all_readers, operator, anonymous)]  # fmt: skip
+    assert rights == [
         [True, False, True, False],
         [True, True, True, False],
         [True, True, True, True],
@@ -83,16 +83,16 @@ def test_workers_need_the_secret() -> None:
         assert "secret" not in str(caught.value.details.get("expected", "")).replace(
             "GRIDQ_GATEWAY_WORKER_SECRET", ""
         )
-    for told in ("", "é", "the grid's secret "):
+    for secret in ("", "é", "the grid's secret "):
         with pytest.raises(GridError):
-            asyncio.run(require_worker_secret(request(SECRET, x_grid_secret=told)))
+            asyncio.run(require_worker_secret(request(SECRET, x_grid_secret=secret)))
 
 
 def test_invalid_keys_do_not_delay_workers_of_the_same_address() -> None:
-    asked = request(SECRET, x_grid_secret="the grid's secret")
+    worker_request = request(SECRET, x_grid_secret="the grid's secret")
     for _ in range(2 * BURST):
-        asked.app.state.authenticator.failed_keys.record("9.9.9.9")
-    asyncio.run(require_worker_secret(asked))
+        worker_request.app.state.authenticator.failed_keys.record("9.9.9.9")
+    asyncio.run(require_worker_secret(worker_request))
 
 
 def test_without_a_secret_only_local_workers_may_enrol() -> None:

@@ -20,10 +20,10 @@ class Server:
 
     def __init__(self, **faults: Iterable[GridError]) -> None:
         self.faults = {job: list(each) for job, each in faults.items()}
-        self.asked: defaultdict[str, int] = defaultdict(int)
+        self.cancels: defaultdict[str, int] = defaultdict(int)
 
     async def cancel(self, job: str) -> bool:
-        self.asked[job] += 1
+        self.cancels[job] += 1
         if self.faults.get(job):
             raise self.faults[job].pop(0)
         return True
@@ -51,38 +51,38 @@ def end(server: Server, *jobs: str) -> None:
 def test_each_orphaned_job_is_cancelled_once() -> None:
     server = Server()
     end(server, "a", "b")
-    assert server.asked == {"a": 1, "b": 1}
+    assert server.cancels == {"a": 1, "b": 1}
 
 
 def test_cancelling_is_retried_until_the_server_answers() -> None:
     server = Server(a=[AWAY] * 20)
     end(server, "a", "b")
-    assert server.asked == {"a": 21, "b": 1}
+    assert server.cancels == {"a": 21, "b": 1}
 
 
 def test_a_job_admitted_a_little_later_is_cancelled() -> None:
     server = Server(a=[AWAY, NOT_THERE, AWAY, NOT_THERE])
     end(server, "a")
-    assert server.asked == {"a": 5}
+    assert server.cancels == {"a": 5}
 
 
 def test_a_job_that_never_comes_is_forgotten() -> None:
     server = Server(a=[NOT_THERE] * 20)
     end(server, "a", "b")
-    assert server.asked == {"a": MAX_LOOKUPS, "b": 1}
+    assert server.cancels == {"a": MAX_LOOKUPS, "b": 1}
 
 
 def test_an_error_with_one_job_does_not_affect_others() -> None:
     server = Server(a=[SeatNotFound("whatever")])
     end(server, "a", "b")
-    assert server.asked == {"a": 1, "b": 1}
+    assert server.cancels == {"a": 1, "b": 1}
 
 
 def test_the_number_of_remembered_jobs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_jobs, "MAX_JOBS", 2)
     server = Server()
     end(server, "a", "b", "c")
-    assert server.asked == {"b": 1, "c": 1}
+    assert server.cancels == {"b": 1, "c": 1}
 
 
 def test_close_tries_once_more_and_accepts_no_job() -> None:
@@ -96,4 +96,4 @@ def test_close_tries_once_more_and_accepts_no_job() -> None:
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert server.asked == {"a": 1}
+    assert server.cancels == {"a": 1}

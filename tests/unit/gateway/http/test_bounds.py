@@ -16,10 +16,10 @@ class Sender:
 
     def __init__(self, *parts: bytes) -> None:
         self.parts = list(parts)
-        self.asked = 0
+        self.reads = 0
 
     async def __call__(self) -> Message:
-        self.asked += 1
+        self.reads += 1
         return {"type": "http.request", "body": self.parts.pop(0), "more_body": bool(self.parts)}
 
 
@@ -37,7 +37,7 @@ def test_a_body_over_the_bound_is_not_read_to_its_end() -> None:
     sender = Sender(*[b"x" * 5] * 1000)
     with pytest.raises(InputTooLarge):
         asyncio.run(read(BoundedBody(sender, 10)))
-    assert sender.asked == 3
+    assert sender.reads == 3
 
 
 def test_a_bound_lowered_later_applies_to_bytes_already_read() -> None:

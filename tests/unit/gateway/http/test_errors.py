@@ -41,7 +41,7 @@ ERRORS: list[type[GridError]] = [
 def test_every_error_has_a_status(cls: type[GridError]) -> None:
     own = [base.code for base in cls.__mro__ if issubclass(base, GridError) and base is not GridError]
     assert cls is GridError or any(code in faults.STATUSES for code in own), f"no status for {cls.code}"
-    assert 400 <= faults.status_of(cls("so")) < 600
+    assert 400 <= faults.find_status(cls("so")) < 600
 
 
 def test_every_status_belongs_to_an_error() -> None:
@@ -62,32 +62,34 @@ def test_every_status_belongs_to_an_error() -> None:
 )
 def test_each_error_code_has_its_http_status(code: str, status: int) -> None:
     cls = next(cls for cls in ERRORS if cls.code == code)
-    assert faults.status_of(cls("so")) == status
+    assert faults.find_status(cls("so")) == status
 
 
 def test_a_model_that_no_seat_ever_served_is_not_found() -> None:
-    assert faults.status_of(NoLiveSeat("so", {"served": False})) == 404
-    assert faults.status_of(NoLiveSeat("so", {"served": True})) == 503
+    assert faults.find_status(NoLiveSeat("so", {"served": False})) == 404
+    assert faults.find_status(NoLiveSeat("so", {"served": True})) == 503
 
 
-@pytest.mark.parametrize(("told", "status"), [(400, 400), (404, 404), (422, 422), (302, 502), ("400", 502)])
-def test_an_endpoints_own_refusal_keeps_its_status(told: Any, status: int) -> None:
-    assert faults.status_of(StageError("refused", {"status": told})) == status
+@pytest.mark.parametrize(
+    ("endpoint_status", "status"), [(400, 400), (404, 404), (422, 422), (302, 502), ("400", 502)]
+)
+def test_an_endpoints_own_refusal_keeps_its_status(endpoint_status: Any, status: int) -> None:
+    assert faults.find_status(StageError("refused", {"status": endpoint_status})) == status
 
 
 def test_rate_limits_of_all_seats_are_a_429() -> None:
     error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2})
-    assert faults.status_of(error) == 429
-    assert faults.retry_after(error) == 8
-    assert faults.status_of(AttemptsExhausted("so", {"status": 500})) == 502
+    assert faults.find_status(error) == 429
+    assert faults.compute_retry_after(error) == 8
+    assert faults.find_status(AttemptsExhausted("so", {"status": 500})) == 502
 
 
 @pytest.mark.parametrize("cls", ERRORS)
 @pytest.mark.parametrize("after", [None, 0, 2.1, 1e12, float("nan"), True, "3"])
 def test_every_429_and_503_says_when_to_retry(cls: type[GridError], after: Any) -> None:
     error = cls("so", {} if after is None else {"retry_after": after})
-    header = faults.headers_of(error, "r").get("retry-after")
-    if faults.status_of(error) in (429, 503):
+    header = faults.make_headers(error, "r").get("retry-after")
+    if faults.find_status(error) in (429, 503):
         assert header is not None
         assert 1 <= int(header) <= faults.MAX_RETRY_AFTER_SECONDS
         if after == 2.1:
@@ -98,8 +100,8 @@ def test_every_429_and_503_says_when_to_retry(cls: type[GridError], after: Any) 
 
 def test_a_quota_says_when_its_window_resets() -> None:
     at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
-    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": at})) in (100, 101)
-    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == DEFAULT_RETRY_SECONDS
+    assert faults.compute_retry_after(AgentMoneyExceeded("so", {"retry_at": at})) in (100, 101)
+    assert faults.compute_retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == DEFAULT_RETRY_SECONDS
 
 
 SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
@@ -108,35 +110,42 @@ SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_afte
 @pytest.mark.parametrize("cls", ERRORS)
 def test_every_429_and_503_has_the_same_fields_in_every_format(cls: type[GridError]) -> None:
     error = cls("So it was", {"fix": "wait"})
-    if faults.status_of(error) not in (429, 503):
+    if faults.find_status(error) not in (429, 503):
         return
     fix = explain_refusal(error)["fix"]
     for path in ("/v1/messages", "/v1/models", "/jobs"):
-        told: Any = faults.format_error(path, error, "r1")
-        assert told["error"].keys() >= SAYS
-        assert told["error"]["bottleneck"]
+        body: Any = faults.format_error(path, error, "r1")
+        assert body["error"].keys() >= SAYS
+        assert body["error"]["bottleneck"]
         # What may be said of the server's faults is the same of all.
-        assert told["error"]["fix"] == ("try again in 5 s" if issubclass(cls, BrokerError) else fix)
-        assert (told["error"]["position"], told["error"]["starts_in"]) == (None, None)
+        assert body["error"]["fix"] == ("try again in 5 s" if issubclass(cls, BrokerError) else fix)
+        assert (body["error"]["position"], body["error"]["starts_in"]) == (None, None)
 
 
 def test_wait_details_of_an_admission_are_kept() -> None:
-    said = {"position": 7, "starts_in": {"low": 1.0, "p50": 2.0, "high": 3.0}, "retry_after": 6.5, "fix": "x"}
-    told: Any = faults.grid_error(QueueFull("so", {**said, "pending": 3, "limit": 3, "needed": 1}), "r")
-    assert {name: told["error"][name] for name in said} == said
+    details = {
+        "position": 7,
+        "starts_in": {"low": 1.0, "p50": 2.0, "high": 3.0},
+        "retry_after": 6.5,
+        "fix": "x",
+    }
+    body: Any = faults.format_grid_error(
+        QueueFull("so", {**details, "pending": 3, "limit": 3, "needed": 1}), "r"
+    )
+    assert {name: body["error"][name] for name in details} == details
 
 
 def test_rate_limits_of_all_seats_are_the_bottleneck() -> None:
     error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2, "worker": "m.api"})
-    told: Any = faults.openai_error(error, "r")
-    assert told["error"]["bottleneck"] == "the rate limit of m.api"
-    assert told["error"]["fix"] == "try again in 8 s"
+    body: Any = faults.format_openai_error(error, "r")
+    assert body["error"]["bottleneck"] == "the rate limit of m.api"
+    assert body["error"]["fix"] == "try again in 8 s"
 
 
 def test_final_errors_tell_clients_not_to_retry() -> None:
-    assert faults.headers_of(IdempotencyConflict("so"), "r")["x-should-retry"] == "false"
-    assert faults.headers_of(AgentMoneyExceeded("so"), "r")["x-should-retry"] == "false"
-    assert "x-should-retry" not in faults.headers_of(KeyRateExceeded("so"), "r")
+    assert faults.make_headers(IdempotencyConflict("so"), "r")["x-should-retry"] == "false"
+    assert faults.make_headers(AgentMoneyExceeded("so"), "r")["x-should-retry"] == "false"
+    assert "x-should-retry" not in faults.make_headers(KeyRateExceeded("so"), "r")
 
 
 FULL = GridFull(
@@ -145,7 +154,7 @@ FULL = GridFull(
 
 
 def test_openai_errors_have_type_param_and_code() -> None:
-    body: Any = faults.openai_error(FULL, "r1")
+    body: Any = faults.format_openai_error(FULL, "r1")
     assert body == {
         "error": {
             "message": "The server is full. Fix: wait",
@@ -157,18 +166,18 @@ def test_openai_errors_have_type_param_and_code() -> None:
             **{"bottleneck": "the server's memory", "capability": None, "position": None, "starts_in": None},
         }
     }
-    assert faults.openai_error(AgentMoneyExceeded("so"), "r")["error"]["type"] == "insufficient_quota"
-    assert faults.openai_error(KeyRateExceeded("so"), "r")["error"]["type"] == "rate_limit_error"
+    assert faults.format_openai_error(AgentMoneyExceeded("so"), "r")["error"]["type"] == "insufficient_quota"
+    assert faults.format_openai_error(KeyRateExceeded("so"), "r")["error"]["type"] == "rate_limit_error"
 
 
 def test_anthropic_errors_have_their_types() -> None:
-    body: Any = faults.anthropic_error(FULL, "r1")
+    body: Any = faults.format_anthropic_error(FULL, "r1")
     assert (body["type"], body["request_id"]) == ("error", "r1")
     assert body["error"]["type"] == "overloaded_error"
     assert body["error"]["message"] == "The server is full. Fix: wait"
     assert body["error"]["code"] == "grid.full"
     assert body["error"]["used"] == 9
-    types = {cls.code: faults.anthropic_error(cls("so"), "r")["error"]["type"] for cls in ERRORS}
+    types = {cls.code: faults.format_anthropic_error(cls("so"), "r")["error"]["type"] for cls in ERRORS}
     assert types["auth.key_invalid"] == "authentication_error"
     assert types["auth.scope"] == "permission_error"
     assert types["job.not_found"] == "not_found_error"
@@ -179,12 +188,12 @@ def test_anthropic_errors_have_their_types() -> None:
 
 
 def test_grid_error_and_noethers_money_fields() -> None:
-    body: Any = faults.grid_error(FULL, "r1")
+    body: Any = faults.format_grid_error(FULL, "r1")
     assert body["error"]["code"] == "grid.full"
     assert body["error"]["message"] == "The server is full"
     assert body["error"]["fix"] == "wait"
-    told = {"limit": 1_000_000, "used": 700_000, "reserved": 50_000, "needed": 255_000}
-    body = faults.grid_error(AgentMoneyExceeded("so", told), "r1")
+    details = {"limit": 1_000_000, "used": 700_000, "reserved": 50_000, "needed": 255_000}
+    body = faults.format_grid_error(AgentMoneyExceeded("so", details), "r1")
     assert (body["remaining_cents"], body["requested_cents"]) == (25, 26)
 
 
@@ -192,10 +201,10 @@ def test_an_endpoints_address_is_only_logged(caplog: pytest.LogCaptureFixture) -
     error = AttemptsExhausted("so", {"endpoint": "http://10.0.0.7:8000/v1", "reason": "why"})
     request = Request({"type": "http", "path": "/jobs", "headers": [], "query_string": b"", "state": {}})
     with caplog.at_level(logging.INFO):
-        body = bytes(faults.error_response(request, error).body)
-    for told in (body, faults.openai_error(error, "r"), faults.anthropic_error(error, "r")):
-        assert "why" in str(told)
-        assert "10.0.0.7" not in str(told)
+        body = bytes(faults.make_error_response(request, error).body)
+    for shown in (body, faults.format_openai_error(error, "r"), faults.format_anthropic_error(error, "r")):
+        assert "why" in str(shown)
+        assert "10.0.0.7" not in str(shown)
     assert [record.gridq["endpoint"] for record in caplog.records] == ["http://10.0.0.7:8000/v1"]
 
 
@@ -206,11 +215,11 @@ def test_no_retry_after_if_waiting_does_not_help() -> None:
         (AgentMoneyExceeded("so", {"limit": 1, "needed": 2, "retry_at": None}), 429),
         (NoLiveSeat("so", {"served": False, "retry_after": 5.0}), 404),
     ):
-        assert faults.status_of(error) == status
-        assert "retry-after" not in faults.headers_of(error, "r")
-        told: Any = faults.grid_error(error, "r")
-        assert told["error"].get("retry_after") is None
-    assert faults.status_of(QueueFull("so", {"pending": 3, "limit": 3, "needed": 3})) == 429
+        assert faults.find_status(error) == status
+        assert "retry-after" not in faults.make_headers(error, "r")
+        body: Any = faults.format_grid_error(error, "r")
+        assert body["error"].get("retry_after") is None
+    assert faults.find_status(QueueFull("so", {"pending": 3, "limit": 3, "needed": 3})) == 429
 
 
 def test_the_servers_address_is_not_disclosed() -> None:
@@ -234,9 +243,9 @@ def test_error_bodies_are_json_of_bounded_length(details: Any) -> None:
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "é", "a\n", "-a", "<script>"])
 def test_an_invalid_request_id_is_replaced(given: str) -> None:
-    made = faults.new_request_id(given)
+    made = faults.make_request_id(given)
     assert made != given
-    assert faults.new_request_id(made) == made
+    assert faults.make_request_id(made) == made
 
 
 SECRET = "a prompt that nobody may log"

@@ -127,10 +127,10 @@ def test_a_long_text_is_one_value(text: str) -> None:
 
 
 def test_garbage_is_collected_again_after_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, seen = request_body._decode, []
+    decode, enabled = request_body._decode, []
 
     def watched(raw: bytes) -> Any:
-        seen.append(gc.isenabled())
+        enabled.append(gc.isenabled())
         return decode(raw)
 
     monkeypatch.setattr(request_body, "_decode", watched)
@@ -140,7 +140,7 @@ def test_garbage_is_collected_again_after_a_large_body(monkeypatch: pytest.Monke
     assert gc.isenabled()
     refused(b'{"x":"%b"' % (b"a" * LARGE_BODY_BYTES))
     assert gc.isenabled()
-    assert seen == [True, False, False]
+    assert enabled == [True, False, False]
     gc.disable()
     try:
         parse_body(b'{"x":"%b"}' % (b"a" * LARGE_BODY_BYTES), 20)

@@ -1,4 +1,4 @@
-"""Of how many agents the metrics tell: anybody can be a new one."""
+"""Metrics name a bounded number of agents."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_many_agents_are_summed_up_except_those_nearest_to_a_limit() -> None:
     ]
     near, far = account("near", 50, 60), account("far", 0, 10**6)
     near_jobs = account("near", 0, what="jobs")
-    told = group_agents([*strangers, far, near, near_jobs])
-    names = {each.name for each in told}
+    groups = group_agents([*strangers, far, near, near_jobs])
+    names = {each.name for each in groups}
     assert len(names) == MAX_AGENTS + 1
     assert names >= {"near", "far", OTHER_AGENTS}
-    assert near_jobs in told
+    assert near_jobs in groups
     # Of the strangers those that used least are together: ten, and the two in whose place the others stand.
-    others = {each.what: each for each in told if each.name == OTHER_AGENTS}
+    others = {each.what: each for each in groups if each.name == OTHER_AGENTS}
     least = sum(100 + number for number in range(12))
     assert {what: (each.spent, each.reserved, each.limit) for what, each in others.items()} == {
         "money": (least, 12, None),

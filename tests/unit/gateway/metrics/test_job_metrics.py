@@ -1,4 +1,4 @@
-"""What has become of jobs is counted once each, from what they leave behind."""
+"""Ended jobs are counted once each."""
 
 from __future__ import annotations
 
@@ -122,5 +122,5 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     found = Histogram()
     for seconds in (0.0, 0.005, 0.006, 2000.0):
         found.observe(seconds)
-    told = dict(found.cumulative_buckets())
-    assert (told["0.005"], told["0.025"], told["1800.0"], told["+Inf"]) == (2, 3, 3, 4)
+    buckets = dict(found.cumulative_buckets())
+    assert (buckets["0.005"], buckets["0.025"], buckets["1800.0"], buckets["+Inf"]) == (2, 3, 3, 4)

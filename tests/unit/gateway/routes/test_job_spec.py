@@ -1,4 +1,4 @@
-"""What a submission says, and which of two places that say it counts."""
+"""Job options in a request's body and their precedence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import GridError
-from gridq.gateway.http.schemas import JobStatus, format_time, job_result, job_status, to_cents
+from gridq.gateway.http.schemas import JobStatus, format_time, make_job_result, make_job_status, to_cents
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
 from gridq.jobs.record import JobOptions
 from gridq.protocol.states import JobState, StageState
@@ -20,14 +20,14 @@ def spec(**body: Any) -> JobSpec:
 
 
 def test_the_body_may_set_every_job_option() -> None:
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "agent": "ann", "name": "n", "priority": "batch", "deadline": 5, "queue_timeout": 2.5,
         "budget_cents": 0, "wait_for_seat": True, "session": "s", "stream": True, "idempotency_key": "k",
         "avoid": ["a"], "prefer": "b",
     }  # fmt: skip
-    assert set(JobOptions.model_fields) - {"key", "pin"} == set(said)
-    about = spec(**said).options(JobOptions())
-    for name, value in said.items():
+    assert set(JobOptions.model_fields) - {"key", "pin"} == set(options)
+    about = spec(**options).options(JobOptions())
+    for name, value in options.items():
         assert getattr(about, name) == (tuple(value) if isinstance(value, list) else value), name
 
 
@@ -62,7 +62,7 @@ def test_money_and_times_for_noether_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "stage", "told"),
+    ("state", "stage", "expected"),
     [
         (JobState.QUEUED, None, "queued"),
         (JobState.RUNNING, StageView("p", "s", "q", StageState.READY), "queued"),
@@ -73,10 +73,10 @@ def test_money_and_times_for_noether_clients() -> None:
         (JobState.EXPIRED, None, "abandoned"),
     ],
 )
-def test_status_for_noether_clients(state: JobState, stage: StageView | None, told: str) -> None:
+def test_status_for_noether_clients(state: JobState, stage: StageView | None, expected: str) -> None:
     view = JobView("j", state, stages=[stage] if stage else [])
-    status = job_status(view, "", 7)
-    assert (status["status"], status["spent_cents"]) == (told, 1)
+    status = make_job_status(view, "", 7)
+    assert (status["status"], status["spent_cents"]) == (expected, 1)
     if state.is_final:
-        status["result"] = job_result(view, 7)
+        status["result"] = make_job_result(view, 7)
     JobStatus.model_validate({"result": None, **status})

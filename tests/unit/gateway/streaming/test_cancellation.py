@@ -1,4 +1,4 @@
-"""What loops on the gateway's loop ends at its close, though what it waits for swallows a cancel."""
+"""Closing the gateway ends its background tasks, even if cancellations are swallowed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SWALLOWED = 3
 
 
 class Deaf:
-    """In place of a server's connection, pool and pipeline: whatever is asked swallows SWALLOWED cancels."""
+    """A connection, pool and pipeline that swallows SWALLOWED cancellations of each call."""
 
     def __init__(self) -> None:
         self.left = SWALLOWED
-        self.asked = asyncio.Event()
+        self.waiting = asyncio.Event()
 
     async def wait(self, *_: Any, **__: Any) -> Any:
-        self.asked.set()
+        self.waiting.set()
         while True:
             try:
                 await asyncio.Event().wait()
@@ -90,7 +90,7 @@ def test_close_ends_tasks_that_swallow_cancellations(
     async def main() -> None:
         client = Deaf()
         close = made(client)
-        await client.asked.wait()
+        await client.waiting.wait()
         await close()
         assert client.left < 0
 

@@ -55,11 +55,11 @@ def test_a_refused_command_fails_only_for_its_caller(grid_env: GridEnv) -> None:
 
 def test_a_cancelled_caller_does_not_shift_replies(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
-        asking = [asyncio.ensure_future(pipe.execute(("ECHO", str(number)))) for number in range(50)]
+        requests = [asyncio.ensure_future(pipe.execute(("ECHO", str(number)))) for number in range(50)]
         await asyncio.sleep(0)
-        for each in asking[::2]:
+        for each in requests[::2]:
             each.cancel()
-        replies = await asyncio.gather(*asking, return_exceptions=True)
+        replies = await asyncio.gather(*requests, return_exceptions=True)
         assert [reply for reply in replies if not isinstance(reply, BaseException)] == [
             [str(number).encode()] for number in range(1, 50, 2)
         ]

@@ -203,12 +203,12 @@ def test_a_reader_that_falls_behind_the_stream_limit_fails(grid_env: GridEnv) ->
                 await made.write("j1", *map(str, range(start, start + 100)))
             first = await slow.next()
             await made.client.xtrim(made.keys("stream", "j1"), maxlen=10, approximate=False)
-            seen = [first]
+            entries = [first]
             with pytest.raises(StreamTrimmed):  # noqa: PT012
                 while True:
-                    seen.append(await slow.next())
-            got = [int(entry.piece) for entry in seen if entry is not None and entry.piece]
-            assert got == list(range(len(got)))
+                    entries.append(await slow.next())
+            numbers = [int(entry.piece) for entry in entries if entry is not None and entry.piece]
+            assert numbers == list(range(len(numbers)))
 
     on_a_loop(grid_env, act, buffer=16)
 

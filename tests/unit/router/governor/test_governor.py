@@ -1,4 +1,4 @@
-"""What the governor reads of seats, and whom its ranks have rung first, on a real server."""
+"""Seats read and ranked by the governor, and the order in which they are woken, on a real server."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def ranked(grid: Grid, queue: str = ANY) -> list[str]:
     return [name for name in names if name != "*"]
 
 
-def rung(grid: Grid, *seats: str) -> list[str]:
-    """Who is rung, in turn, for as many stages as there are seats; these become idle in this order."""
+def list_woken_seats(grid: Grid, *seats: str) -> list[str]:
+    """Return the seats in the order in which one stage each wakes; they become idle in the given order."""
     for seat in seats:
         assert grid.claim(seat) == "none"
     grid.clear(ANY, *(f"seat:{seat}" for seat in seats))
@@ -59,16 +59,24 @@ def test_the_seat_whose_window_ends_soon_is_woken_first(grid: Grid) -> None:
     window(grid, "m.a-month", "30d", 95, 29 * 24)
     window(grid, "m.b-week", "7d", 80, 4 * 24)
     window(grid, "m.c-hours", "5h", 60, 1)
-    assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == [
+    assert list_woken_seats(grid, "m.a-month", "m.b-week", "m.c-hours") == [
         "m.a-month",
         "m.b-week",
         "m.c-hours",
     ]  # not ranked yet
     Governor(grid.scripts).rank_seats()
-    assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.c-hours", "m.b-week", "m.a-month"]
+    assert list_woken_seats(grid, "m.a-month", "m.b-week", "m.c-hours") == [
+        "m.c-hours",
+        "m.b-week",
+        "m.a-month",
+    ]
     window(grid, "m.c-hours", "5h", 1, 1)  # now it would run dry
     Governor(grid.scripts).rank_seats()
-    assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.b-week", "m.a-month", "m.c-hours"]
+    assert list_woken_seats(grid, "m.a-month", "m.b-week", "m.c-hours") == [
+        "m.b-week",
+        "m.a-month",
+        "m.c-hours",
+    ]
 
 
 def test_an_unranked_new_seat_is_woken_with_the_last(grid: Grid) -> None:
@@ -79,9 +87,13 @@ def test_an_unranked_new_seat_is_woken_with_the_last(grid: Grid) -> None:
     window(grid, "m.plan-b", "7d", 30, 4 * 24)
     Governor(grid.scripts).rank_seats()
     grid.seat("m.key", prices=(3_000_000, 15_000_000))
-    assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.key", "m.plan-b"]  # with the last
+    assert list_woken_seats(grid, "m.key", "m.plan-b", "m.plan-a") == [
+        "m.plan-a",
+        "m.key",
+        "m.plan-b",
+    ]  # with the last
     Governor(grid.scripts).rank_seats()
-    assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.plan-b", "m.key"]
+    assert list_woken_seats(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.plan-b", "m.key"]
 
 
 def test_a_new_seat_ranks_equal_if_all_seats_are_equal(grid: Grid) -> None:
@@ -89,7 +101,7 @@ def test_a_new_seat_ranks_equal_if_all_seats_are_equal(grid: Grid) -> None:
         grid.seat(seat)
     Governor(grid.scripts).rank_seats()
     grid.seat("m.b-new")
-    assert rung(grid, "m.a", "m.b-new", "m.c") == [
+    assert list_woken_seats(grid, "m.a", "m.b-new", "m.c") == [
         "m.a",
         "m.b-new",
         "m.c",

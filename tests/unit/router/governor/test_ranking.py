@@ -1,4 +1,4 @@
-"""What is left of each window against the time it has left; no window is a half, a dry one nothing."""
+"""Scores compare what is left of a window with the time that is left."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | No
     ],
 )
 def test_a_window_on_pace_has_an_even_score(of: Meter, expected: float | None) -> None:
-    told = pace(of, NOW, CALENDAR)
-    assert told is None if expected is None else told == pytest.approx(expected)
+    score = pace(of, NOW, CALENDAR)
+    assert score is None if expected is None else score == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("month", [(0, None), (0, NOW + HOUR), (NOW - HOUR, None)])
 def test_without_a_calendar_only_the_remainder_counts(month: tuple[int, int | None]) -> None:
-    told = [pace(meter("month", left), NOW, {"month": month}) for left in (40, 60, 100)]
-    assert told == [pytest.approx(2 / 7), pytest.approx(3 / 8), EVEN_PACE]
+    scores = [pace(meter("month", left), NOW, {"month": month}) for left in (40, 60, 100)]
+    assert scores == [pytest.approx(2 / 7), pytest.approx(3 / 8), EVEN_PACE]
 
 
 def test_a_window_ending_soon_scores_higher_than_a_fuller_one_ending_late() -> None:
@@ -141,5 +141,5 @@ def test_seats_are_ranked_for_each_queue_they_serve() -> None:
 
 def test_a_familys_meter_counts_in_the_queues_in_which_it_binds() -> None:
     family = meter("day", 5, queues=("llm:claude", "llm:any"))
-    told = score_queues(Seat("m.s", ("llm:claude", "llm:haiku"), (meter("day", 75), family)), NOW, CALENDAR)
-    assert told == {"llm:claude": pytest.approx(0.05 / 0.30), "llm:haiku": pytest.approx(0.75)}
+    scores = score_queues(Seat("m.s", ("llm:claude", "llm:haiku"), (meter("day", 75), family)), NOW, CALENDAR)
+    assert scores == {"llm:claude": pytest.approx(0.05 / 0.30), "llm:haiku": pytest.approx(0.75)}

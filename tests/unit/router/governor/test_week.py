@@ -70,7 +70,7 @@ class Place:
 
 @dataclass
 class Week:
-    """What came of it. `apart`: the part of the time in which one seat was dry while another had half or
+    """Result of a week. `apart`: the share of time in which one seat was empty while another had half or
     more.
     """
 

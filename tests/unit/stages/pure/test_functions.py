@@ -125,9 +125,9 @@ def test_the_model_of_an_llm_stage_comes_from_its_config() -> None:
 def test_built_ins_give_the_expected_output(
     name: str, value: Any, config: dict[str, Any] | None, output: Any
 ) -> None:
-    got = run(name, value, config)
-    assert got == output
-    assert type(got) is type(output)
+    actual = run(name, value, config)
+    assert actual == output
+    assert type(actual) is type(output)
 
 
 @pytest.mark.parametrize(

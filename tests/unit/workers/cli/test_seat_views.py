@@ -48,9 +48,9 @@ def grid(grid_env: GridEnv, tmp_path: Path) -> Iterator[Grid]:
     grid.seat("m.mistral", owner="alice", limits=money)
     grid.seat("m.local")
     terms = {"owner": "alice", "share": 0.6}
-    says(grid, "claude", capability={"billing": "subscription"}, **terms)
-    says(grid, "mistral", whole_budget=20_000_000, **terms)
-    says(grid, "local")
+    advertise_state(grid, "claude", capability={"billing": "subscription"}, **terms)
+    advertise_state(grid, "mistral", whole_budget=20_000_000, **terms)
+    advertise_state(grid, "local")
     locks = []
     for name in ("claude", "local", "mistral"):
         (tmp_path / "seats" / f"{name}.json").write_text('{"state": "lent"}')
@@ -61,11 +61,11 @@ def grid(grid_env: GridEnv, tmp_path: Path) -> Iterator[Grid]:
         os.close(lock)
 
 
-def says(grid: Grid, name: str, **said: Any) -> None:
+def advertise_state(grid: Grid, name: str, **fields: Any) -> None:
     """A seat's worker tells the grid how it is."""
     ad = Advertisement(
         seat=f"m.{name}", machine="m", worker=f"{name}@m", incarnation="i1", kind="bench", concurrency=1,
-        queues=["bench:any"], **said,
+        queues=["bench:any"], **fields,
     )  # fmt: skip
     advertise(grid.client, grid.keys, ad, 60.0)
 
@@ -127,7 +127,7 @@ def test_an_open_breaker_is_shown_to_the_owner(grid: Grid, tmp_path: Path) -> No
     assert status("claude")["circuit_breaker"] is None
     since, until = time.time() - HOUR, time.time() + HOUR
     rest = {"state": "rate_limited", "reason": "the plan's limit is used up", "since": since, "until": until}
-    says(grid, "claude", **rest)
+    advertise_state(grid, "claude", **rest)
     row = status("claude")
     assert (row["state"], row["until"], row["circuit_breaker"]) == ("lent", None, rest)
     shown = next(line for line in gridq("seat", "status").splitlines() if line.startswith("claude"))
@@ -143,5 +143,5 @@ def test_an_open_breaker_is_shown_to_the_owner(grid: Grid, tmp_path: Path) -> No
     assert shown.split()[:2] == ["claude", "paused"]
     assert "night" in shown
     assert "rate_limited" not in shown
-    says(grid, "claude", state="paused", reason="night")
+    advertise_state(grid, "claude", state="paused", reason="night")
     assert status("claude")["circuit_breaker"] is None

@@ -1,4 +1,4 @@
-"""What the demo needs before it starts anything."""
+"""Requirements that the demo checks before it starts."""
 
 from __future__ import annotations
 

@@ -88,16 +88,16 @@ def test_an_invalid_token_is_refused_without_showing_it(text: str) -> None:
 def test_a_clock_difference_is_warned_of_or_refused(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
     now = time.time
-    assert abs(joining.check_clock(grid_env.client, said.append)) < 2
-    assert said == []
+    assert abs(joining.check_clock(grid_env.client, warnings.append)) < 2
+    assert warnings == []
     monkeypatch.setattr(time, "time", lambda: now() + 10)
-    joining.check_clock(grid_env.client, said.append)
-    assert "10.0 s ahead of the server's" in said[0]
+    joining.check_clock(grid_env.client, warnings.append)
+    assert "10.0 s ahead of the server's" in warnings[0]
     monkeypatch.setattr(time, "time", lambda: now() - 100)
     with pytest.raises(JoinRefused, match=r"100\.0 s behind the server's"):
-        joining.check_clock(grid_env.client, said.append)
+        joining.check_clock(grid_env.client, warnings.append)
 
 
 def test_another_minor_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ class Bench(Asked):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds that are asked, of two profiles called like their kinds."""
     both = {"bench": Bench, "other": Other}
     monkeypatch.setattr(probing, "load_profiles", lambda names: {name: both[name]() for name in names})
@@ -118,27 +118,27 @@ def _for(home: Path, seats: str, name: str | None) -> list[str]:
     return [seat.name for seat in found.seats]
 
 
-def test_a_worker_probes_only_the_profile_of_its_seat(tmp_path: Path, asked: list[str]) -> None:
+def test_a_worker_probes_only_the_profile_of_its_seat(tmp_path: Path, probed: list[str]) -> None:
     file = '[[bench]]\nname = "mine"\n[[bench]]\nname = "ours"\n[[other]]\nname = "theirs"\n'
     assert _for(tmp_path, file, "mine") == ["local", "mine", "ours"]
-    assert asked == ["bench"]
+    assert probed == ["bench"]
 
 
 @pytest.mark.parametrize("name", [None, "local", "elsewhere"])
 def test_without_a_seat_in_the_file_all_profiles_are_probed(
-    tmp_path: Path, asked: list[str], name: str | None
+    tmp_path: Path, probed: list[str], name: str | None
 ) -> None:
     file = '[[bench]]\nname = "mine"\n[[other]]\nname = "theirs"\n'
     assert _for(tmp_path, file, name) == ["local", "mine", "theirs"]
-    assert sorted(asked) == ["bench", "other"]
+    assert sorted(probed) == ["bench", "other"]
 
 
-def test_a_seat_name_in_two_profiles_is_refused(tmp_path: Path, asked: list[str]) -> None:
+def test_a_seat_name_in_two_profiles_is_refused(tmp_path: Path, probed: list[str]) -> None:
     with pytest.raises(ConfigError, match="Two seats are named 'mine'"):
         _for(tmp_path, '[[bench]]\nname = "mine"\n[[other]]\nname = "mine"\n', "mine")
 
 
 @pytest.mark.parametrize("file", ["[nobodys]\n", "[[bench]\n"])
-def test_an_invalid_seats_file_is_refused(tmp_path: Path, asked: list[str], file: str) -> None:
+def test_an_invalid_seats_file_is_refused(tmp_path: Path, probed: list[str], file: str) -> None:
     with pytest.raises(ConfigError):
         _for(tmp_path, file + '[[other]]\nname = "mine"\n', "mine")

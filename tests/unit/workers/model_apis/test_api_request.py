@@ -1,4 +1,4 @@
-"""What a request of a model API must be, and how a wrong one is told."""
+"""Requests of the model APIs are validated."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PATHS = [
 ]
 
 
-def asked(api: Any, path: Any, body: Any, **more: Any) -> Any:
+def parse(api: Any, path: Any, body: Any, **more: Any) -> Any:
     return parse_api_request(STAGE, {"api": api, "path": path, "body": body, **more})
 
 
 @pytest.mark.parametrize(("api", "path", "body"), PATHS)
 def test_valid_requests_pass_unchanged(api: str, path: str, body: dict[str, Any]):
     body = {**body, "model": "m", "vendor_thing": {"deep": [1, None]}, "temperature": None}
-    made = asked(api, path, body)
+    made = parse(api, path, body)
     assert made.body == body
     assert made.model == "m"
     assert made.wants_embeddings == (path == "embeddings")
-    assert asked(api, path, body, model="by config").model == "by config"
-    several = asked(api, path, {**body, "models": ["n"]}, model=["m", "n"])
+    assert parse(api, path, body, model="by config").model == "by config"
+    several = parse(api, path, {**body, "models": ["n"]}, model=["m", "n"])
     assert (several.model, several.body) == (["m", "n"], body)  # the grid's own field is not the endpoint's
-    assert asked(api, path, {**body, "models": ["n"]}).body["models"] == ["n"]
+    assert parse(api, path, {**body, "models": ["n"]}).body["models"] == ["n"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_valid_requests_pass_unchanged(api: str, path: str, body: dict[str, Any]
 )
 def test_a_malformed_request_names_its_field(api: Any, path: Any, body: Any, param: str):
     with pytest.raises(StageError) as caught:
-        asked(api, path, body)
+        parse(api, path, body)
     assert caught.value.details["param"] == param
     assert caught.value.details["status"] == 400
     assert str(caught.value.path).startswith("$.a.input")
@@ -104,9 +104,9 @@ def test_the_configured_model_is_chosen():
     a, b = ModelOffer(name="a"), ModelOffer(name="b", embeddings=True)
     stage = STAGE.model_copy(update={"effects": [Effect(effect="Llm", model="any")]})
     body = {"messages": MESSAGES, "model": "b"}
-    assert choose_model(stage, asked("openai", "chat/completions", body), [a, b]) == b
-    assert choose_model(stage, asked("openai", "chat/completions", body, model="a"), [a, b]) == a
-    assert choose_model(stage, asked("openai", "embeddings", {"input": "x"}), [a, b]) == b
+    assert choose_model(stage, parse("openai", "chat/completions", body), [a, b]) == b
+    assert choose_model(stage, parse("openai", "chat/completions", body, model="a"), [a, b]) == a
+    assert choose_model(stage, parse("openai", "embeddings", {"input": "x"}), [a, b]) == b
 
 
 def test_an_estimate_counts_the_body():

@@ -26,8 +26,8 @@ def test_gridqs_own_model_is_found_in_its_package_without_importing_it():
 
 
 def test_the_operators_models_come_first_and_replace_gridqs():
-    mine = load_catalogue([table(), table(name="SmolLM2-135M-Instruct")])
-    assert [model.name for model in mine] == ["mine", "SmolLM2-135M-Instruct"]
+    catalogue = load_catalogue([table(), table(name="SmolLM2-135M-Instruct")])
+    assert [model.name for model in catalogue] == ["mine", "SmolLM2-135M-Instruct"]
 
 
 @pytest.mark.parametrize(

@@ -172,19 +172,19 @@ class Seat:
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize(
-    ("asked", "path", "body"),
+    ("client_api", "path", "body"),
     [
         ("anthropic", "messages", MESSAGES),
         ("openai", "chat/completions", CHAT),
         ("openai", "embeddings", EMBED),
     ],
 )
-def test_every_malformed_answer_is_an_error(api: str, asked: str, path: str, body: dict[str, Any]):
+def test_every_malformed_answer_is_an_error(api: str, client_api: str, path: str, body: dict[str, Any]):
     chance = random.Random(1)
     answers, errors = 0, 0
     answer, events = (COMPLETION, CHUNKS) if api == "openai" else (MESSAGE, EVENTS)
     for number in range(600):
-        told = broken(body, chance) if number % 2 else body
+        request_body = broken(body, chance) if number % 2 else body
         seat = (
             Seat(api, answer, events)
             if number % 3 == 0
@@ -194,7 +194,10 @@ def test_every_malformed_answer_is_an_error(api: str, asked: str, path: str, bod
         context = StageContext(emit=pieces.append if chance.random() < 0.5 else None)
         try:
             made = forward_request(
-                parse_api_request(STAGE, {"api": asked, "path": path, "body": told}), "m", context, seat
+                parse_api_request(STAGE, {"api": client_api, "path": path, "body": request_body}),
+                "m",
+                context,
+                seat,
             )
         except GridError:
             errors += 1

@@ -1,4 +1,4 @@
-"""What the stages of a model take, choose and return."""
+"""Inputs, models and outputs of the stages of a model."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ def test_a_wrapped_input_is_unwrapped(key: str):
 
 
 def test_a_system_text_leads_the_messages():
-    asked = parse_request(call("llm:chat"), {"messages": "x", "system": "be brief"})
-    assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
+    request = parse_request(call("llm:chat"), {"messages": "x", "system": "be brief"})
+    assert [message["role"] for message in request.body["messages"]] == ["system", "user"]
 
 
 def test_the_body_is_the_input_without_the_fields_that_gridq_sets():
-    told = {"prompt": "x", "model": "a", "stream": True, "stream_options": {}, "n": 1, "top_k": 3}
-    asked = parse_request(call("llm:complete"), told)
-    assert asked.path == CHAT
-    assert asked.body == {"messages": [{"role": "user", "content": "x"}], "top_k": 3}
-    assert asked.model == "a"
-    assert told["prompt"] == "x", "the input was changed"
+    value = {"prompt": "x", "model": "a", "stream": True, "stream_options": {}, "n": 1, "top_k": 3}
+    request = parse_request(call("llm:complete"), value)
+    assert request.path == CHAT
+    assert request.body == {"messages": [{"role": "user", "content": "x"}], "top_k": 3}
+    assert request.model == "a"
+    assert value["prompt"] == "x", "the input was changed"
 
 
 @pytest.mark.parametrize(
-    ("effects", "asked", "chosen"),
+    ("effects", "model", "chosen"),
     [
         ([], None, "a-1"),
         ([llm("any")], "any", "a-1"),
@@ -107,17 +107,17 @@ def test_the_body_is_the_input_without_the_fields_that_gridq_sets():
         ([llm("b")], "b-1", "b-1"),
     ],
 )
-def test_the_model_is_one_that_both_effect_and_input_allow(effects: list[Effect], asked: Any, chosen: str):
+def test_the_model_is_one_that_both_effect_and_input_allow(effects: list[Effect], model: Any, chosen: str):
     stage = call("llm:complete", *effects)
-    assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [A, B]).name == chosen
+    assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": model}), [A, B]).name == chosen
 
 
-@pytest.mark.parametrize("asked", [None, "any", "a-1", "b", ["a-1", "b"], [{"model": "a-1"}, "b"]])
+@pytest.mark.parametrize("model", [None, "any", "a-1", "b", ["a-1", "b"], [{"model": "a-1"}, "b"]])
 @pytest.mark.parametrize(("queue", "chosen"), [("llm:a-1", "a-1"), ("llm:b", "b-1"), ("", "a-1")])
-def test_the_queue_decides_between_several_models(asked: Any, queue: str, chosen: str):
+def test_the_queue_decides_between_several_models(model: Any, queue: str, chosen: str):
     effect = Effect(effect="Llm", model=["a-1", "b"])
     stage = call("llm:complete", effect).model_copy(update={"queue": queue})
-    assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": asked}), [B, A]).name == chosen
+    assert choose_model(stage, parse_request(stage, {"prompt": "x", "model": model}), [B, A]).name == chosen
 
 
 def test_an_input_naming_another_model_is_a_stage_error():

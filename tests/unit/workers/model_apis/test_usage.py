@@ -59,8 +59,8 @@ def test_the_input_of_a_message_is_the_sum_of_its_parts():
 
 
 def test_cache_writes_may_be_stated_by_lifetime_only():
-    told = {key: value for key, value in MESSAGE.items() if key != "cache_creation_input_tokens"}
-    assert parse_anthropic_usage(told) == parse_anthropic_usage(MESSAGE)
+    stated = {key: value for key, value in MESSAGE.items() if key != "cache_creation_input_tokens"}
+    assert parse_anthropic_usage(stated) == parse_anthropic_usage(MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,10 @@ def test_cache_writes_may_be_stated_by_lifetime_only():
 )
 def test_usage_survives_the_round_trip_in_each_api(used: Usage):
     assert parse_openai_usage(format_openai_usage(used)) == used
-    heard = used.model_copy(update={"tokens_audio_in": 0, "tokens_audio_out": 0})  # Messages has no audio
-    assert parse_anthropic_usage(format_anthropic_usage(used)) == heard
+    without_audio = used.model_copy(
+        update={"tokens_audio_in": 0, "tokens_audio_out": 0}
+    )  # Messages has no audio
+    assert parse_anthropic_usage(format_anthropic_usage(used)) == without_audio
 
 
 @pytest.mark.parametrize(
@@ -147,12 +149,12 @@ def test_stated_usage_is_passed_on_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("told", "service"),
+    ("tier", "service"),
     [("priority", "priority"), ("flex", "flex"), ("default", ""), ("auto", ""), (None, ""), (["flex"], "")],
 )
-def test_a_service_tier_with_its_own_prices_is_kept(told: Any, service: str):
-    assert parse_openai_usage(CHAT, told).service == service
-    assert parse_anthropic_usage({**MESSAGE, "speed": told}).service == service
+def test_a_service_tier_with_its_own_prices_is_kept(tier: Any, service: str):
+    assert parse_openai_usage(CHAT, tier).service == service
+    assert parse_anthropic_usage({**MESSAGE, "speed": tier}).service == service
 
 
 def test_the_last_chunk_and_event_have_the_usage_of_their_api():
@@ -160,8 +162,8 @@ def test_the_last_chunk_and_event_have_the_usage_of_their_api():
     begun = {**MESSAGE, "output_tokens": 1, "output_tokens_details": None}
     chunks.add_event({"type": "message_start", "message": {"id": "1", "usage": begun}})
     stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
-    told = {"output_tokens": 50, "output_tokens_details": {"thinking_tokens": 20}}
-    last = chunks.add_event({**stop, "usage": told})[-1]
+    stated = {"output_tokens": 50, "output_tokens_details": {"thinking_tokens": 20}}
+    last = chunks.add_event({**stop, "usage": stated})[-1]
     assert last["usage"] == {
         "prompt_tokens": 100,
         "completion_tokens": 50,

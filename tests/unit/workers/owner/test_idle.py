@@ -172,12 +172,12 @@ def test_the_owners_processes_differ_from_those_of_a_seat(tmp_path: Path) -> Non
     try:
         found = LinuxActivity().list_processes() or []
         assert find_owner_process(name, found, grid_pids=()) is None  # this process has started it
-        theirs = [
+        foreign = [
             each if each.pid != running.pid else Process(each.pid, 1, each.mine, each.words) for each in found
         ]
-        assert find_owner_process(name, theirs, grid_pids=()) == running.pid
-        assert find_owner_process(name, theirs, grid_pids=(running.pid,)) is None
-        assert find_owner_process(f"{name}x", theirs, grid_pids=()) is None
+        assert find_owner_process(name, foreign, grid_pids=()) == running.pid
+        assert find_owner_process(name, foreign, grid_pids=(running.pid,)) is None
+        assert find_owner_process(f"{name}x", foreign, grid_pids=()) is None
     finally:
         running.kill()
         running.wait()

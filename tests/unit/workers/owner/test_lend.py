@@ -1,4 +1,4 @@
-"""What a seats file says of owners, for every profile's tables."""
+"""Owners and lending terms in the seats file."""
 
 from __future__ import annotations
 

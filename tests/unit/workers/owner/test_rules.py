@@ -1,4 +1,4 @@
-"""When a seat's terms keep it."""
+"""Rules by which an owner's seat is kept or lent."""
 
 from __future__ import annotations
 
@@ -82,24 +82,24 @@ def test_the_owners_own_use_of_the_program_counts_as_use(monkeypatch: pytest.Mon
     monkeypatch.setattr(rules.time, "monotonic", lambda: now[0])
     desk = Desk()
     desk.running = [Process(7, 1, mine=True, words=("claude",))]
-    ours: list[int] = []
-    rule = WhenIdle(desk, 60, "claude", lambda: ours)
+    grid_pids: list[int] = []
+    rule = WhenIdle(desk, 60, "claude", lambda: grid_pids)
 
-    def kept() -> bool:
+    def is_kept() -> bool:
         rule.sample()
         return rule(0) is not None
 
-    assert kept()
+    assert is_kept()
     now[0] += 100
-    assert kept()
+    assert is_kept()
     desk.running = []
     now[0] += 59
-    assert kept()
+    assert is_kept()
     now[0] += 1
-    assert not kept()
+    assert not is_kept()
     desk.running = [Process(7, 1, mine=True, words=("claude",)), Process(8, 7, mine=True, words=("claude",))]
-    ours.append(7)
-    assert not kept()
+    grid_pids.append(7)
+    assert not is_kept()
 
 
 def test_the_rules_of_a_seat_are_those_of_its_terms(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The owner's switch: words on disk, and which of them counts."""
+"""The owner's pauses, stored on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seat's heartbeat says of it."""
+"""A seat's state in its heartbeat."""
 
 from __future__ import annotations
 

@@ -28,19 +28,23 @@ def ran(*command: str, env: Mapping[str, str] = os.environ) -> subprocess.Comple
 
 
 def test_the_node_accepts_the_options_of_celery_worker() -> None:
-    ours = ran("-m", "workers.process.node", "workers", "--help")
-    theirs = ran("-m", "celery", "-A", "workers", "worker", "--help")
-    assert (ours.returncode, theirs.returncode) == (0, 0), ours.stderr + theirs.stderr
-    options = [said.stdout.partition("\n")[2] for said in (ours, theirs)]  # the first line names the program
+    own = ran("-m", "workers.process.node", "workers", "--help")
+    original = ran("-m", "celery", "-A", "workers", "worker", "--help")
+    assert (own.returncode, original.returncode) == (0, 0), own.stderr + original.stderr
+    options = [
+        result.stdout.partition("\n")[2] for result in (own, original)
+    ]  # the first line names the program
     assert "--seat" in options[0]
     assert options[0] == options[1]
 
 
 def test_without_an_app_the_usage_is_printed() -> None:
     for command in ((), ("--help",)):
-        said = ran("-m", "workers.process.node", *command)
-        assert (said.returncode, said.stdout) == (2, "")
-        assert said.stderr == "The app must come first: python -m workers.process.node workers --seat NAME\n"
+        result = ran("-m", "workers.process.node", *command)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert (
+            result.stderr == "The app must come first: python -m workers.process.node workers --seat NAME\n"
+        )
 
 
 def test_modules_of_other_subcommands_are_not_loaded(tmp_path: Path) -> None:

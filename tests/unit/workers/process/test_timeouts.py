@@ -1,4 +1,4 @@
-"""What is read back of timeouts, and what is said where it is not what was set."""
+"""Effective timeouts, and warnings about those that differ from their settings."""
 
 from __future__ import annotations
 

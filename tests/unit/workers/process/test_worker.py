@@ -1,4 +1,4 @@
-"""In which order a worker says what it is."""
+"""A worker's start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
 
 
 def test_the_hourly_price_of_a_seat_reaches_the_server(grid_env: GridEnv) -> None:
-    """As its table says, with the time-out of a stage that has none of its own."""
+    """The price is sent with the default timeout of a stage."""
     profile = GpuProfile()
     (offer,) = profile.probe({"gpus": False, "price_per_hour": 1.5}).found
     capability = GpuCapability.model_validate(offer.capability)

@@ -51,10 +51,10 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.lost: list[tuple[str, int]] = []
         self.supervisor = Supervisor(
-            self.said.append,
+            self.messages.append,
             on_exit=lambda part, pid, died: self.lost.append((part.name, pid)),
             clock=self.clock,
         )
@@ -93,7 +93,7 @@ def test_a_dead_child_is_restarted_after_a_doubling_pause(world: World) -> None:
         assert world.supervisor.check()
         assert world.process("a").pid != pid
     assert world.supervisor.children["a"].restarts == 3
-    assert world.said[0] == "a was killed by signal 9: it logged nothing; restarting in 0.5 s"
+    assert world.messages[0] == "a was killed by signal 9: it logged nothing; restarting in 0.5 s"
 
 
 def test_a_child_that_dies_too_often_is_given_up_and_others_continue(world: World) -> None:
@@ -126,7 +126,7 @@ def test_a_child_that_cannot_be_started_is_retried(world: World) -> None:
     nowhere = Program("a", ("/nowhere/at/all",), {}, world.folder / "a.log")
     world.supervisor.add(nowhere)
     assert world.supervisor.children["a"].state == "restarting"
-    assert "could not be started: [Errno 2]" in world.said[0]
+    assert "could not be started: [Errno 2]" in world.messages[0]
 
 
 def test_a_replaced_child_ends_first_and_counts_no_restart(world: World) -> None:
@@ -150,7 +150,7 @@ def test_a_removed_child_that_does_not_end_is_killed(world: World) -> None:
     world.clock.now += 6
     assert world.supervisor.check()
     assert world.lost == [("a", pid)]
-    assert world.said == ["a did not stop within 5 s and was killed"]
+    assert world.messages == ["a did not stop within 5 s and was killed"]
     world.until_noticed()
     assert world.supervisor.children == {}
 

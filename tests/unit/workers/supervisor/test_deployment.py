@@ -1,4 +1,4 @@
-"""What a dead child held is free at once, and only what it held; what a deployment took it gives back."""
+"""A dead child's leases are released, and a deployment cleans up at its end."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def test_a_dead_router_is_released_by_its_name(grid_env: GridEnv) -> None:
 
 def test_a_failing_exit_callback_does_not_prevent_cleanup(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    said: list[str] = []
+    messages: list[str] = []
 
     def broken() -> None:
         raise OSError("no more disk")
 
     with (
         pytest.raises(OSError, match="no more disk"),
-        Deployment(Settings(home=tmp_path), GRID_RECORD, said.append) as grid,
+        Deployment(Settings(home=tmp_path), GRID_RECORD, messages.append) as grid,
     ):
-        grid.exit_callbacks += [broken, lambda: said.append("the second too")]
-    assert said == ["the second too"]
+        grid.exit_callbacks += [broken, lambda: messages.append("the second too")]
+    assert messages == ["the second too"]
     assert not is_locked(tmp_path, GRID_RECORD)
     assert query(tmp_path, GRID_RECORD) is None
     assert signal.getsignal(signal.SIGTERM) is before
@@ -76,10 +76,10 @@ def test_a_signal_ends_gridq_up_while_its_server_loads(
     slow.write_text("#!/bin/sh\nexec sleep 100\n")
     slow.chmod(0o755)
     monkeypatch.setattr(embedded_server, "find_server_program", lambda: slow)
-    said: list[str] = []
+    messages: list[str] = []
 
     def report(line: str) -> None:
-        said.append(line)
+        messages.append(line)
         threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
 
     up.run(
@@ -88,6 +88,6 @@ def test_a_signal_ends_gridq_up_while_its_server_loads(
         report=report,
         on_ready=lambda state: pytest.fail("ready"),
     )
-    assert said == [f"Starting the grid of {tmp_path / 'home'}"]
+    assert messages == [f"Starting the grid of {tmp_path / 'home'}"]
     assert not is_locked(tmp_path / "home", GRID_RECORD)
     assert not [line for line in processes(tmp_path) if "sleep" in line]

@@ -1,4 +1,4 @@
-"""What `gridq down` makes of a record that was left behind."""
+"""`gridq down` with a stale record."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import redis
 
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.store.connection import check_server, connect
-from tests.fakes.slow_server import DELAY, SlowServer
+from tests.fakes.slow_server import DELAY_MICROSECONDS, SlowServer
 from tests.waiting import wait_for
 from workers.supervisor import embedded_server
 from workers.supervisor.embedded_server import ACCESS_FILE, EmbeddedServer, load_server
@@ -168,20 +168,20 @@ def test_ctrl_c_while_finding_the_server_propagates(monkeypatch: pytest.MonkeyPa
 def test_the_server_may_load_for_longer_than_the_start_timeout(tmp_path: Path) -> None:
     with SlowServer(tmp_path) as server:
         server.fill().kill()
-        server.delay = DELAY
-        told = []
+        server.delay = DELAY_MICROSECONDS
+        lines = []
         over = time.monotonic() + 3.0
 
         def report(line: str) -> None:
-            told.append(line)
+            lines.append(line)
             wait_for(lambda: time.monotonic() > over)
             server.hurry()
 
         server.start(timeout=3.0, report=report)
-        assert len(told) == 1
-        assert told[0].startswith("The server reads its data, ")
+        assert len(lines) == 1
+        assert lines[0].startswith("The server reads its data, ")
         server.kill()
-        asked: list[str] = []
+        reports: list[str] = []
         with pytest.raises(BrokerUnreachable):
-            server.start(cancelled=lambda: bool(asked), report=asked.append)
+            server.start(cancelled=lambda: bool(reports), report=reports.append)
         assert server.pid is None

@@ -1,4 +1,4 @@
-"""What is said of a grid that has started, and of one whose server does not answer."""
+"""Messages about a started grid, and about an unreachable server."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def asked(*messages: Any, **more: Any) -> dict[str, Any]:
+def translate(*messages: Any, **more: Any) -> dict[str, Any]:
     """The Messages request for a chat; the official package agrees that it is one."""
     made = translate_to_messages(CHAT, body(*messages, **more))
     valid(MESSAGES_REQUEST, made)
@@ -34,7 +34,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 
 
 def test_plain_fields_and_system():
-    made = asked(
+    made = translate(
         {"role": "system", "content": "a"},
         {"role": "developer", "content": [{"type": "text", "text": "b"}]},
         user("hi"),
@@ -56,7 +56,7 @@ def test_plain_fields_and_system():
         "stop_sequences": ["END"],
         "metadata": {"user_id": "u"},
     }
-    assert asked(user("hi"))["max_tokens"] > 0, "Messages must be translator"
+    assert translate(user("hi"))["max_tokens"] > 0, "Messages must be translator"
 
 
 def test_content_parts_are_translated():
@@ -64,7 +64,7 @@ def test_content_parts_are_translated():
     data = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
     url = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     file = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"}}
-    (message,) = asked(user([text, data, url, file]))["messages"]
+    (message,) = translate(user([text, data, url, file]))["messages"]
     assert [block["type"] for block in message["content"]] == ["text", "image", "image", "document"]
     assert message["content"][1]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJD"}
     assert message["content"][2]["source"] == {"type": "url", "url": "https://example.com/a.png"}
@@ -74,13 +74,13 @@ def test_tool_calls_and_results_alternate():
     def call(name: str, arguments: str) -> dict[str, Any]:
         return {"id": name, "type": "function", "function": {"name": "weather", "arguments": arguments}}
 
-    said = {
+    assistant_turn = {
         "role": "assistant",
         "content": None,
         "tool_calls": [call("t1", '{"city": "Bern"}'), call("t2", "")],
     }
     results = [{"role": "tool", "tool_call_id": name, "content": "7 °C"} for name in ("t1", "t2")]
-    turns = asked(user("weather?"), said, *results, user("and now?"), tools=[TOOL])["messages"]
+    turns = translate(user("weather?"), assistant_turn, *results, user("and now?"), tools=[TOOL])["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert [block["input"] for block in turns[1]["content"]] == [{"city": "Bern"}, {}]
     assert [block["type"] for block in turns[2]["content"]] == ["tool_result", "tool_result", "text"]
@@ -103,7 +103,7 @@ def test_tool_calls_and_results_alternate():
     ],
 )
 def test_tool_choice(translator: dict[str, Any], made: dict[str, Any]):
-    request = asked(user("hi"), tools=[TOOL], **translator)
+    request = translate(user("hi"), tools=[TOOL], **translator)
     assert request["tool_choice"] == made
     schema = FUNCTION["parameters"]
     assert request["tools"] == [{"name": "weather", "description": "of a city", "input_schema": schema}]
@@ -112,8 +112,8 @@ def test_tool_choice(translator: dict[str, Any], made: dict[str, Any]):
 def test_a_response_format_is_a_wanted_schema():
     schema = {"type": "object", "properties": {}}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    assert asked(user("hi"), response_format=wanted)["output_config"]["format"]["schema"] == schema
-    assert "output_config" not in asked(user("hi"), response_format={"type": "text"})
+    assert translate(user("hi"), response_format=wanted)["output_config"]["format"]["schema"] == schema
+    assert "output_config" not in translate(user("hi"), response_format={"type": "text"})
 
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}

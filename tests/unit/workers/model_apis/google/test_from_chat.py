@@ -47,9 +47,9 @@ def test_a_conversation_becomes_turns_of_two_roles():
         {"role": "tool", "tool_call_id": "c2", "content": "rain"},
     ]
     call = {"name": "weather", "args": {"city": "Bern"}}
-    told = google(messages=messages)
-    assert told["systemInstruction"] == {"parts": [{"text": "be brief\n\nbe kind"}]}
-    assert told["contents"] == [
+    translated = google(messages=messages)
+    assert translated["systemInstruction"] == {"parts": [{"text": "be brief\n\nbe kind"}]}
+    assert translated["contents"] == [
         {"role": "user", "parts": [{"text": "weather?"}, {"text": "in Bern"}]},
         {"role": "model", "parts": [{"text": "I look"}, {"functionCall": {**call, "id": "c1"}}]},
         {
@@ -69,8 +69,8 @@ def test_a_signature_is_sent_to_models_that_need_one():
     signed = {**CALL, "extra_content": {"google": {"thought_signature": "c2ln"}}}
 
     def sent(model: str, *calls: Any) -> list[Any]:
-        told = google(model=model, messages=[*HELLO, {"role": "assistant", "tool_calls": list(calls)}])
-        return [part.get("thoughtSignature") for part in told["contents"][1]["parts"]]
+        translated = google(model=model, messages=[*HELLO, {"role": "assistant", "tool_calls": list(calls)}])
+        return [part.get("thoughtSignature") for part in translated["contents"][1]["parts"]]
 
     assert sent("gemini-3-flash", signed) == ["c2ln"]
     assert sent("gemini-3-flash", CALL, CALL) == [PLACEHOLDER_SIGNATURE, None], (
@@ -81,7 +81,7 @@ def test_a_signature_is_sent_to_models_that_need_one():
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "expected"),
     [
         (
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
@@ -101,8 +101,8 @@ def test_a_signature_is_sent_to_models_that_need_one():
         ),
     ],
 )
-def test_images_files_and_audio_are_translated(part: dict[str, Any], told: dict[str, Any]):
-    assert google(messages=[{"role": "user", "content": [part]}])["contents"][0]["parts"] == [told]
+def test_images_files_and_audio_are_translated(part: dict[str, Any], expected: dict[str, Any]):
+    assert google(messages=[{"role": "user", "content": [part]}])["contents"][0]["parts"] == [expected]
 
 
 def test_generation_settings_are_translated():
@@ -129,8 +129,8 @@ def test_generation_settings_are_translated():
     }
     assert "generationConfig" not in google(n=1, stream_options={"include_usage": True}, user="u")
     wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
-    told = {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}
-    assert config(response_format=wanted) == told
+    expected = {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}
+    assert config(response_format=wanted) == expected
     assert config(response_format={"type": "json_object"}) == {"responseMimeType": "application/json"}
 
 
@@ -147,14 +147,14 @@ def test_generation_settings_are_translated():
     ],
 )
 def test_tools_and_tool_choice_are_translated(choice: Any, mode: dict[str, Any]):
-    told = google(tools=[WEATHER], tool_choice=choice)
+    translated = google(tools=[WEATHER], tool_choice=choice)
     declared = {"name": "weather", "description": "d", "parametersJsonSchema": SCHEMA}
-    assert told["tools"] == [{"functionDeclarations": [declared]}]
-    assert told["toolConfig"] == {"functionCallingConfig": mode}
+    assert translated["tools"] == [{"functionDeclarations": [declared]}]
+    assert translated["toolConfig"] == {"functionCallingConfig": mode}
 
 
 @pytest.mark.parametrize(
-    ("model", "asked", "told"),
+    ("model", "fields", "expected"),
     [
         ("gemini-2.5-pro", {"reasoning_effort": "medium"}, {"thinkingBudget": 8192}),
         ("gemini-2.5-flash", {"reasoning_effort": "none"}, {"thinkingBudget": 0}),
@@ -172,8 +172,10 @@ def test_tools_and_tool_choice_are_translated(choice: Any, mode: dict[str, Any])
         ("gemini-3-pro", {}, None),
     ],
 )
-def test_thinking_settings_are_translated(model: str, asked: dict[str, Any], told: dict[str, Any] | None):
-    assert google(model=model, **asked).get("generationConfig", {}).get("thinkingConfig") == told
+def test_thinking_settings_are_translated(
+    model: str, fields: dict[str, Any], expected: dict[str, Any] | None
+):
+    assert google(model=model, **fields).get("generationConfig", {}).get("thinkingConfig") == expected
 
 
 @pytest.mark.parametrize(
@@ -233,21 +235,21 @@ def test_completions_and_tokens_are_refused():
 
 
 def test_embeddings_are_translated_for_both_apis():
-    asked = {"model": "e", "input": ["a", "b"], "dimensions": 2}
-    name, told = translate_embedding_request(asked, is_vertex=False)
+    request = {"model": "e", "input": ["a", "b"], "dimensions": 2}
+    name, translated = translate_embedding_request(request, is_vertex=False)
     assert name == "batchEmbedContents"
-    assert told["requests"][1] == {
+    assert translated["requests"][1] == {
         "model": "models/e",
         "content": {"parts": [{"text": "b"}]},
         "outputDimensionality": 2,
     }
-    answer = build_embeddings({"embeddings": [{"values": [1.0]}, {"values": [2.0]}]}, asked)
+    answer = build_embeddings({"embeddings": [{"values": [1.0]}, {"values": [2.0]}]}, request)
     assert [each["embedding"] for each in answer["data"]] == [[1.0], [2.0]]
     assert answer["usage"]["prompt_tokens"] == 1, "by rule of thumb"
-    name, told = translate_embedding_request(asked, is_vertex=True)
-    assert (name, told["instances"]) == ("predict", [{"content": "a"}, {"content": "b"}])
+    name, translated = translate_embedding_request(request, is_vertex=True)
+    assert (name, translated["instances"]) == ("predict", [{"content": "a"}, {"content": "b"}])
     vertex = {"embeddings": {"values": [3.0], "statistics": {"token_count": 4}}}
-    answer = build_embeddings({"predictions": [vertex, vertex]}, asked)
+    answer = build_embeddings({"predictions": [vertex, vertex]}, request)
     assert (answer["usage"]["prompt_tokens"], answer["data"][1]["embedding"]) == (8, [3.0])
 
 
@@ -269,8 +271,8 @@ def test_usage_counts_thoughts_as_output_and_cached_tokens_once():
 
 
 def candidate(*parts: Any, reason: str | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
-    return {"candidates": [told | ({"finishReason": reason} if reason else {})], "responseId": "r"}
+    entry: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
+    return {"candidates": [entry | ({"finishReason": reason} if reason else {})], "responseId": "r"}
 
 
 def test_a_whole_answer():
@@ -282,21 +284,21 @@ def test_a_whole_answer():
     }
     made = build_completion(answer, body())
     (choice,) = made["choices"]
-    told = choice["message"]
-    assert (told["content"], told["reasoning_content"], choice["finish_reason"]) == (
+    message = choice["message"]
+    assert (message["content"], message["reasoning_content"], choice["finish_reason"]) == (
         "I look",
         "hm",
         "tool_calls",
     )
-    assert told["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Bern"}'}
-    assert told["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "c2ln"}}
+    assert message["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Bern"}'}
+    assert message["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "c2ln"}}
     assert made["usage"]["prompt_tokens_details"] == {"cached_tokens": 900, "audio_tokens": 50}
     assert made["usage"]["completion_tokens_details"] == {"reasoning_tokens": 40}
     assert build_completion(candidate({"text": "a"}, reason="STOP"), body())["usage"] is None
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "expected"),
     [
         ("STOP", "stop"),
         ("MAX_TOKENS", "length"),
@@ -305,10 +307,10 @@ def test_a_whole_answer():
         (None, "stop"),
     ],
 )
-def test_finish_reasons(reason: str | None, told: str):
+def test_finish_reasons(reason: str | None, expected: str):
     assert (
         build_completion(candidate({"text": "a"}, reason=reason), body())["choices"][0]["finish_reason"]
-        == told
+        == expected
     )
 
 
@@ -357,8 +359,8 @@ def test_the_thinking_field_of_messages_reaches_the_seat():
     class Inner:
         api, is_strict = "openai", False
 
-    asked = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
-    asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
-    told = MessagesToChat(Inner(), accepts_thinking=True)._translate(asked)  # type: ignore[arg-type]
-    assert (told["thinking"], told["reasoning_effort"]) == (asked["thinking"], "low")
-    assert "thinking" not in MessagesToChat(Inner())._translate(asked)  # type: ignore[arg-type]
+    request = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
+    request |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
+    translated = MessagesToChat(Inner(), accepts_thinking=True)._translate(request)  # type: ignore[arg-type]
+    assert (translated["thinking"], translated["reasoning_effort"]) == (request["thinking"], "low")
+    assert "thinking" not in MessagesToChat(Inner())._translate(request)  # type: ignore[arg-type]

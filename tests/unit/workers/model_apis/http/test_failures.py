@@ -1,4 +1,4 @@
-"""What a refusal means to the grid, and until when it holds, by each provider's own words."""
+"""Errors of providers and how long they hold."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def test_what_an_endpoint_says_of_the_key_and_the_account_is_masked(status: int,
     ],
 )
 def test_retry_delays_are_read_by_the_endpoints_clock(headers: dict[str, str], seconds: float | None):
-    told = parse_retry_delay({**headers, "date": formatdate(NOW, usegmt=True)})
-    assert told == (None if seconds is None else pytest.approx(seconds))
+    delay = parse_retry_delay({**headers, "date": formatdate(NOW, usegmt=True)})
+    assert delay == (None if seconds is None else pytest.approx(seconds))
     found = fault(429, None, **headers, date=formatdate(NOW, usegmt=True))
-    assert found.details.get("retry_after") == told
+    assert found.details.get("retry_after") == delay
 
 
 def test_without_a_date_header_the_local_clock_counts():

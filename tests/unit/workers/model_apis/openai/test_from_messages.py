@@ -21,7 +21,7 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def asked(*messages: Any, **more: Any) -> dict[str, Any]:
+def translate(*messages: Any, **more: Any) -> dict[str, Any]:
     """The chat request for Messages; the official package agrees that it is one."""
     made = translate_to_chat(body(*messages, **more))
     valid(CHAT_REQUEST, {key: value for key, value in made.items() if key != "top_k"})
@@ -32,7 +32,7 @@ TOOL = {"name": "weather", "description": "of a city", "input_schema": {"type": 
 
 
 def test_plain_fields_and_system():
-    made = asked(
+    made = translate(
         user("hi"),
         system=[
             {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
@@ -76,8 +76,8 @@ def test_text_blocks_are_joined_and_images_become_parts():
         "title": "T",
         "source": {"type": "text", "media_type": "text/plain", "data": "body"},
     }
-    assert asked(user([text, text]))["messages"] == [user("see\n\nsee")]
-    assert asked(user([text, base64, url, pdf, plain]))["messages"] == [
+    assert translate(user([text, text]))["messages"] == [user("see\n\nsee")]
+    assert translate(user([text, base64, url, pdf, plain]))["messages"] == [
         user(
             [
                 {"type": "text", "text": "see"},
@@ -103,9 +103,9 @@ def test_tool_calls_and_results_are_translated():
         {"type": "tool_result", "tool_use_id": "t3"},
     ]
     thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    said = {"role": "assistant", "content": [thinking, {"type": "text", "text": "I look"}, call]}
+    assistant_turn = {"role": "assistant", "content": [thinking, {"type": "text", "text": "I look"}, call]}
     only = {"role": "assistant", "content": [call]}
-    made = asked(user("weather?"), said, user(results), only, tools=[TOOL])["messages"]
+    made = translate(user("weather?"), assistant_turn, user(results), only, tools=[TOOL])["messages"]
     function = {"name": "weather", "arguments": '{"city": "Zürich"}'}
     calls = [{"id": "t1", "type": "function", "function": function}]
     assert made[1] == {"role": "assistant", "content": "I look", "tool_calls": calls}
@@ -135,7 +135,7 @@ def test_tool_calls_and_results_are_translated():
     ],
 )
 def test_tool_choice(choice: Any, made: dict[str, Any]):
-    request = asked(user("hi"), tools=[TOOL], **({"tool_choice": choice} if choice else {}))
+    request = translate(user("hi"), tools=[TOOL], **({"tool_choice": choice} if choice else {}))
     assert {key: request.get(key) for key in made} == made
     assert request["tools"] == [
         {
@@ -151,7 +151,7 @@ def test_tool_choice(choice: Any, made: dict[str, Any]):
 
 def test_a_wanted_schema_is_a_response_format():
     schema = {"type": "object", "properties": {"a": {"type": "number"}}}
-    made = asked(
+    made = translate(
         user("hi"), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}}
     )
     assert made["response_format"]["json_schema"]["schema"] == schema
@@ -188,8 +188,12 @@ def test_fields_without_a_counterpart_are_rejected_by_name(wrong: dict[str, Any]
     assert caught.value.details["status"] == 400
 
 
-def completion(finish: str = "stop", usage: Any = None, **told: Any) -> dict[str, Any]:
-    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": None, **told}}
+def completion(finish: str = "stop", usage: Any = None, **message: Any) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "finish_reason": finish,
+        "message": {"role": "assistant", "content": None, **message},
+    }
     return {"id": "c1", "model": "real", "choices": [choice], "usage": usage}
 
 
@@ -223,7 +227,7 @@ def test_a_whole_answer():
 
 
 @pytest.mark.parametrize(
-    ("finish", "told", "reason"),
+    ("finish", "message", "reason"),
     [
         ("stop", {"content": "x"}, "end_turn"),
         ("length", {"content": "x"}, "max_tokens"),
@@ -233,8 +237,8 @@ def test_a_whole_answer():
         ("something new", {"content": "x"}, "end_turn"),
     ],
 )
-def test_stop_reasons_are_translated(finish: str, told: dict[str, Any], reason: str):
-    made = build_message(completion(finish, **told), body(user("hi")))
+def test_stop_reasons_are_translated(finish: str, message: dict[str, Any], reason: str):
+    made = build_message(completion(finish, **message), body(user("hi")))
     valid(MESSAGE, made)
     assert made["stop_reason"] == reason
 

@@ -20,7 +20,7 @@ class Engine:
         yield {"choices": [{"index": 0, "text": repr(body["prompt"]), "finish_reason": "stop"}]}
 
 
-def said(prompt: Any) -> Json:
+def complete(prompt: Any) -> Json:
     body = {"model": "m", "prompt": prompt}
     answer: Any = EngineBackend(Engine()).post("completions", body, StageContext())  # type: ignore[arg-type]
     return answer["choices"][0]["text"]
@@ -28,12 +28,12 @@ def said(prompt: Any) -> Json:
 
 @pytest.mark.parametrize("prompt", ["Rain", [504, 3575], ""])
 def test_a_single_prompt_may_be_in_a_list(prompt: Any) -> None:
-    assert said(prompt) == said([prompt]) == repr(prompt)
+    assert complete(prompt) == complete([prompt]) == repr(prompt)
 
 
 @pytest.mark.parametrize("prompts", [["Rain", "Snow"], [[504], [3575]]])
 def test_several_prompts_are_a_request_error(prompts: Any) -> None:
     with pytest.raises(StageError) as caught:
-        said(prompts)
+        complete(prompts)
     assert (caught.value.details["status"], caught.value.details["param"]) == (400, "prompt")
     assert caught.value.fix

@@ -19,7 +19,7 @@ class NVMLError(Exception):
 
 
 class Nvml:
-    """What gridq uses of pynvml, for cards given as (name, total, free, capability)."""
+    """The part of pynvml that gridq uses, for cards given as (name, total, free, capability)."""
 
     NVMLError = NVMLError
 

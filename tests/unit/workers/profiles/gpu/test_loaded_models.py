@@ -1,4 +1,4 @@
-"""Who may push out whom, with models that cost nothing to load."""
+"""Models in memory and the order in which they are unloaded."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def gpu(**fields: object) -> Effect:
 
 
 def card(memory_mb: int, **fields: object) -> GpuCapability:
-    told = {"device": "gpu0", "name": "x", "vendor": "nvidia", "backend": "cuda", "compute_cap": "8.9"}
-    return GpuCapability.model_validate({**told, "memory_mb": memory_mb, **fields})
+    defaults = {"device": "gpu0", "name": "x", "vendor": "nvidia", "backend": "cuda", "compute_cap": "8.9"}
+    return GpuCapability.model_validate({**defaults, "memory_mb": memory_mb, **fields})
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_card_that_is_large_enough_always_serves_the_queue(memory_mb: int, has
 
 
 def test_families_are_those_of_the_model_that_serves_the_queue() -> None:
-    """By the model that the device likes best, whichever queue asked for it; the device itself has none."""
+    """The device's preferred model counts, whichever queue asked for it."""
     models = [
         {"name": "Small-1", "families": ["small"], "context": 4096, "memory_mb": 100},
         {"name": "big", "families": ["small"], "context": 4096, "memory_mb": 900},

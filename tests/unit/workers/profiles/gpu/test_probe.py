@@ -1,4 +1,4 @@
-"""What a gpu probe offers and what it says is missing."""
+"""Seats offered by the gpu probe, and what it reports as missing."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
         {"name": "packed", "package": "no_such_package_here", "file": "x", "memory_mb": 1},
     ]
     report = probe({"models": models}, {"GRIDQ_ENGINE": "xllamacpp"})
-    said = " ".join(report.missing)
-    assert "huge needs 10000000 MB" in said
-    assert "The file of the model 'gone' does not exist" in said
-    assert "no_such_package_here" in said
+    missing = " ".join(report.missing)
+    assert "huge needs 10000000 MB" in missing
+    assert "The file of the model 'gone' does not exist" in missing
+    assert "no_such_package_here" in missing
 
 
 def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""What an llm seat charges: each kind of token at its price, the operator's first, and nothing made up."""
+"""Costs of calls: each kind of token at its price, the operator's prices first, no guesses."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_a_subscription_has_no_price_and_a_stated_cost_counts():
     flat = LlmCapability(host="h", models=(model,), billing="subscription")
     assert add_cost(USED, model, flat) == USED.model_copy(update={"micro_dollars": None})
     stating = LlmCapability(host="h", models=(model,), states_cost=True)
-    told = Usage(tokens_in=1000, micro_dollars=77)
-    assert add_cost(told, model, stating).micro_dollars == 77
-    assert add_cost(told, model, LlmCapability(host="h", models=(model,))).micro_dollars == 3000
+    usage = Usage(tokens_in=1000, micro_dollars=77)
+    assert add_cost(usage, model, stating).micro_dollars == 77
+    assert add_cost(usage, model, LlmCapability(host="h", models=(model,))).micro_dollars == 3000
     assert add_cost(Usage(tokens_in=1000), model, stating).micro_dollars == 3000
 
 

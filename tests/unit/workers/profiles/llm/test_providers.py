@@ -54,11 +54,11 @@ def test_fields_of_the_table_override_the_provider(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("told", "near"), [("mistal", "mistral"), ("OpenAI", "openai"), ("gogle", "google"), ("zzz", None)]
+    ("name", "near"), [("mistal", "mistral"), ("OpenAI", "openai"), ("gogle", "google"), ("zzz", None)]
 )
-def test_an_unknown_provider_suggests_the_closest_name(told: str, near: str | None):
+def test_an_unknown_provider_suggests_the_closest_name(name: str, near: str | None):
     with pytest.raises(ConfigError) as caught:
-        probe([{"provider": told, "models": MODELS}], {})
+        probe([{"provider": name, "models": MODELS}], {})
     assert caught.value.path == "llm[0].provider"
     assert "openrouter" in caught.value.details["expected"]
     assert (f'"{near}"' if near else "url and api") in caught.value.details["fix"]
@@ -80,16 +80,18 @@ def test_azure_has_its_own_header_and_version(server: OpenAIServer, monkeypatch:
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(SeatDegraded):  # this server asks for a bearer
         api.post("chat/completions", body, StageContext())
-    (asked,) = server.requests
+    (request,) = server.requests
     api.close()
-    assert asked["path"] == "/v1/chat/completions?api-version=2024-10-21"
-    assert asked["headers"]["api-key"] == KEY
-    assert "Authorization" not in asked["headers"]
+    assert request["path"] == "/v1/chat/completions?api-version=2024-10-21"
+    assert request["headers"]["api-key"] == KEY
+    assert "Authorization" not in request["headers"]
 
 
-@pytest.mark.parametrize(("provider", "asked"), [("mistral", None), ("groq", {"include_usage": True})])
+@pytest.mark.parametrize(
+    ("provider", "stream_options"), [("mistral", None), ("groq", {"include_usage": True})]
+)
 def test_streams_of_mistral_do_not_request_usage_which_it_rejects(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, provider: str, asked: Any
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, provider: str, stream_options: Any
 ):
     monkeypatch.setenv("SOME_KEY", KEY)
     table = {"provider": provider, "url": server.url, "key_env": "SOME_KEY", "allow_loopback": True}
@@ -99,7 +101,7 @@ def test_streams_of_mistral_do_not_request_usage_which_it_rejects(
     assert list(api.stream("chat/completions", body | options, StageContext()))
     api.close()
     assert server.requests[0]["body"] == {**body, "stream": True} | (
-        {"stream_options": asked} if asked else {}
+        {"stream_options": stream_options} if stream_options else {}
     )
 
 
@@ -156,8 +158,8 @@ ENVIRON = {
 def test_every_key_of_the_environment_is_a_seat():
     report = probe([], ENVIRON)
     assert report.missing == []
-    told = {offer.name: [model["name"] for model in offer.capability["models"]] for offer in report.found}
-    assert told == {
+    models = {offer.name: [model["name"] for model in offer.capability["models"]] for offer in report.found}
+    assert models == {
         "anthropic": ["claude-x"],
         "openai": ["gpt-x"],
         "mistral": ["mistral-x", "mistral-y"],
@@ -184,7 +186,7 @@ def test_a_switch_leaves_a_seat_out_and_the_probe_says_so(switch: str):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"VERTEX_AI_TOKEN": ""}, "VERTEX_AI_TOKEN_FILE"),
         ({"VERTEX_AI_MODEL": ""}, "name them in VERTEX_AI_MODEL"),
@@ -193,11 +195,11 @@ def test_a_switch_leaves_a_seat_out_and_the_probe_says_so(switch: str):
         ({"ANTHROPIC_MODEL": "any"}, "ANTHROPIC_MODEL is not valid"),
     ],
 )
-def test_an_unusable_seat_is_reported_and_the_others_are_found(changed: dict[str, str], told: str):
+def test_an_unusable_seat_is_reported_and_the_others_are_found(changed: dict[str, str], message: str):
     report = probe([], {**ENVIRON, **changed})
     assert len(report.found) == 4
     (why,) = report.missing
-    assert told in why
+    assert message in why
 
 
 @pytest.mark.parametrize(

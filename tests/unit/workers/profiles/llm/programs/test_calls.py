@@ -1,4 +1,4 @@
-"""Calls of real seats by fake programs: what the program gets, what comes of its answer, how it fails."""
+"""Calls of seats to fake programs: input, answers and failures."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_pieces_arrive_as_the_program_writes_them(cli: str):
     context = StageContext(emit=pieces.append)
     answer = ask(seat(cli), cli, "echo", context, stream_options={"include_usage": True})
     assert all(valid(CHUNK, piece) for piece in pieces)
-    said = [piece["choices"][0]["delta"].get("content") for piece in pieces if piece["choices"]]
-    assert "".join(filter(None, said)) == "so it goes on " == answer["choices"][0]["message"]["content"]
+    texts = [piece["choices"][0]["delta"].get("content") for piece in pieces if piece["choices"]]
+    assert "".join(filter(None, texts)) == "so it goes on " == answer["choices"][0]["message"]["content"]
     if cli not in ("codex", "opencode"):  # these tell their answers whole
-        assert len(said) > 4
+        assert len(texts) > 4
     assert pieces[-1]["usage"]["prompt_tokens"] == 7
 
 
@@ -98,8 +98,8 @@ def test_a_program_sees_its_prompt_and_little_else(
     assert "so it goes on" in call["prompt"]
     assert call["folder"] in ([], [".cursor"], ["opencode.json"])
     assert not Path(call["cwd"]).exists()
-    told = [call["prompt"], *call["files"].values()]
-    assert sum("Be brief." in text for text in told) == 1
+    inputs = [call["prompt"], *call["files"].values()]
+    assert sum("Be brief." in text for text in inputs) == 1
 
 
 def test_a_long_prompt_goes_through():
@@ -115,8 +115,8 @@ def test_a_huge_answer_does_not_block():
 
 def test_home_selects_the_login(cli: str, fakes: FakePrograms, tmp_path: Path):
     ask(seat(cli, home=str(tmp_path)), cli, "echo")
-    seen = fakes.calls(cli)[-1]["env"]
-    assert [name for name, value in seen.items() if value.startswith(str(tmp_path))]
+    environ = fakes.calls(cli)[-1]["env"]
+    assert [name for name, value in environ.items() if value.startswith(str(tmp_path))]
 
 
 def test_the_program_sees_the_variables_of_its_table(fakes: FakePrograms):
@@ -189,9 +189,9 @@ def test_a_crash_shows_the_last_output():
 
 def test_an_error_shows_no_prompt_and_no_key():
     error = failing(seat("claude"), "claude", "quotes")
-    told = str(error.to_record())
-    assert "so it goes on" not in told
-    assert "sk-ant" not in told
+    record = str(error.to_record())
+    assert "so it goes on" not in record
+    assert "sk-ant" not in record
     assert error.details["exit"] == 3
 
 
@@ -264,9 +264,9 @@ def test_a_stage_asks_nothing_that_a_program_cannot_do(
 
 def test_a_program_that_keeps_its_tools_is_refused(tmp_path: Path):
     own = FakePrograms(tmp_path / "own")
-    said = "'Security Warning: Skipping system settings file /x: insecure'"
+    texts = "'Security Warning: Skipping system settings file /x: insecure'"
     event = '{"type":"message","role":"assistant","content":"so"}'
-    own.install("gemini", f"import sys; print({said}, file=sys.stderr, flush=True); print('{event}')")
+    own.install("gemini", f"import sys; print({texts}, file=sys.stderr, flush=True); print('{event}')")
     pieces: list[Any] = []
     program = str(own.folder / "gemini")
     with pytest.raises(SeatDegraded, match="its tools cannot be disabled"):

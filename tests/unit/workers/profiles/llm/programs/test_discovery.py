@@ -1,4 +1,4 @@
-"""Which seats a machine's programs make, and what is said of the others."""
+"""Seats made of a machine's programs, and reports about the others."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_missing_logged_out_and_broken_programs_are_reported(tmp_path: Path):
     own.install("opencode", "import sys; sys.exit('Error: Cannot find module semver')")
     report = probe([table(cli) for cli in ("claude", "codex", "opencode", "gemini")], own.environ)
     assert report.found == []
-    said = " ".join(report.missing)
-    assert "Seat 'claude': Claude Code is logged out; to log in, run: claude auth login" in said
-    assert "Seat 'codex': Codex is logged out; to log in, run: codex login" in said
-    assert "does not start: Error: Cannot find module semver" in said
-    assert "Seat 'gemini': Gemini CLI is not installed: there is no gemini on PATH" in said
+    missing = " ".join(report.missing)
+    assert "Seat 'claude': Claude Code is logged out; to log in, run: claude auth login" in missing
+    assert "Seat 'codex': Codex is logged out; to log in, run: codex login" in missing
+    assert "does not start: Error: Cannot find module semver" in missing
+    assert "Seat 'gemini': Gemini CLI is not installed: there is no gemini on PATH" in missing
 
 
 def test_a_key_may_stand_in_for_a_login(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""How a run of a program ends: by itself, cancelled, by its time, with its worker; and what it leaves."""
+"""Runs of programs end by themselves, on cancel, at their deadline and with their worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vendors' own programs have printed, as the seats read it."""
+"""Recorded output of the vendors' programs is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a limit ends, as vendors' programs put it."""
+"""Reset times of limits in the output of vendors' programs."""
 
 from __future__ import annotations
 

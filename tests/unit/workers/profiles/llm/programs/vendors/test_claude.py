@@ -1,4 +1,4 @@
-"""What Claude Code would do of its own accord with a prompt, and how it is kept from it."""
+"""Prompts that Claude Code would interpret as commands or file names."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def text_of(prompt: str, program: VendorProgram = CLAUDE, *, tools: bool = False
 @pytest.mark.usefixtures("on_path")
 def test_without_tools_files_named_in_a_prompt_are_not_read(fakes: FakePrograms) -> None:
     ask(seat("claude"), "claude", "echo")
-    seen = fakes.calls("claude")[-1]["env"]
-    assert {seen.get(name) for name in SWITCHES} == {"1"}
+    environ = fakes.calls("claude")[-1]["env"]
+    assert {environ.get(name) for name in SWITCHES} == {"1"}
 
 
 @pytest.mark.usefixtures("on_path")
@@ -33,8 +33,8 @@ def test_a_table_variable_does_not_reenable_file_reading(
     for name in SWITCHES:
         monkeypatch.setenv(name, "0")
     ask(seat("claude", env=sorted(SWITCHES)), "claude", "echo")
-    seen = fakes.calls("claude")[-1]["env"]
-    assert {seen.get(name) for name in SWITCHES} == {"1"}
+    environ = fakes.calls("claude")[-1]["env"]
+    assert {environ.get(name) for name in SWITCHES} == {"1"}
 
 
 @pytest.mark.usefixtures("on_path")

@@ -1,4 +1,4 @@
-"""What the ledger of a grid under test has."""
+"""Entries of the ledger of a grid under test."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ TEAM = '[teams.t]\nmonthly_dollars = 1\n[agents.ann]\nteam = "t"\n'
 """Limits under which an agent and its team are counted."""
 
 
-def entered(grid: Grid, *kinds: str) -> list[Entry]:
-    """The entries of some kinds; of attempts where none is named."""
+def find_entries(grid: Grid, *kinds: str) -> list[Entry]:
+    """Return the entries of some kinds, by default those of attempts."""
     return [
         one for one in ledger.read_entries(grid.client, grid.keys) if one.what in (kinds or ledger.ATTEMPTS)
     ]
 
 
-def agrees(grid: Grid) -> None:
-    """The counters are what the entries come to."""
+def check_ledger(grid: Grid) -> None:
+    """Check that the counters equal the sums of the entries."""
     found = verify(grid.client, grid.keys)
     assert found.differences == ()
     assert found.notes == ()
