@@ -12,16 +12,18 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridq.errors import GridError, JobCancelled, SeatDegraded, SeatUnavailable
+from gridq.config.home import get_home_folder
+from gridq.errors import GridError, JobCancelled, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import OPENAI
 from workers.model_apis.usage import format_openai_usage, parse_openai_usage
+from workers.profiles.llm.programs.confinement import make_prefix
 from workers.profiles.llm.programs.failures import make_error, redact, remove_prompt
 from workers.profiles.llm.programs.login_lock import lock_login
 from workers.profiles.llm.programs.process import ProgramRun
 from workers.profiles.llm.programs.prompts import Prompt, build_prompt
-from workers.profiles.llm.programs.vendor import Failure, OutputParser, ProgramCall, VendorProgram
+from workers.profiles.llm.programs.vendor import OutputParser, ProgramCall, VendorProgram
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,9 @@ class ProgramLogin:
     """One login of one program on this machine: what all calls on it have in common.
 
     `path` is the executable, `folder` the folder of the login. `identity` identifies the login on this
-    machine. `silence` is how many seconds the program may write nothing. `allows_tools` is true if the owner lets it use its tools, `is_metered` if
-    each call costs what the program reports. `args` are the owner's additional arguments, `secrets` values
-    that no error may show.
+    machine. `silence` is how many seconds the program may write nothing. `allows_tools` is true if the owner
+    lets it use its tools, `is_metered` if each call costs what the program reports. `args` are the owner's
+    additional arguments, `secrets` values that no error may show.
     """
 
     program: VendorProgram
@@ -98,7 +100,9 @@ class ProgramBackend:
             call = _prepare_call(login, prompt, str(body["model"]), locked.folder, streams)
             parser = program.make_parser(call)
             try:
-                argv = [login.path, *program.make_arguments(call)]
+                hidden = (get_home_folder(), locked.folder.parent)
+                prefix = make_prefix(hidden, (locked.folder, login.folder, Path(login.path).resolve().parent))
+                argv = [*prefix, login.path, *program.make_arguments(call)]
                 # programs leave reports with the prompt in their TMPDIR
                 environment = {**login.environment, "TMPDIR": str(call.temp_folder)}
                 if program.make_variables is not None:
@@ -122,9 +126,7 @@ class ProgramBackend:
                         text = parser.add_line(line)
                         run.is_done = parser.is_complete
                         if text:
-                            self._check_tools_disabled(run)
                             yield parser, text
-                    self._check_tools_disabled(run)
             except GridError as error:
                 self._report_usage(parser, context)
                 error.details.setdefault("cli", program.name)
@@ -135,13 +137,6 @@ class ProgramBackend:
                 self._report_usage(parser, context)
                 raise self._make_error(parser, run.stderr, prompt, run.code)
         yield parser, ""
-
-    def _check_tools_disabled(self, run: ProgramRun) -> None:
-        """Raise SeatDegraded if the program reports that its tools are still enabled."""
-        program = self._login.program
-        if program.unsafe is not None and not self._login.allows_tools and program.unsafe.search(run.stderr):
-            details: dict[str, Json] = {"reason": redact(run.stderr), "state": str(Failure.BROKEN)}
-            raise SeatDegraded(f"{program.title}: its tools cannot be disabled", details)
 
     def _report_usage(self, parser: OutputParser, context: StageContext) -> None:
         """Report what a failed call has used, as far as the program has said."""

@@ -5,6 +5,8 @@ The check asks no model. gridq lends and starts only programs that have a table.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -18,10 +20,14 @@ from pathlib import Path
 from workers.profiles.llm.programs.failures import redact
 from workers.profiles.llm.programs.process import run_to_end
 from workers.profiles.llm.programs.seat_table import ProgramSeat, build_environment
+from workers.profiles.llm.programs.vendor import VendorProgram
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
-CHECK_SECONDS = 1.5
-"""Time limit for the version and login checks. They run at the same time, for all seats."""
+LOGIN_SECONDS = 1.5
+VERSION_SECONDS = 4.0
+"""Time limits for the checks, which run at the same time, for all seats. Without its version a program is not
+lent, so it has as much time as a probe can take.
+"""
 
 STOP_SECONDS = 0.4
 """Additional time to stop a program that did not answer."""
@@ -51,7 +57,7 @@ def find_program(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> 
 def check_programs(
     seats: Sequence[ProgramSeat], environ: Mapping[str, str] = os.environ
 ) -> dict[str, ProgramStatus]:
-    """Check the program of each seat. Return the results by seat name, within two seconds for all seats."""
+    """Check the program of each seat. Return the results by seat name."""
     paths = {seat.name: find_program(seat, environ) for seat in seats}
     results: dict[tuple[str, str], CommandResult] = {}
     threads = []
@@ -59,16 +65,18 @@ def check_programs(
         if paths[seat.name]:
             # with `env`, a key may replace the login
             login_check = VENDOR_PROGRAMS[seat.cli].login_check if not seat.env else None
-            for check, argv in (
-                ("version", ("--version",)),
-                ("login", login_check.argv if login_check else ()),
+            for check, argv, seconds in (
+                ("version", ("--version",), VERSION_SECONDS),
+                ("login", login_check.argv if login_check else (), LOGIN_SECONDS),
             ):
                 if argv:
-                    arguments = (results, (seat.name, check), seat, [paths[seat.name], *argv], environ)
+                    command = [paths[seat.name], *argv]
+                    environment = build_environment(seat, environ)
+                    arguments = (results, (seat.name, check), command, environment, seconds)
                     threads.append(threading.Thread(target=_run_check, args=arguments, daemon=True))
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + CHECK_SECONDS + STOP_SECONDS
+    deadline = time.monotonic() + VERSION_SECONDS + STOP_SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     unknown: CommandResult = (None, "")
@@ -107,14 +115,13 @@ def _find_on_path(names: Iterable[str], environ: Mapping[str, str]) -> str:
 def _run_check(
     results: dict[tuple[str, str], CommandResult],
     key: tuple[str, str],
-    seat: ProgramSeat,
     argv: list[str],
-    environ: Mapping[str, str],
+    environment: Mapping[str, str],
+    seconds: float,
 ) -> None:
-    environment = build_environment(seat, environ)
     with tempfile.TemporaryDirectory(prefix="gridq-cli-", ignore_cleanup_errors=True) as folder:
         try:
-            results[key] = run_to_end(argv, environment, Path(folder), CHECK_SECONDS)
+            results[key] = run_to_end(argv, environment, Path(folder), seconds)
         except OSError as exc:
             results[key] = (127, f"{type(exc).__name__}: {exc.strerror}")
 
@@ -133,4 +140,32 @@ def _judge_results(
     if program.login_check is not None and program.login_check.logged_out.search(login[1]):
         return ProgramStatus(path, problem=f"{program.title} is logged out; to log in, run: {program.log_in}")
     found = _VERSION.search(output)
-    return ProgramStatus(path, found[0] if found else "")
+    known = found[0] if found else _read_package_version(path)
+    return ProgramStatus(path, known, "" if seat.tools else _judge_version(program, known))
+
+
+def _read_package_version(path: str) -> str:
+    """Return the version of the npm package that `path` is in, "" if it is in none.
+
+    On a busy machine, a program that runs on Node takes seconds to print its version.
+    """
+    for folder in Path(path).resolve().parents[:3]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads((folder / "package.json").read_text("utf-8"))["version"])
+    return ""
+
+
+def _judge_version(program: VendorProgram, version: str) -> str:
+    """Return why a program must not run without tools in this version, "" if it may."""
+    name = f"{program.title} {version or '(version not known)'}"
+    risk = f"{name} may read files of this machine that a prompt names"
+    accept = "set tools = true to let whoever uses the seat read them"
+    if not program.proven:
+        return f"{risk}, and it cannot be kept from it; {accept}"
+    if _parse_version(version) < _parse_version(program.proven):
+        return f"{risk}; update it to {program.proven} or later, or {accept}"
+    return ""
+
+
+def _parse_version(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))

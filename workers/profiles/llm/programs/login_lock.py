@@ -6,7 +6,7 @@ on this machine, and a program that outlives its killed worker. Such a program i
 until it ends.
 
 The holder of the lock owns the login's folder and removes what a killed worker left there. The folder is in
-the user's cache, because some programs read no settings from a place that others can write to, such as /tmp.
+the user's cache, where nobody else can write.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from gridq.errors import ConfigError
 from gridq.protocol.models import Json, SeatOffer
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
+from workers.profiles.llm.programs.confinement import find_method
 from workers.profiles.llm.programs.discovery import ProgramStatus, check_programs
 from workers.profiles.llm.programs.seat_table import ProgramSeat, identify_login, parse_seat
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
@@ -69,6 +70,8 @@ def _make_offer(seat: ProgramSeat, status: ProgramStatus, environ: Mapping[str, 
         note += ", on a subscription"
     if seat.tools:
         note += ", with its tools"
+        if not find_method():
+            note += ", which can read the grid's own files: this system has no means against it"
     return SeatOffer(
         name=seat.name,
         kind=KIND,

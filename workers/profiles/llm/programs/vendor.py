@@ -149,12 +149,13 @@ class VendorProgram:
     are variables that the program may see beside those of every program, `settings` variables that it always
     gets, and `make_variables` returns those of a call.
 
-    `failure_patterns` match the program's error messages; the first match decides. `unsafe` matches a message
-    that its tools are still enabled, `hopeless` one about a failed attempt that the program would repeat
-    forever. `commands` matches the start of a prompt that the program would run as a command instead of
-    asking its model. `rule` is the vendor's rule on who may use a login, `log_in` how its owner logs in,
-    `example` a model for a table. `supports_system` and `supports_schema` are true if the program has options
-    for a system prompt and for a JSON schema.
+    `failure_patterns` match the program's error messages; the first match decides. `hopeless` matches one
+    about a failed attempt that the program would repeat forever. `commands` matches the start of a prompt
+    that the program would run as a command instead of asking its model. `rule` is the vendor's rule on who
+    may use a login, `log_in` how its owner logs in, `example` a model for a table. `proven` is the lowest
+    version for which `make clis` shows that it reads no files for a prompt if its tools are off, "" if that
+    is not shown for any. `supports_system` and `supports_schema` are true if the program has options for a
+    system prompt and for a JSON schema.
     """
 
     name: str
@@ -167,12 +168,12 @@ class VendorProgram:
     log_in: str
     rule: str
     example: str
+    proven: str
     login_check: LoginCheck | None = None
     environment: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     make_variables: Callable[[ProgramCall], Mapping[str, str]] | None = None
     failure_patterns: tuple[tuple[Failure, re.Pattern[str]], ...] = ()
-    unsafe: re.Pattern[str] | None = None
     hopeless: re.Pattern[str] | None = None
     commands: re.Pattern[str] | None = None
     supports_system: bool = True

@@ -111,6 +111,7 @@ CLAUDE = VendorProgram(
     rule="Anthropic's consumer terms allow only the holder to use an account. Lend a seat of a plan whose "
     "terms allow it, or an API key.",
     example='{name = "sonnet", families = ["claude"]}',
+    proven="2.1.332",
     login_check=LoginCheck(
         ("auth", "status"), re.compile(r'"loggedIn":\s*false|not logged in', re.IGNORECASE)
     ),

@@ -36,8 +36,8 @@ version does not know.
 
 LOGIN_FILES = ("auth.json", "installation_id", "models_cache.json")
 """All that the program sees of the login's folder if its tools are off. The folder also has AGENTS.md and
-skills, which it sends to the model, and it sends any skill that a prompt names. There is no option against it.
-It writes a renewed login through the link.
+skills, which it sends to the model, and it sends any skill that a prompt names. There is no option against
+it. It writes a renewed login through the link.
 """
 
 COMMON_SETTINGS = (
@@ -125,6 +125,7 @@ CODEX = VendorProgram(
     rule="OpenAI's terms allow only the holder to use an account. Lend a seat of a plan whose terms allow "
     "it, or an API key.",
     example='{name = "gpt-5-codex", families = ["gpt-5"]}',
+    proven="0.171.0",
     login_check=LoginCheck(("login", "status"), re.compile(r"not logged in", re.IGNORECASE)),
     make_variables=make_variables,
     failure_patterns=compile_patterns(

@@ -79,6 +79,7 @@ COPILOT = VendorProgram(
     rule="GitHub's terms allow only one person to use a login, and organizations assign Copilot seats to "
     "named users.",
     example='{name = "claude-sonnet-4.5", families = ["claude"]}',
+    proven="1.0.102",
     environment=("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
     settings={"COPILOT_AUTO_UPDATE": "false"},
     failure_patterns=compile_patterns(

@@ -88,6 +88,7 @@ CURSOR = VendorProgram(
     log_in="cursor-agent login",
     rule="Cursor's terms forbid lending an account to others; each user needs a seat of their own.",
     example='{name = "auto"}',
+    proven="",
     login_check=LoginCheck(("status",), re.compile(r"not logged in|not authenticated", re.IGNORECASE)),
     environment=("XDG_CONFIG_HOME",),
     settings={"NO_OPEN_BROWSER": "1"},

@@ -7,10 +7,12 @@ for a missing login, 42 for a wrong request, 53 for too many turns.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.usage import parse_count
@@ -23,6 +25,7 @@ from workers.profiles.llm.programs.vendor import (
     compile_patterns,
 )
 
+SETTINGS = ".gemini/settings.json"
 COMMON_SETTINGS: dict[str, Json] = {
     "general": {
         "enableAutoUpdate": False,
@@ -41,16 +44,14 @@ NO_TOOLS_SETTINGS: dict[str, Json] = {
     "experimental": {"enableAgents": False},
     "context": {"fileName": ["none.md"], "includeDirectoryTree": False},
 }
-"""No tools, no MCP servers and no instruction files. They go into the system settings, which no other
-settings override. The program reads those only from a folder that nobody else can write to.
-"""
+"""No tools, no MCP servers and no instruction files."""
 
-LOGIN_FILES = tuple(
-    f".gemini/{name}"
-    for name in (
-        *("settings.json", ".env", "oauth_creds.json", "google_accounts.json", "google_account_id"),
-        *("gemini-credentials.json", "installation_id", "user_id"),
-    )
+SELECTED_AUTH = re.compile(r'"selectedType"\s*:\s*"([\w-]+)"')
+"""The login method in the owner's settings, which are JSON with comments."""
+
+LOGIN_FILES = (
+    *(".env", "oauth_creds.json", "google_accounts.json", "google_account_id", "gemini-credentials.json"),
+    *("installation_id", "user_id"),
 )
 """All that the program sees of the login's folder if its tools are off. The folder also has GEMINI.md, which
 it sends to the model whatever `context.fileName` says, and earlier conversations, which `@path` reads.
@@ -70,16 +71,27 @@ def make_arguments(call: ProgramCall) -> list[str]:
 
 
 def make_variables(call: ProgramCall) -> Mapping[str, str]:
-    variables = {}
+    variables, selected = {}, None
     if call.system:
         # with an invisible character, the model reads the same and the program finds no template
         system = TEMPLATES.sub("${" + WORD_JOINER, call.system)
         variables["GEMINI_SYSTEM_MD"] = call.write_file("system.md", system)
-    if not call.allows_tools:
-        variables["GEMINI_CLI_HOME"] = call.link_login(*LOGIN_FILES)
-    settings = COMMON_SETTINGS if call.allows_tools else COMMON_SETTINGS | NO_TOOLS_SETTINGS
-    variables["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] = call.write_file("settings.json", json.dumps(settings))
+    if call.allows_tools:
+        _write_settings(call.folder, COMMON_SETTINGS)  # of a project: they override the owner's
+    else:
+        home = Path(call.link_login(*(f".gemini/{name}" for name in LOGIN_FILES)))
+        with contextlib.suppress(OSError):
+            selected = SELECTED_AUTH.search((call.login_folder / SETTINGS).read_text("utf-8", "replace"))
+        auth = {"selectedType": selected[1]} if selected else {}
+        _write_settings(home, COMMON_SETTINGS | NO_TOOLS_SETTINGS | {"security": {"auth": auth}})
+        variables["GEMINI_CLI_HOME"] = str(home)
     return variables
+
+
+def _write_settings(folder: Path, settings: Mapping[str, Json]) -> None:
+    path = folder / SETTINGS
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(settings), "utf-8")
 
 
 @dataclass
@@ -125,6 +137,7 @@ GEMINI = VendorProgram(
     rule="Google licenses Gemini Code Assist to one named user, so a login is for its holder only. Lend an "
     "API key instead.",
     example='{name = "gemini-2.5-pro", families = ["gemini"]}',
+    proven="0.61.0",
     environment=(
         "GOOGLE_CLOUD_PROJECT",
         "GOOGLE_CLOUD_LOCATION",
@@ -150,7 +163,5 @@ GEMINI = VendorProgram(
         no_model=r"requested entity was not found|model .{0,80}not found|ModelNotFound|\bcode\"?:\s*404\b",
         refused=r"input token count|exceeds the maximum|invalid_argument|prohibited_content|"
         r"\bcode\"?:\s*400\b",
-        broken=r"skipping system settings file",
     ),
-    unsafe=re.compile(r"skipping system settings file", re.IGNORECASE),
 )

@@ -123,6 +123,7 @@ OPENCODE = VendorProgram(
     rule="opencode has no rule of its own. The terms of the provider that is logged in apply, and most limit "
     "a subscription to one person.",
     example='{name = "anthropic/claude-sonnet-4-5", families = ["claude"]}',
+    proven="1.18.33",
     login_check=LoginCheck(("auth", "list"), re.compile(r"\b0 credentials(?![\s\S]*\b[1-9]\d* environment)")),
     environment=("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
     settings={
