@@ -16,7 +16,7 @@ from gridq.app import configure, disconnect
 from gridq.config.settings import Settings, settings
 from gridq.store.connection import connect
 from gridq.views.audit import find_keys_without_ttl
-from workers.profiles.llm.seats_from_environment import PROVIDER_VARIABLES, list_key_variables
+from workers.profiles.llm.seats_from_environment import VARIABLE_PREFIXES, list_key_variables
 from workers.supervisor.embedded_server import EmbeddedServer
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -50,8 +50,8 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("GRIDQ_URL", raising=False)
         patch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
-        for named in PROVIDER_VARIABLES:
-            for variable in list_key_variables(named.provider):
+        for provider in VARIABLE_PREFIXES:
+            for variable in list_key_variables(provider):
                 patch.delenv(variable, raising=False)
         yield
 

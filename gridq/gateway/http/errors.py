@@ -6,7 +6,9 @@
 | `/v1/…` | OpenAI's: `{"error": {"message", "type", "param", "code", …}}` |
 | all others | gridq's own: `{"error": {"code", "message", "path", "expected", "fix", …}}` |
 
-Each body has the error's stable code, its details and the request's ID. 429 and 503 also say which limit
+Each body has the error's stable code, its details and the request's ID. If a model's endpoint refused the
+request, the bodies for model APIs keep the vendor's own `code`, `type` and `param`, so that clients handle the
+error as they would there; gridq's code stands in `gridq_code`. 429 and 503 also say which limit
 applies and when to retry (`gridq.submission.refusal_details`). Details that only the operator may see, such
 as the address of the Redis server or a traceback, go to the log under the same request ID.
 """
@@ -39,6 +41,7 @@ from gridq.errors import (
     QueueFull,
     RequestError,
     RouteNotFound,
+    StageError,
 )
 from gridq.protocol.models import Json
 from gridq.store.connection import translate_error
@@ -94,6 +97,7 @@ STATUSES: Mapping[str, int] = {
     "request.method": 405,
     "request.not_found": 404,
     "request.timeout": 408,
+    "seat.demand_unmet": 400,
     "seat.error": 502,
     "seat.in_use": 409,
     "seat.none_live": 503,
@@ -110,10 +114,16 @@ STATUSES: Mapping[str, int] = {
 
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = {
-    401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
+    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
+
+OVERLOADED = 529
+"""Anthropic's status for an overloaded model, which only its own clients know. Others get 503."""
+
+SEATS_STATUSES = {429: 429, 503: 503, OVERLOADED: 503}
+"""The status of a request that failed at its seats, by that of the last seat's endpoint."""
 
 RETRYABLE_STATUSES = (429, 503)
 """Statuses after which a retry may succeed. Their bodies carry the details of
@@ -138,6 +148,8 @@ false`.
 OPERATOR_DETAILS = frozenset({"endpoint"})
 """Details that only the operator may see: in the gateway's log and in `gridq job`."""
 
+ANTHROPIC_PATH = "/v1/messages"
+
 CLOSING_STATUSES = frozenset({408, 413, 431})
 """Statuses that close the connection, so that the unread rest of the request does not keep it open."""
 
@@ -148,16 +160,16 @@ _CLIENT_ERRORS = range(400, 500)
 def find_status(error: GridError) -> int:
     """Return the HTTP status of an error.
 
-    A failed stage keeps its endpoint's own 4xx, from `details["status"]`. If the rate limit of a
-    provider refused every seat, the status is 429. NoLiveSeat is 404 if `details["served"]` is False,
+    A failed stage keeps its endpoint's own 4xx, from `details["status"]`. If every seat failed, the last
+    one's rate limit or overload decides (SEATS_STATUSES). NoLiveSeat is 404 if `details["served"]` is False,
     because no seat ever served that queue. QueueFull is 400 if the job alone has more ready stages than
     the queue may hold, because waiting does not help.
     """
     reported = error.details.get("status")
     if error.code == "stage.failed" and isinstance(reported, int) and reported in _CLIENT_ERRORS:
         return reported
-    if error.code == "stage.attempts_exhausted" and reported == 429:
-        return 429
+    if error.code in ("stage.attempts_exhausted", "stage.stream_cut") and reported in SEATS_STATUSES:
+        return SEATS_STATUSES[reported]
     if isinstance(error, NoLiveSeat) and error.details.get("served") is False:
         return 404
     if isinstance(error, QueueFull) and _number(error.details.get("needed")) > _number(
@@ -186,31 +198,37 @@ def compute_retry_after(error: GridError, status: int | None = None) -> int | No
 def format_openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return the body for OpenAI's clients.
 
-    `{"error": {"message", "type", "param", "code", …details, "request_id"}}`.
+    `{"error": {"message", "type", "param", "code", "gridq_code", …details, "request_id"}}`.
     """
     status, record = find_status(error), _make_public_record(error)
+    details = record["details"]
     kind = OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
-    details = record["details"]
-    param = details.get("param") or details.get(
-        "path"
-    )  # the field of the client's body, if the seat names it
-    base = {"message": _format_message(record), "type": kind, "param": param}
-    return {
-        "error": {**base, "code": record["code"], **_select_details(record, base), "request_id": request_id}
-    }
+    kind = details.get("endpoint_type") or kind
+    # the field of the client's body, if the seat names it; the path of a failed stage is one of the graph
+    param = details.get("param") or (None if isinstance(error, StageError) else details.get("path"))
+    base = {"message": _format_message(record), "type": kind, "param": param, **_make_codes(record)}
+    return {"error": {**base, **_select_details(record, base), "request_id": request_id}}
 
 
 def format_anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return the body for Anthropic's clients.
 
-    `{"type": "error", "error": {"type", "message", "code", …details}, "request_id"}`.
+    `{"type": "error", "error": {"type", "message", "code", "gridq_code", …details}, "request_id"}`. The type
+    is the vendor's own if Anthropic has it.
     """
     record = _make_public_record(error)
     kind = ANTHROPIC_TYPES.get(find_status(error), "invalid_request_error")
-    base = {"type": kind, "message": _format_message(record), "code": record["code"]}
+    stated = record["details"].get("endpoint_type")
+    kind = stated if stated in ANTHROPIC_TYPES.values() else kind
+    base = {"type": kind, "message": _format_message(record), **_make_codes(record)}
     return {"type": "error", "error": {**base, **_select_details(record, base)}, "request_id": request_id}
+
+
+def _make_codes(record: dict[str, Any]) -> dict[str, Json]:
+    """Return the vendor's code, if it stated one, and gridq's own."""
+    return {"code": record["details"].get("endpoint_code") or record["code"], "gridq_code": record["code"]}
 
 
 def format_grid_error(error: GridError, request_id: str) -> dict[str, Json]:
@@ -233,7 +251,7 @@ def format_grid_error(error: GridError, request_id: str) -> dict[str, Json]:
 
 def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json]:
     """Return the error's body in the API format of `path`."""
-    if path.startswith("/v1/messages"):
+    if path.startswith(ANTHROPIC_PATH):
         return format_anthropic_error(error, request_id)
     if path.startswith("/v1/"):
         return format_openai_error(error, request_id)
@@ -262,7 +280,10 @@ def make_error_response(
     """Return the response to a request that failed with `error`. Logs what the client may not see."""
     request_id, status = get_request_id(request), find_status(error)
     log_error(request, error)
-    body = json.dumps(format_error(request.url.path, error, request_id), separators=(",", ":")).encode()
+    path = request.url.path
+    if path.startswith(ANTHROPIC_PATH) and status == 503 and error.details.get("status") == OVERLOADED:
+        status = OVERLOADED
+    body = json.dumps(format_error(path, error, request_id), separators=(",", ":")).encode()
     return Response(
         body, status, {**make_headers(error, request_id), **(headers or {})}, media_type="application/json"
     )
@@ -326,7 +347,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(GridError, _handle_grid_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(RedisError, _handle_redis_error)
+    app.add_exception_handler(RedisError, _handle_grid_error)
     app.add_exception_handler(ClientDisconnect, _handle_disconnect)
     app.add_exception_handler(Exception, handle_unexpected)
 
@@ -342,12 +363,7 @@ async def handle_unexpected(request: Request, exc: Exception) -> Response:
 
 
 async def _handle_grid_error(request: Request, exc: Exception) -> Response:
-    assert isinstance(exc, GridError)
-    return make_error_response(request, exc)
-
-
-async def _handle_redis_error(request: Request, exc: Exception) -> Response:
-    return make_error_response(request, translate_error(exc))
+    return make_error_response(request, exc if isinstance(exc, GridError) else translate_error(exc))
 
 
 async def _handle_disconnect(request: Request, exc: Exception) -> Response:
@@ -415,7 +431,7 @@ def _wait_details(error: GridError) -> dict[str, Any]:
 
 def _select_details(record: dict[str, Any], base: Mapping[str, object]) -> dict[str, Json]:
     """Return the details whose names the API format does not use itself."""
-    taken = {*base, "type", "code", "message", "param", "request_id"}
+    taken = {*base, "type", "code", "message", "param", "request_id", "endpoint_code", "endpoint_type"}
     return {name: value for name, value in record["details"].items() if name not in taken}
 
 

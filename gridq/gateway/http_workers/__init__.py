@@ -5,4 +5,4 @@ Out: live seats, whose stages are posted to the worker.
 Imported by: app, routes.
 """
 
-__all__ = ["enrolment", "hosting"]
+__all__ = ["addresses", "enrolment", "hosting"]

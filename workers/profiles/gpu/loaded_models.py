@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
@@ -17,14 +18,14 @@ POLL_SECONDS = 0.2
 """Interval at which a stage that waits for memory checks for its cancellation."""
 
 
+@dataclass(eq=False)
 class LoadedModel:
     """A loaded model: its process, the number of stages that use it, and when it was last used."""
 
-    def __init__(self, model: Model, process: ModelProcess) -> None:
-        self.model = model
-        self.process = process
-        self.users = 0
-        self.used_at = time.monotonic()
+    model: Model
+    process: ModelProcess
+    users: int = 0
+    used_at: float = field(default_factory=time.monotonic)
 
 
 class LoadedModels:

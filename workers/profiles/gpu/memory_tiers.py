@@ -82,7 +82,7 @@ def list_queues(capability: GpuCapability) -> list[str]:
 def list_memory_classes(memory_mb: int) -> list[int]:
     """Return the memory classes of a device with `memory_mb`, the largest first.
 
-    >>> classes_of(32_607)
+    >>> list_memory_classes(32_607)
     [32, 24, 16, 12, 8]
     """
     return [size for size in reversed(MEMORY_CLASSES_GB) if memory_mb >= MIN_CLASS_SHARE * size * 1000]

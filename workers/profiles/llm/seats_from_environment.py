@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -28,21 +27,14 @@ FALSE_VALUES = frozenset({"", "0", "false", "no", "off"})
 VERTEX_LOCATION = "us-central1"
 
 
-@dataclass(frozen=True)
-class ProviderVariables:
-    """A provider that the environment can declare, and the prefixes of its variables."""
-
-    provider: str
-    prefixes: tuple[str, ...]
-
-
-PROVIDER_VARIABLES = (
-    ProviderVariables("anthropic", ("ANTHROPIC",)),
-    ProviderVariables("openai", ("OPENAI",)),
-    ProviderVariables("mistral", ("MISTRAL",)),
-    ProviderVariables("google", ("GEMINI", "GOOGLE")),
-    ProviderVariables("vertex", ("VERTEX_AI", "VERTEX")),
-)
+VARIABLE_PREFIXES = {
+    "anthropic": ("ANTHROPIC",),
+    "openai": ("OPENAI",),
+    "mistral": ("MISTRAL",),
+    "google": ("GEMINI", "GOOGLE"),
+    "vertex": ("VERTEX_AI", "VERTEX"),
+}
+"""The providers that the environment can declare, and the prefixes of their variables."""
 
 
 class UnusableSeat(ValueError):
@@ -64,26 +56,26 @@ def read_seats(
     found: list[LlmSeat] = []
     unset: list[str] = []
     used = {identify_login(seat, environ) for seat in configured}
-    for each in PROVIDER_VARIABLES:
-        keys = list_key_variables(each.provider)
+    for provider, prefixes in VARIABLE_PREFIXES.items():
+        keys = list_key_variables(provider)
         skip_variable = next(
-            (f"GRIDQ_SKIP_{prefix}" for prefix in each.prefixes if _is_skipped(environ, prefix)), None
+            (f"GRIDQ_SKIP_{prefix}" for prefix in prefixes if _is_skipped(environ, prefix)), None
         )
-        if any(seat.name == each.provider or seat.key_env in keys for seat in configured):
+        if any(seat.name == provider or seat.key_env in keys for seat in configured):
             continue
         if skip_variable is not None:
-            missing.append(f"{each.provider}: skipped because {skip_variable} is set")
+            missing.append(f"{provider}: skipped because {skip_variable} is set")
         elif not any(_get_variable(environ, key) for key in keys):
             unset.append(" or ".join(keys))
         else:
             try:
-                seat = _make_seat(each, environ)
+                seat = _make_seat(provider, environ)
                 if (
                     identify_login(seat, environ) not in used
                 ):  # a table may read the same key from another variable
                     found.append(seat)
             except UnusableSeat as error:
-                missing.append(f"{each.provider}: no seat from the environment: {error}")
+                missing.append(f"{provider}: no seat from the environment: {error}")
     if unset and (configured or found or has_programs):
         missing.append("Not set in the environment: " + ", ".join(unset))
     elif unset:
@@ -98,43 +90,33 @@ def list_key_variables(provider: str) -> tuple[str, ...]:
     return ("VERTEX_AI_PROJECT",) if provider == "vertex" else PROVIDERS[provider].keys
 
 
-def _make_seat(variables: ProviderVariables, environ: Mapping[str, str]) -> LlmSeat:
-    provider = PROVIDERS[variables.provider]
-    bases = (f"{prefix}_BASE_URL" for prefix in variables.prefixes)
-    base = next((name for name in bases if _get_variable(environ, name)), "")
+def _make_seat(name: str, environ: Mapping[str, str]) -> LlmSeat:
+    provider, prefixes = PROVIDERS[name], VARIABLE_PREFIXES[name]
+    bases = (f"{prefix}_BASE_URL" for prefix in prefixes)
+    base = next((each for each in bases if _get_variable(environ, each)), "")
     url = _get_variable(environ, base)
     key: dict[str, str] = {}
-    if variables.provider == "vertex":
+    if name == "vertex":
         url = url or make_vertex_url(
             _get_variable(environ, "VERTEX_AI_PROJECT"), _get_variable(environ, "VERTEX_AI_LOCATION")
         )
         key = _find_vertex_key(environ)
     else:
-        key["key_env"] = next(name for name in provider.keys if _get_variable(environ, name))
+        key["key_env"] = next(each for each in provider.keys if _get_variable(environ, each))
         url = url or provider.url or ""
-    if variables.provider == "anthropic" and not urlsplit(url).path.strip("/"):
+    if name == "anthropic" and not urlsplit(url).path.strip("/"):
         url = url.rstrip("/") + "/v1"  # the vendor's own programs take the address without it
     if is_local_url(url):
         raise UnusableSeat(f"{base} points to this machine, whose models belong to the gpu profile")
-    names = [
-        name
-        for p in variables.prefixes
-        for name in _get_variable(environ, f"{p}_MODEL").replace(",", " ").split()
-    ]
+    texts = (_get_variable(environ, f"{prefix}_MODEL") for prefix in prefixes)
+    names = [model for text in texts for model in text.replace(",", " ").split()]
     if not names and not provider.lists_models:
-        raise UnusableSeat(f"its endpoint lists no models; name them in {variables.prefixes[0]}_MODEL")
+        raise UnusableSeat(f"its endpoint lists no models; name them in {prefixes[0]}_MODEL")
     try:
-        models = tuple(DeclaredModel(name=name) for name in names)
-        return LlmSeat(
-            name=variables.provider,
-            provider=variables.provider,
-            url=url,
-            api=provider.api,
-            models=models,
-            **key,
-        )
+        models = tuple(DeclaredModel(name=model) for model in names)
+        return LlmSeat(name=name, provider=name, url=url, api=provider.api, models=models, **key)
     except ValidationError:
-        raise UnusableSeat(f"{base or 'its address'} or {variables.prefixes[0]}_MODEL is not valid") from None
+        raise UnusableSeat(f"{base or 'its address'} or {prefixes[0]}_MODEL is not valid") from None
 
 
 def make_vertex_url(project: str, location: str = "") -> str:

@@ -18,7 +18,7 @@ from workers.profiles.llm.credentials import open_client
 from workers.profiles.llm.price_list import look_up
 from workers.profiles.llm.probe import probe
 from workers.profiles.llm.providers import PROVIDERS
-from workers.profiles.llm.seats_from_environment import PROVIDER_VARIABLES, list_key_variables
+from workers.profiles.llm.seats_from_environment import VARIABLE_PREFIXES, list_key_variables
 
 OWN = {name for name, provider in PROVIDERS.items() if provider.url is None}
 MODELS = [{"name": "m"}]
@@ -112,7 +112,7 @@ def test_a_model_list_may_be_a_bare_array():
 
     with LocalServer(Bare) as bare:
         api = OpenAIClient(bare.url)
-        assert api.list_models(5) == ["a", "b"]
+        assert list(api.list_models(5)) == ["a", "b"]
         api.close()
 
 
@@ -220,5 +220,5 @@ def test_a_table_with_the_key_replaces_the_seat_of_the_environment():
 
 
 def test_every_named_seat_has_a_key():
-    for each in PROVIDER_VARIABLES:
-        assert list_key_variables(each.provider)
+    for provider in VARIABLE_PREFIXES:
+        assert list_key_variables(provider)
