@@ -135,7 +135,6 @@ class Gateways:
             raise failover.build_error()
 
     def close(self) -> None:
-        """Close all connections."""
         for pool in self._pools.pools:
             pool.close()
 
@@ -230,7 +229,6 @@ class AsyncGateways:
             raise failover.build_error()
 
     async def close(self) -> None:
-        """Close all connections that belong to the running loop."""
         if self._loop is asyncio.get_running_loop():
             for pool in self._pools.pools:
                 await pool.aclose()

@@ -57,7 +57,6 @@ def read_cancelled(answer: Any) -> bool:
 
 @reject_malformed
 def read_state(answer: Any) -> JobState:
-    """Return the job's state."""
     return JobState(answer["state"])
 
 
@@ -133,13 +132,11 @@ def parse_error(body: Any) -> GridError:
 
 @reject_malformed
 def read_queues(answer: Any) -> list[QueueView]:
-    """Return the queues of the capabilities."""
     return [QueueView(**_select_fields(QueueView, queue)) for queue in answer]
 
 
 @reject_malformed
 def read_seats(answer: Any) -> list[LiveSeat]:
-    """Return the live seats."""
     return [LiveSeat.model_validate(seat) for seat in answer]
 
 

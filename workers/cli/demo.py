@@ -106,7 +106,6 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
 
 
 def make_seats_table(found: ProbeResult) -> Table:
-    """Return a table with one row for each seat."""
     columns = ("seat", "kind", "slots", "queues", "description")
     table = make_table(*columns, numbers=("slots",), keep_first=True)
     for seat in found.seats:

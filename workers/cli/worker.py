@@ -86,7 +86,6 @@ def join(
 
 
 def run_worker(names: list[str] | None, json: bool) -> None:
-    """Run `gridq worker`."""
     from gridq.config.settings import settings
     from workers.supervisor import worker as seats_worker
     from workers.supervisor.status import format_started

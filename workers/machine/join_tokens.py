@@ -46,7 +46,6 @@ class JoinToken:
         return f"JoinToken({self.id!r})"
 
     def encode(self) -> str:
-        """Return the token as text."""
         data = json.dumps(asdict(self), separators=(",", ":")).encode()
         return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 

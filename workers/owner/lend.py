@@ -131,7 +131,6 @@ class Owners:
         return {kind: self._split_kind(kind, table) for kind, table in tables.items()}
 
     def terms_of(self, kind: str, seat: str) -> Terms:
-        """Return the terms of a seat."""
         return self._terms.get((kind, seat)) or self._terms.get((kind, "")) or Terms()
 
     def _split_kind(self, kind: str, table: Json) -> Json:

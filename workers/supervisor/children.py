@@ -72,7 +72,6 @@ class Child:
         return "running" if self.process is not None else "restarting"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON."""
         return {
             "name": self.part.name,
             "pid": self.process.pid if self.process else None,

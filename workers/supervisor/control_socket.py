@@ -36,7 +36,6 @@ class ControlServer:
         threading.Thread(target=self._serve, name="control", daemon=True).start()
 
     def close(self) -> None:
-        """Close the socket."""
         self._path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

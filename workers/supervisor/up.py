@@ -73,7 +73,6 @@ class ServerPart:
         return self.server.process
 
     def last_log_line(self) -> str:
-        """Return the end of its log."""
         return self.server.read_log_end() or "it logged nothing"
 
 

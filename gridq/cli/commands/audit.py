@@ -59,5 +59,4 @@ def print_checks(checks: list[Check]) -> None:
 
 
 def to_json(checks: list[Check]) -> list[dict[str, Json]]:
-    """Return the checks as JSON."""
     return [{"rule": check.rule, "breaches": list(check.breaches)} for check in checks]

@@ -87,7 +87,6 @@ def verify(json: JsonOption = False, debug: DebugOption = False) -> None:
 
 
 def to_json(found: Verification) -> dict[str, object]:
-    """Return the comparison as JSON."""
     return {
         "entries": found.entries,
         "until": found.until or None,

@@ -136,7 +136,6 @@ def to_csv(found: Report) -> str:
 
 
 def make_seats_table(found: Report) -> Table:
-    """Return a table with one row for each seat."""
     numbers = ("recorded", "used", "lent", "wasted", "cost", "reclaimed")
     table = make_table("seat", *numbers, numbers=numbers, keep_first=True)
     for seat in found.seats:

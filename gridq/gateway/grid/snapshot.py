@@ -80,7 +80,6 @@ class GridSnapshot:
 
 
 def get_snapshot(app: FastAPI) -> GridSnapshot:
-    """Return the snapshot of an application."""
     found: GridSnapshot = app.state.snapshot
     return found
 

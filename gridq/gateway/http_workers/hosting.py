@@ -80,7 +80,6 @@ class WorkerHost:
         self._thread = threading.Thread(target=self._reconcile_forever, name="hosting", daemon=True)
 
     def start(self) -> None:
-        """Begin to host workers."""
         self._thread.start()
 
     def reconcile_soon(self) -> None:
@@ -173,7 +172,6 @@ class HostedSeat:
         return self.session.draining
 
     def start(self) -> None:
-        """Go live. Raises SeatInUse if another gateway serves the seat."""
         self.session.register()  # first: only the owner of the seat may advertise it
         self.advertise()
         self.session.start()

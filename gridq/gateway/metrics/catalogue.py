@@ -21,7 +21,6 @@ class Metric(NamedTuple):
 
     @property
     def help(self) -> str:
-        """The HELP line."""
         return f"{self.text} {self.covers}"
 
 

@@ -263,7 +263,6 @@ class CompletionChunks:
         self._usage: dict[str, Any] = {}
 
     def add_event(self, event: dict[str, Json]) -> list[dict[str, Json]]:
-        """Return the chunks for `event`."""
         match event["type"]:
             case "message_start":
                 message = event["message"]
