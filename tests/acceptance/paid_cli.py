@@ -14,7 +14,7 @@ NAME, HOST, PORT, SEAT = {name!r}, {host!r}, {port!r}, {seat!r}
 argv = sys.argv[1:]
 
 if argv == ["--version"]:
-    print("2.1.42 (Fake)")
+    print("2.1.400 (Fake)")
     sys.exit()
 if argv in (["auth", "status"], ["login", "status"]):
     print('{{"loggedIn": true}}' if NAME == "claude" else "Logged in")

@@ -1,4 +1,4 @@
-"""A seat by a vendor's program in a whole grid: a real worker, a real gateway, clients of both APIs."""
+"""A seat with a vendor's program in a whole grid: a real worker, a real gateway, clients of both APIs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_programs_rate_limit_pauses_its_seat(grid: HomeFolder) -> None:
 def test_probe_shows_programs_that_could_be_lent(grid: HomeFolder) -> None:
     lines = [line.strip() for line in grid("probe").stdout.splitlines()]
     shown = " ".join(lines)
-    assert "Claude Code 2.1.42" in shown
+    assert "Claude Code 2.1.400" in shown
     assert "Found, not lent:" in shown
     at = lines.index('name = "codex"')
     assert (lines[at - 1], lines[at + 1]) == ("[[llm]]", 'cli = "codex"')

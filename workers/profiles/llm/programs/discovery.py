@@ -103,7 +103,9 @@ def list_not_lent(lent: Iterable[str], environ: Mapping[str, str] = os.environ) 
             name = f'"{program.name}"'
             note = f"{program.title} ({path}) is installed but not lent. {program.rule}"
             note += " To lend it, add to seats.toml:"
-            lines = ("[[llm]]", f"name = {name}", f"cli = {name}", f"models = [{program.example}]")
+            lines = ["[[llm]]", f"name = {name}", f"cli = {name}", f"models = [{program.example}]"]
+            if not program.proven:
+                lines.append("tools = true  # whoever uses the seat can read files of this machine")
             notes.append("\n".join((note, *lines)))
     return notes
 

@@ -93,10 +93,10 @@ def test_a_program_sees_its_prompt_and_little_else(
     ask(seat(cli), cli, "echo", messages=messages)
     call = fakes.calls(cli)[-1]
     assert not {"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GRIDQ_BROKER_URL", "SECRET_THING"} & set(call["env"])
-    assert call["env"]["HOME"] == str(fakes.folder)
+    assert (call["env"]["HOME"] == str(fakes.folder)) is (cli != "codex")
     assert "so it goes on" not in " ".join(call["argv"])
     assert "so it goes on" in call["prompt"]
-    assert call["folder"] in ([], [".cursor"], ["opencode.json"])
+    assert call["folder"] in ([], [".cursor"])
     assert not Path(call["cwd"]).exists()
     inputs = [call["prompt"], *call["files"].values()]
     assert sum("Be brief." in text for text in inputs) == 1
@@ -114,9 +114,65 @@ def test_a_huge_answer_does_not_block():
 
 
 def test_home_selects_the_login(cli: str, fakes: FakePrograms, tmp_path: Path):
-    ask(seat(cli, home=str(tmp_path)), cli, "echo")
+    ask(seat(cli, home=str(tmp_path), tools=True), cli, "echo")
     environ = fakes.calls(cli)[-1]["env"]
     assert [name for name, value in environ.items() if value.startswith(str(tmp_path))]
+
+
+@pytest.mark.parametrize(
+    ("cli", "variables", "login", "others"),
+    [
+        ("codex", {"CODEX_HOME", "HOME"}, "auth.json", ("AGENTS.md", "skills/mine/SKILL.md", "config.toml")),
+        (
+            "gemini",
+            {"GEMINI_CLI_HOME"},
+            ".gemini/oauth_creds.json",
+            (".gemini/GEMINI.md", ".gemini/commands/mine.toml", ".gemini/tmp/work/chats/session.jsonl"),
+        ),
+    ],
+)
+def test_without_tools_a_program_sees_only_the_login_in_its_home(
+    cli: str, variables: set[str], login: str, others: tuple[str, ...], fakes: FakePrograms, tmp_path: Path
+):
+    for name in (login, *others):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"content of {name}")
+    ask(seat(cli, home=str(tmp_path)), cli, "echo")
+    call = fakes.calls(cli)[-1]
+    assert {call["env"][name] for name in variables} == {f"{Path(call['cwd']).parent}/input/login"}
+    assert call["files"][f"login/{login}"] == f"content of {login}"
+    assert not {f"login/{name}" for name in others} & set(call["files"])
+    assert (tmp_path / login).read_text() == f"content of {login}"
+
+
+def test_gemini_keeps_the_login_method_of_its_owner_without_tools(fakes: FakePrograms, tmp_path: Path):
+    (tmp_path / ".gemini").mkdir()
+    settings = (
+        '{"mcpServers": {"mine": {}}, // mine\n "security": {"auth": {"selectedType": "oauth-personal"}}}'
+    )
+    (tmp_path / ".gemini" / "settings.json").write_text(settings)
+    ask(seat("gemini", home=str(tmp_path)), "gemini", "echo")
+    used = json.loads(fakes.calls("gemini")[-1]["files"]["login/.gemini/settings.json"])
+    assert used["security"] == {"auth": {"selectedType": "oauth-personal"}}
+    assert "mcpServers" not in used
+    assert used["tools"] == {"core": ["none"]}
+
+
+@pytest.mark.parametrize("name", ["AvailableTools", "AgentSkills", "SubAgents", "read_file_ToolName"])
+def test_gemini_finds_no_template_in_a_system_prompt(name: str, fakes: FakePrograms):
+    messages = [{"role": "system", "content": f"${{{name}}} and ${{other}}"}, *WORDS]
+    ask(seat("gemini"), "gemini", "echo", messages=messages)
+    assert fakes.calls("gemini")[-1]["files"]["system.md"] == f"${{\u2060{name}}} and ${{other}}"
+
+
+def test_opencode_sees_no_settings_of_its_owner_without_tools(fakes: FakePrograms):
+    ask(seat("opencode"), "opencode", "echo")
+    call = fakes.calls("opencode")[-1]
+    used = json.loads(call["files"]["config/opencode/opencode.json"])
+    assert used["agent"]["title"] == {"disable": True}  # it would be asked from another model
+    assert call["env"]["XDG_CONFIG_HOME"] == f"{Path(call['cwd']).parent}/input/config"
+    assert call["env"]["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
 
 
 def test_the_program_sees_the_variables_of_its_table(fakes: FakePrograms):
@@ -260,18 +316,6 @@ def test_a_stage_asks_nothing_that_a_program_cannot_do(
         seat("claude").run(stage(implementation), {**value, "model": "echo"}, StageContext())
     assert str(caught.value.details["param"]).startswith(field)
     assert len(fakes.calls("claude")) == before
-
-
-def test_a_program_that_keeps_its_tools_is_refused(tmp_path: Path):
-    own = FakePrograms(tmp_path / "own")
-    texts = "'Security Warning: Skipping system settings file /x: insecure'"
-    event = '{"type":"message","role":"assistant","content":"so"}'
-    own.install("gemini", f"import sys; print({texts}, file=sys.stderr, flush=True); print('{event}')")
-    pieces: list[Any] = []
-    program = str(own.folder / "gemini")
-    with pytest.raises(SeatDegraded, match="its tools cannot be disabled"):
-        ask(seat("gemini", program=program), "gemini", "echo", StageContext(emit=pieces.append))
-    assert pieces == []
 
 
 def test_an_error_names_a_folder_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -31,7 +31,7 @@ def test_a_table_makes_a_seat_of_one_slot(fakes: FakePrograms):
     report = probe([table(), table("codex")], fakes.environ)
     claude, codex = report.found
     assert (claude.name, claude.kind, claude.concurrency) == ("claude", "llm", 1)
-    assert claude.note == "Claude Code 2.1.42, 1 model, on a subscription"
+    assert claude.note == "Claude Code 2.1.400, 1 model, on a subscription"
     assert claude.exclusive == f"claude {fakes.folder / '.claude'}"
     assert codex.exclusive == f"codex {fakes.folder / '.codex'}"
     capability = LlmCapability.model_validate(claude.capability)
@@ -42,7 +42,8 @@ def test_a_table_makes_a_seat_of_one_slot(fakes: FakePrograms):
 
 
 def test_every_known_program_makes_a_seat(fakes: FakePrograms):
-    report = probe([table(cli) for cli in VENDOR_PROGRAMS], fakes.environ)
+    tables = [table(cli, tools=not program.proven) for cli, program in VENDOR_PROGRAMS.items()]
+    report = probe(tables, fakes.environ)
     assert [offer.name for offer in report.found] == list(VENDOR_PROGRAMS)
     assert report.not_lent == []
 
@@ -81,12 +82,54 @@ def test_a_key_may_stand_in_for_a_login(tmp_path: Path):
     assert [offer.name for offer in report.found] == ["claude"]
 
 
-def test_a_hanging_version_check_keeps_the_seat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workers.profiles.llm.programs.discovery.CHECK_SECONDS", 0.3)
+def install(folder: Path, cli: str, version: str) -> FakePrograms:
+    own = FakePrograms(folder)
+    own.install(cli, f"print('{cli} {version} (Fake)')")
+    return own
+
+
+@pytest.mark.parametrize("cli", [cli for cli, program in VENDOR_PROGRAMS.items() if program.proven])
+@pytest.mark.parametrize(("step", "lent"), [(-1, False), (0, True), (1, True)])
+def test_a_version_below_the_proven_one_is_not_lent_without_tools(
+    cli: str, step: int, lent: bool, tmp_path: Path
+):
+    *parts, last = map(int, VENDOR_PROGRAMS[cli].proven.split("."))
+    version = (
+        f"{'.'.join(map(str, parts))}.{last + step}" if last + step >= 0 else f"{parts[0]}.{parts[1] - 1}.9"
+    )
+    own = install(tmp_path / "bin", cli, version)
+    report = probe([table(cli)], own.environ)
+    assert [offer.name for offer in report.found] == ([cli] if lent else [])
+    if not lent:
+        (reason,) = [each for each in report.missing if each.startswith("Seat")]
+        assert f"{VENDOR_PROGRAMS[cli].title} {version} may read files of this machine" in reason
+        assert f"update it to {VENDOR_PROGRAMS[cli].proven} or later, or set tools = true" in reason
+    assert [offer.name for offer in probe([table(cli, tools=True)], own.environ).found] == [cli]
+
+
+def test_a_program_that_nothing_is_proven_of_is_lent_with_tools_only(fakes: FakePrograms):
+    report = probe([table("cursor")], fakes.environ)
+    assert report.found == []
+    assert any("Cursor 2.1.400 may read files" in why and "set tools = true" in why for why in report.missing)
+    (note,) = [each for each in probe([], fakes.environ).not_lent if each.startswith("Cursor")]
+    (seat,) = tomllib.loads(note.partition("\n")[2])["llm"]
+    assert [offer.name for offer in probe([seat], fakes.environ).found] == ["cursor"]
+
+
+def test_a_hanging_version_check_keeps_a_seat_with_tools_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("workers.profiles.llm.programs.discovery.VERSION_SECONDS", 0.3)
+    monkeypatch.setattr("workers.profiles.llm.programs.discovery.LOGIN_SECONDS", 0.3)
     own = FakePrograms(tmp_path / "bin")
     own.install("claude", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
-    (offer,) = probe([table()], own.environ).found
+    (offer,) = probe([table(tools=True)], own.environ).found
     assert "version not known" in offer.note
+    report = probe([table()], own.environ)
+    assert report.found == []
+    assert any("Claude Code (version not known) may read files" in why for why in report.missing)
+    (own.folder / "package.json").write_text('{"version": "2.1.999"}')
+    assert "Claude Code 2.1.999" in probe([table()], own.environ).found[0].note
 
 
 def test_two_logins_of_one_program_are_two_seats(fakes: FakePrograms, tmp_path: Path):
