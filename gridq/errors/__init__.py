@@ -95,6 +95,7 @@ from gridq.errors.request import (
 )
 from gridq.errors.seat import (
     ChildDied,
+    DemandUnmet,
     ModelFileError,
     NoLiveSeat,
     SeatDegraded,
@@ -118,7 +119,7 @@ __all__ = [
     "AgentJobsExceeded", "AgentMoneyExceeded", "AgentTokensExceeded", "AlreadyRunning", "AmbiguousJob",
     "AmbiguousStage", "AttemptsExhausted", "AuthError", "BrokerError", "BrokerEvicts", "BrokerIsCluster",
     "BrokerRefused", "BrokerTooOld", "BrokerUnreachable", "CapabilityConflict", "ChildDied", "ConfigError",
-    "DeadlineExceeded", "DeadlineUnreachable", "EncodingRefused", "GatewayFault", "GatewayOpen",
+    "DeadlineExceeded", "DeadlineUnreachable", "DemandUnmet", "EncodingRefused", "GatewayFault", "GatewayOpen",
     "GatewayStops", "GatewayUnreachable", "GraphCycle", "GraphError", "GraphTooLarge", "GridBusy",
     "GridError", "GridFull", "HeadersTooLarge", "HostNotAllowed", "IdempotencyConflict", "InputTooLarge",
     "InvalidField", "InvalidJson", "JobBudgetExceeded", "JobCancelled", "JobNotFound", "JoinRefused",

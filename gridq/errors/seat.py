@@ -69,6 +69,13 @@ class NoLiveSeat(GridError):
     remedy = "Start a worker whose seats serve it; `gridq workers` lists those that are live."
 
 
+class DemandUnmet(NoLiveSeat):
+    """Seats of the capability are live, but none has what the stage demands beyond it."""
+
+    code = "seat.demand_unmet"
+    remedy = "Ask for what the seats have, as `reason` says, or submit with wait_for_seat."
+
+
 class SeatNotFound(RouteNotFound):
     """No live seat has this name."""
 

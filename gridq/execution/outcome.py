@@ -21,10 +21,13 @@ from gridq.protocol.models import Json
 
 STREAM_CUT = "The answer broke off after it had begun"
 
-OWNER_DETAILS = frozenset({"reason", "endpoint_code", "param"})
+OWNER_DETAILS = frozenset({"reason", "endpoint_code", "endpoint_type", "param"})
 """Details in which a vendor speaks of the account or machine behind a degraded seat. They are for its owner:
 the worker's log has them, the error of the job does not.
 """
+
+VENDOR_DETAILS = ("status", "endpoint_code", "endpoint_type", "param", "retry_after")
+"""Details in which a vendor says what kind of error it is. A stream that breaks off keeps them."""
 
 FailureKind = Literal["stage", "seat", "died", "lost", "back"]
 """Whose fault a failure is, as `fail.lua` reads it: the stage's own, the seat's, the runner's child process
@@ -77,7 +80,8 @@ def classify_failure(
         exc.details = {**exc.details, **place}
         return Failed("stage", exc)
     if emitted:  # a second attempt would repeat what has been streamed
-        return Failed("stage", StreamCut(STREAM_CUT, {**place, "reason": why}))
+        stated = {name: exc.details[name] for name in VENDOR_DETAILS if name in exc.details}
+        return Failed("stage", StreamCut(STREAM_CUT, {**stated, **place, "reason": why}))
     details = {**exc.details, **place, "reason": why}
     if isinstance(exc, ChildDied) and exc.details.get("alone", True):
         return Failed("died", StageQuarantined("The stage killed the process that ran it, twice", details))

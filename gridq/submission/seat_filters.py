@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from gridq.errors import NoLiveSeat
+from gridq.errors import DemandUnmet, NoLiveSeat
 from gridq.graph.plan import Plan
 from gridq.jobs.record import JobOptions
 from gridq.profiles.profile import Profile, find_demand
@@ -109,7 +109,7 @@ def exclude_by_demand(
     """Return for each alternative of a step's demand the seats of its queue that do not meet it.
 
     A seat is accepted if its kind is not enabled here, or this version cannot read its capability. Unless the
-    submitter waits, it raises NoLiveSeat with what the seats lack if none of them meets the demand.
+    submitter waits, it raises DemandUnmet with what the seats lack if none of them meets the demand.
     """
     found, reasons, any_fits = [], [], False
     for alternative in step.demand.alternatives:
@@ -120,7 +120,7 @@ def exclude_by_demand(
         any_fits = any_fits or len(mismatches) < len(serving)
     if reasons and not any_fits and not wait:
         names = " or ".join(alternative.queue for alternative in step.demand.alternatives)
-        raise NoLiveSeat(
+        raise DemandUnmet(
             f"No live seat of {names} meets the stage's demand",
             {
                 "path": step.path,

@@ -25,13 +25,14 @@ class OpenAIServer(ModelServer):
     code and a field; `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends no JSON;
     `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd chunks;
     `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no usage;
-    `packs` returns vectors as base64. `called` is the model that its answers state.
+    `packs` returns vectors as base64. `called` is the model that its answers state, `listed` its list of models.
     """
 
     def __init__(self, key: str | None = None, called: str = "the-real-name") -> None:
         super().__init__(_handler(self), key)
         self.called = called
         self.retry_after: str | None = None
+        self.listed: list[dict[str, Any]] = [{"id": "echo"}, {"id": "other"}]
         self.connections: set[tuple[str, int]] = set()
         self.go_on = threading.Event()
 
@@ -68,7 +69,7 @@ def _handler(state: OpenAIServer) -> type[Handler]:
     class OpenAI(Handler):
         def do_GET(self) -> None:
             if self._authorised():
-                self.answer(200, {"object": "list", "data": [{"id": "echo"}, {"id": "other"}]})
+                self.answer(200, {"object": "list", "data": state.listed})
 
         def do_POST(self) -> None:
             state.connections.add(self.client_address)
@@ -98,7 +99,8 @@ def _handler(state: OpenAIServer) -> type[Handler]:
             headers = {"Retry-After": state.retry_after} if state.retry_after else {}
             if 300 <= status < 400:
                 headers["Location"] = "https://elsewhere.invalid/v1"
-            error = {"message": f"refused with {status}", "code": code, "param": param}
+            kind = {429: "requests"}.get(status, "invalid_request_error" if status < 500 else "server_error")
+            error = {"message": f"refused with {status}", "type": kind, "code": code, "param": param}
             self.answer(status, {"error": error}, headers)
 
         def _words(self, body: dict[str, Any]) -> list[str]:

@@ -22,6 +22,10 @@ KIND = "llm"
 ANY = "any"
 
 
+NO_EMBEDDINGS = (
+    "its model has no embeddings; if it does have them, set `embeddings = true` for it in its table"
+)
+
 MAX_MODELS = 8
 """Models that one stage may name: the preferred one and its fallbacks."""
 
@@ -112,13 +116,14 @@ def _parse_context(context: object, path: str) -> dict[str, int]:
 
 
 def list_llm_queues(models: Iterable[ModelOffer]) -> list[str]:
-    """Return every queue that a seat with `models` serves: exact names, then families, then `llm:any`."""
+    """Return every queue that a seat with `models` serves: exact names, then families, then `llm:any` if one
+    of them takes requests for `any`.
+    """
     models = list(models)
-    if not models:
-        return []
     names = [model.name for model in models]
     families = [family for model in models for family in model.families]
-    return list(dict.fromkeys(map(_make_queue, [*names, *families, ANY])))
+    anything = [ANY] if any(model.any for model in models) else []
+    return list(dict.fromkeys(map(_make_queue, [*names, *families, *anything])))
 
 
 def list_families_by_queue(models: Iterable[ModelOffer]) -> dict[str, list[str]]:
@@ -136,23 +141,33 @@ def filter_models(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOff
     return [
         model
         for model in models
-        if demand.queue in list_llm_queues([model])
+        if _serves(model, demand)
         and (model.context is None or model.context >= demand.needs.get("context", 0))
         and (model.embeddings or not demand.needs.get("embeddings"))
     ]
+
+
+def _serves(model: ModelOffer, demand: Demand) -> bool:
+    """Return whether requests for the demand's queue may go to `model`. `any` stands for a model that writes
+    text, and for one with embeddings if the demand needs those.
+    """
+    is_embedding_any = (
+        model.embeddings and demand.needs.get("embeddings") and demand.queue == _make_queue(ANY)
+    )
+    return bool(is_embedding_any) or demand.queue in list_llm_queues([model])
 
 
 def explain_model_mismatch(demand: Demand, models: Sequence[ModelOffer]) -> str:
     """Say why a seat with `models` does not meet `demand`. Return "" if it does."""
     if filter_models(demand, models):
         return ""
-    candidates = [model for model in models if demand.queue in list_llm_queues([model])]
+    candidates = [model for model in models if _serves(model, demand)]
     if not candidates:
         return f"it does not serve {demand.queue}"
     if demand.needs.get("embeddings"):
         candidates = [model for model in candidates if model.embeddings]
         if not candidates:
-            return "its model of that name has no embeddings"
+            return NO_EMBEDDINGS
     return f"its context is {max(model.context or 0 for model in candidates)} tokens"
 
 

@@ -13,17 +13,19 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gridq.errors import ConfigError, ModelFileError, first_fault
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
+from workers.model_apis.model_kinds import add_uses
 
 
 class ModelOffer(BaseModel):
     """A model as a seat advertises it.
 
-    `context` counts the tokens of prompt and answer together; None if it is not entry.
+    `context` counts the tokens of prompt and answer together; None if it is not known. `embeddings`: it runs
+    `llm:embed`. `any`: it takes text requests for the model `any`.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -32,6 +34,7 @@ class ModelOffer(BaseModel):
     families: tuple[str, ...] = ()
     context: int | None = Field(default=None, ge=1)
     embeddings: bool = False
+    any: bool = True
 
     @field_validator("name")
     @classmethod
@@ -59,6 +62,11 @@ class Model(ModelOffer):
     context: int = Field(default=4096, ge=1)
     memory_mb: int = Field(ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _add_uses(cls, table: Json) -> Json:
+        return add_uses(table, only_embeddings=False)
+
     def locate_file(self) -> Path:
         """Return the path of the file, which may not exist.
 
@@ -80,7 +88,11 @@ class Model(ModelOffer):
 
     def make_offer(self) -> ModelOffer:
         return ModelOffer(
-            name=self.name, families=self.families, context=self.context, embeddings=self.embeddings
+            name=self.name,
+            families=self.families,
+            context=self.context,
+            embeddings=self.embeddings,
+            any=self.any,
         )
 
 
@@ -118,7 +130,7 @@ def _parse(table: Json, path: str) -> Model:
             {
                 "path": f"{path}.{field}" if field else path,
                 "reason": reason,
-                "expected": "name, file, memory_mb; optional: families, package, sha256, context, embeddings",
+                "expected": "name, file, memory_mb; optional: families, package, sha256, context, embeddings, any",
             },
         ) from None
 

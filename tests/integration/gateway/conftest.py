@@ -1,4 +1,4 @@
-"""A whole grid behind one gateway: a real server, slots of an llm seat before a real endpoint, and HTTP."""
+"""A grid behind a gateway in this process: a real server, an llm seat at a fake endpoint, and HTTP."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ MODELS = (
 
 
 class LlmRunner:
-    """Runs stages as an llm seat's slots do. `models`: the seat's, else all that a WireServer knows."""
+    """Runs stages like an llm seat. `models`: those of the seat; default: all of OpenAIServer; None: those that
+    its endpoint lists.
+    """
 
-    def __init__(self, url: str, models: Sequence[dict[str, Json]] = (), **table: Json) -> None:
+    def __init__(self, url: str, models: Sequence[dict[str, Json]] | None = (), **table: Json) -> None:
         self.profile = LlmProfile()
         usual: list[dict[str, Json]] = [
             {"name": "echo", "families": ["small"]},
             {"name": "embed", "embeddings": True},
             *({"name": name} for name in MODELS),
         ]
-        seat = {"name": "api", "url": url, "allow_loopback": True, "models": models or usual, **table}
+        declared = [] if models is None else list(models) or usual
+        seat = {"name": "api", "url": url, "allow_loopback": True, "models": declared, **table}
         offer = self.profile.probe([seat]).found[0]
         self.capability = self.profile.Capability.model_validate(offer.capability)
         self.profile.open(self.capability, offer.config)
@@ -53,7 +56,7 @@ class LlmRunner:
 
 @contextmanager
 def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, concurrency: int) -> Iterator[LocalGrid]:
-    """A grid of llm seats that say what they are, and of a router's slots; its keys go with it."""
+    """Run a grid of advertised llm seats and a router; delete its keys afterwards."""
     with ExitStack() as stack:
         serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
         client = stack.enter_context(connect(config.broker_url.get_secret_value(), name="tests"))
@@ -75,7 +78,7 @@ def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, concurrency:
 
 @dataclass
 class Served:
-    """A grid behind a gateway: the gateway, the endpoint that its seat asks, its settings."""
+    """A grid behind a gateway: the gateway, the endpoint of its seat, its settings."""
 
     gateway: Gateway
     api: OpenAIServer
@@ -84,11 +87,11 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where the gateway listens."""
+        """The gateway's URL."""
         return self.gateway.url
 
-    def seen(self) -> int:
-        """How many requests the endpoint has had."""
+    def count_requests(self) -> int:
+        """Return the number of requests that the endpoint has received."""
         return len(self.api.requests)
 
 

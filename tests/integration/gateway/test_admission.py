@@ -1,4 +1,4 @@
-"""What a gateway holds, refuses and says of it, by each API format."""
+"""Admission by a gateway in each API format: jobs that wait, and refusals with their details."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from gridq.errors import SeatRateLimited
@@ -45,7 +46,7 @@ def ask(served: Served, path: str, model: str, **headers: str) -> httpx.Response
 
 @contextmanager
 def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator[None]:
-    """A live seat that takes nothing by itself, and says that its stages take so long."""
+    """Keep a seat live that takes no stage, and reports this service time."""
     session = Session(
         scripts, scripts.config, seat=seat, host="h", concurrency=1, queues=[queue], runner=BenchRunner()
     )
@@ -100,17 +101,22 @@ def test_excluded_seats_give_no_queue_position(
 
 
 def test_unserved_queues_give_no_queue_position(served: Served) -> None:
-    body = {"model": "echo", "input": "x"}
-    reply = served.gateway.http.post("/v1/embeddings", json=body)
-    error = check_refusal(reply, 503, "seat.none_live")
-    assert error["bottleneck"] == "no live seat of llm:echo meets the stage's demand"
-    assert (error["position"], error["starts_in"]) == (None, None)
     known, unknown = (stage("llm_complete", model=model, prompt="x") for model in ("echo", "nobody"))
     for graph in (unknown, seq(known, unknown)):
         reply = served.gateway.http.post("/jobs", json={"graph": {"root": graph}})
         error = check_refusal(reply, 503, "seat.none_live")
         assert (error["capability"], error["bottleneck"]) == ("llm:nobody", "no live seat serves llm:nobody")
         assert (error["position"], error["starts_in"]) == (None, None)
+
+
+def test_embeddings_of_a_model_without_them_are_the_requests_fault(served: Served) -> None:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=3) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.embeddings.create(model="echo", input="x")
+    error: Any = refused.value.body
+    assert error["gridq_code"] == "seat.demand_unmet"
+    assert "`embeddings = true`" in error["message"]
+    assert "retry-after" not in refused.value.response.headers
 
 
 @pytest.mark.parametrize("path", CHATS)

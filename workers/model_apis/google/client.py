@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.http.api_client import ApiClient
+from workers.model_apis.model_kinds import ModelKind, find_kind
 
 GOOGLE = "google"
 USABLE_METHODS = frozenset({"generateContent", "embedContent"})
@@ -36,21 +37,22 @@ class GoogleClient(ApiClient):
     def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"} if self.is_strict else {"x-goog-api-key": key}
 
-    def make_stream_body(self, body: dict[str, Json]) -> dict[str, Json]:
+    def make_stream_body(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
         return body
 
-    def list_models(self, seconds: float) -> list[str]:
+    def list_models(self, seconds: float) -> dict[str, ModelKind]:
         context = StageContext(deadline=time.monotonic() + seconds)
         models = self._request_object("GET", self.models_path, None, context).get("models")
         if not isinstance(models, list):
             raise self.make_format_error("it lists no models")
-        return [
-            item["name"].removeprefix("models/")
+        usable = (
+            (item["name"].removeprefix("models/"), item)
             for item in models
             if isinstance(item, dict)
             and isinstance(item.get("name"), str)
             and USABLE_METHODS & set(item.get("supportedGenerationMethods") or USABLE_METHODS)
-        ]
+        )
+        return {name: find_kind(name, item) for name, item in usable}
 
 
 def make_method_path(model: str, name: str) -> str:

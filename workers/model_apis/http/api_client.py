@@ -22,6 +22,7 @@ from gridq.protocol.models import Json
 from gridq.protocol.sse import EventTooLong, SseParser
 from workers.model_apis.http.connections import Call, CallDropped, Connections
 from workers.model_apis.http.failures import find_error, make_error
+from workers.model_apis.model_kinds import ModelKind, find_kind
 
 SILENCE_SECONDS = 300.0
 """The longest time without data. A slow engine needs minutes for the first token of a long prompt."""
@@ -94,21 +95,22 @@ class ApiClient(ABC):
         return {self._key_header: key} if self._key_header else self.make_auth_headers(key)
 
     @abstractmethod
-    def make_stream_body(self, body: dict[str, Json]) -> dict[str, Json]:
-        """Return `body` with the request for a stream."""
+    def make_stream_body(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
+        """Return `body` for `path` with the request for a stream."""
 
     def is_stream_end(self, text: str) -> bool:
         """Return whether an event's data marks the end of the stream."""
         return False
 
-    def list_models(self, seconds: float) -> list[str]:
-        """Return the names of the models that the endpoint lists, within `seconds`."""
+    def list_models(self, seconds: float) -> dict[str, ModelKind]:
+        """Return the models that the endpoint lists, each with its kind, within `seconds`."""
         context = StageContext(deadline=time.monotonic() + seconds)
         listing = self._request_json("GET", self.models_path, None, context)
         data = listing.get("data") if isinstance(listing, dict) else listing  # Together sends a bare list
         if not isinstance(data, list):
             raise self.make_format_error("it lists no models")
-        return [item["id"] for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
+        items = [item for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
+        return {item["id"]: find_kind(item["id"], item) for item in items}
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         """Send a request and return the JSON object of the answer. Raises an error that it reports."""
@@ -160,7 +162,7 @@ class ApiClient(ABC):
     def _stream_events(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[str]:
         """Yield the data of each event."""
         parser = SseParser(MAX_EVENT_CHARACTERS)
-        with self._open_response("POST", path, self.make_stream_body(body), context) as response:
+        with self._open_response("POST", path, self.make_stream_body(path, body), context) as response:
             content_type = response.getheader("content-type") or "text/event-stream"
             if "text/event-stream" not in content_type:
                 yield self._read_body(response).decode("utf-8-sig", "replace")  # it ignored `stream`

@@ -57,8 +57,18 @@ STATUSES = {
     "rate_limit_error": 429,
     "timeout_error": 504,
     "overloaded_error": 529,
+    **dict.fromkeys(
+        (
+            *("context_length_exceeded", "invalid_prompt", "bio_policy", "misalignment_policy_violation"),
+            *("data_residency_mismatch", "invalid_image", "invalid_image_format", "invalid_base64_image"),
+            *("invalid_image_url", "invalid_image_mode", "unsupported_image_media_type", "image_too_large"),
+            *("image_too_small", "image_parse_error", "image_content_policy_violation"),
+            *("image_file_too_large", "empty_image_file", "failed_to_download_image", "image_file_not_found"),
+        ),
+        400,
+    ),
 }
-"""The HTTP status of an error within a stream, by Anthropic's error type."""
+"""The HTTP status of an error within a stream, by Anthropic's error type or the code of Responses."""
 
 
 def make_error(
@@ -69,12 +79,11 @@ def make_error(
     `details` are added to the error's own. What the endpoint says of the owner's `keys` and account is
     masked.
     """
-    reason, code, param, error_details = _parse_error(raw, keys)
+    reason, code, kind, param, error_details = _parse_error(raw, keys)
     details = {**details, "status": status, "reason": reason or f"HTTP {status}"}
-    if code:
-        details["endpoint_code"] = code
-    if param:
-        details["param"] = param
+    stated = {"endpoint_code": code, "endpoint_type": kind, "param": param}
+    details |= {name: text for name, text in stated.items() if text}
+    code = code or kind
     delay = parse_retry_delay(headers if status == 429 else _select_retry_headers(headers), error_details)
     if delay is not None:
         details["retry_after"] = delay
@@ -104,11 +113,18 @@ def make_error(
 def find_error(event: dict[str, Json], keys: Sequence[str] = ()) -> GridError | None:
     """Return the error that an event or an answer with status 200 reports, None if it reports none.
 
-    It has the form `{"error": {"message", "code" or "type"}}`.
+    It has the form `{"error": {"message", "code" or "type"}}`; in Responses also `{"type": "error",
+    "message", "code"}`, or it stands in the response of `response.failed`.
     """
-    if not event.get("error"):
+    if event.get("type") == "response.failed":
+        response = event.get("response")
+        error = (response.get("error") if isinstance(response, dict) else None) or "The response failed"
+    elif event.get("type") == "error" and isinstance(event.get("message"), str) and not event.get("error"):
+        error = {name: event.get(name) for name in ("message", "code", "param")}
+    else:
+        error = event.get("error")
+    if not error:
         return None
-    error = event["error"]
     status = error.get("code") if isinstance(error, dict) else None
     if isinstance(status, str) and status.isdigit():
         status = int(status)
@@ -118,7 +134,7 @@ def find_error(event: dict[str, Json], keys: Sequence[str] = ()) -> GridError | 
         status = 429 if "rate_limit_exceeded" in kinds else STATUSES.get(known, 500)
         if any(isinstance(kind, str) and kind in NO_CREDIT_CODES for kind in kinds):
             status = 402
-    return make_error(status, {}, json.dumps(event).encode(), {}, keys)
+    return make_error(status, {}, json.dumps({"error": error}).encode(), {}, keys)
 
 
 def _is_moderated(raw: bytes) -> bool:
@@ -135,14 +151,14 @@ def _select_retry_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     return {name: headers[name] for name in ("retry-after", "retry-after-ms") if name in headers}
 
 
-def _parse_error(raw: bytes, keys: Sequence[str]) -> tuple[str, str, str, Json]:
-    """Return the endpoint's message, its code, the name of the wrong field, and the details.
+def _parse_error(raw: bytes, keys: Sequence[str]) -> tuple[str, str, str, str, Json]:
+    """Return the endpoint's message, its code, its type, the name of the wrong field, and the details.
 
     Reads `{"error": {"message", "code", "param"}}`, Google's `{"error": {"message", "status", "details"}}`,
     `{"error": text}`, `{"message"}` and plain text.
     """
     text = raw.decode("utf-8", "replace")
-    code = param = ""
+    code = kind = param = ""
     details: Json = None
     try:
         body = json.loads(text)
@@ -154,15 +170,16 @@ def _parse_error(raw: bytes, keys: Sequence[str]) -> tuple[str, str, str, Json]:
         error = body.get("error", body)
         if isinstance(error, dict):
             details = error.get("details")
-            code = _find_google_code(error, details) or str(error.get("code") or error.get("type") or "")
+            code = _find_google_code(error, details) or str(error.get("code") or "")
+            kind = str(error.get("type") or "")
             param = str(error.get("param") or "")
             text = str(error.get("message") or error.get("detail") or json.dumps(body, ensure_ascii=False))
         else:
             text = str(error)
     elif text.lstrip().startswith("<"):
         text = ""  # a proxy's HTML page adds nothing to the status
-    text, code, param = (mask_account(each, keys)[:MAX_REASON_CHARACTERS] for each in (text, code, param))
-    return text, code, param, details
+    words = [mask_account(each, keys)[:MAX_REASON_CHARACTERS] for each in (text, code, kind, param)]
+    return words[0], words[1], words[2], words[3], details
 
 
 def _find_google_code(error: dict[str, Json], details: Json) -> str:

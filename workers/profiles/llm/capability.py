@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gridq.protocol.models import Json
 from workers.model_apis.model_catalogue import ModelOffer
+from workers.model_apis.model_kinds import add_uses
 from workers.profiles.llm.budget import SeatBudgets
 from workers.profiles.llm.price_list import Prices, Service, Tier
 from workers.profiles.llm.providers import ApiName
@@ -18,6 +20,11 @@ class DeclaredModel(ModelOffer, Prices):
     """A model as the operator declares it, with the prices that the operator pays."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_uses(cls, table: Json) -> Json:
+        return add_uses(table, only_embeddings=True)
 
 
 class RemoteModel(ModelOffer, Prices):
@@ -61,6 +68,9 @@ class LlmSeat(SeatBudgets):
     api: ApiName = Field(default="openai", description="API format of the endpoint")
     api_version: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9.-]+$", description="version of Azure's API, a date"
+    )
+    responses: bool | None = Field(
+        default=None, description="true if the endpoint has OpenAI's Responses; unset: known by its URL"
     )
     models: tuple[DeclaredModel, ...] = ()
     concurrency: int = Field(default=4, ge=1, le=512)

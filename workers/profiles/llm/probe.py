@@ -61,6 +61,8 @@ def probe(
             missing.append(f"Seat {seat.name!r}: its endpoint lists no models")
         else:
             priced = add_prices(seat, models, missing)
+            if not seat.models:
+                priced = tuple(sorted(priced, key=_rank_listed))
             if priced:
                 found.append(_make_offer(seat, priced))
     not_lent = discovery.list_not_lent({seat.cli for seat in programs}, environ)
@@ -78,8 +80,11 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
     def ask(seat: LlmSeat, key: str | None) -> None:
         client = make_client(seat, key)
         try:
-            names = client.list_models(LISTING_SECONDS)
-            results[seat.name] = tuple(RemoteModel(name=name) for name in names if name.lower() != "any")
+            results[seat.name] = tuple(
+                RemoteModel(name=name, embeddings=kind == "embeddings", any=kind == "text")
+                for name, kind in client.list_models(LISTING_SECONDS).items()
+                if name.lower() != "any"
+            )
         except (GridError, ValidationError) as error:
             results[seat.name] = error.message if isinstance(error, GridError) else "a model without a name"
         finally:
@@ -92,6 +97,14 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return {seat.name: results.get(seat.name, "no answer in time") for seat, _ in seats}
+
+
+def _rank_listed(model: RemoteModel) -> tuple[bool, float, str]:
+    """Return the place of a listed model in the order in which its seat prefers them: the cheapest first, by
+    the sum of its prices. Those without a price follow, by name; an endpoint's own order says nothing.
+    """
+    price = (model.price_in or 0.0) + (model.price_out or 0.0)
+    return not price, price, model.name
 
 
 def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:

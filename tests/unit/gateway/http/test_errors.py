@@ -26,6 +26,7 @@ from gridq.errors import (
     NoLiveSeat,
     QueueFull,
     StageError,
+    StreamCut,
 )
 from gridq.gateway.http import errors as faults
 from gridq.submission.refusal_details import DEFAULT_RETRY_SECONDS, explain_refusal
@@ -161,6 +162,7 @@ def test_openai_errors_have_type_param_and_code() -> None:
             "type": "server_error",
             "param": "server",
             "code": "grid.full",
+            "gridq_code": "grid.full",
             "request_id": "r1",
             **{"retry_after": 3, "path": "server", "fix": "wait", "used": 9},
             **{"bottleneck": "the server's memory", "capability": None, "position": None, "starts_in": None},
@@ -168,6 +170,30 @@ def test_openai_errors_have_type_param_and_code() -> None:
     }
     assert faults.format_openai_error(AgentMoneyExceeded("so"), "r")["error"]["type"] == "insufficient_quota"
     assert faults.format_openai_error(KeyRateExceeded("so"), "r")["error"]["type"] == "rate_limit_error"
+
+
+def test_a_vendors_code_type_and_param_are_kept() -> None:
+    stated = {"endpoint_code": "context_length_exceeded", "endpoint_type": "some_error", "param": "messages"}
+    error = StageError("refused", {"status": 400, "path": "root", **stated})
+    body: Any = faults.format_openai_error(error, "r")["error"]
+    assert (body["code"], body["type"], body["param"]) == (
+        "context_length_exceeded",
+        "some_error",
+        "messages",
+    )
+    assert body["gridq_code"] == "stage.failed"
+    assert not body.keys() & {"endpoint_code", "endpoint_type"}
+    body = faults.format_anthropic_error(error, "r")["error"]
+    assert (body["code"], body["type"]) == ("context_length_exceeded", "invalid_request_error")
+    assert faults.format_grid_error(error, "r")["error"]["code"] == "stage.failed"
+
+
+@pytest.mark.parametrize("cls", [AttemptsExhausted, StreamCut])
+def test_an_overloaded_model_is_overloaded_to_the_client(cls: type[GridError]) -> None:
+    error = cls("so", {"status": 529})
+    assert faults.find_status(error) == 503
+    body: Any = faults.format_anthropic_error(error, "r")["error"]
+    assert body["type"] == "overloaded_error"
 
 
 def test_anthropic_errors_have_their_types() -> None:

@@ -7,6 +7,7 @@ import pytest
 from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
 from workers.model_apis.demand import (
+    NO_EMBEDDINGS,
     explain_model_mismatch,
     filter_models,
     find_models,
@@ -87,6 +88,16 @@ def test_context_and_embeddings_filter_models():
     assert filter_models(vectors, [GPT4, EMBED]) == [EMBED]
 
 
+def test_any_stands_for_models_that_write_text():
+    vectors = EMBED.model_copy(update={"any": False})
+    assert list_llm_queues([vectors]) == ["llm:text-embedding-3"]
+    text, embeddings = parse_llm_demand(llm()), parse_llm_demand(llm(embeddings=True))
+    assert text is not None
+    assert embeddings is not None
+    assert filter_models(text, [vectors, GPT4]) == [GPT4]
+    assert filter_models(embeddings, [GPT4, vectors]) == [vectors]
+
+
 def test_a_mismatch_is_explained():
     def mismatch(**fields: object) -> str:
         demand = parse_llm_demand(llm(**fields))
@@ -94,7 +105,7 @@ def test_a_mismatch_is_explained():
         return explain_model_mismatch(demand, [GPT4, EMBED])
 
     assert mismatch(model="gpt-4") == mismatch(embeddings=True) == mismatch(model="gpt", context=8192) == ""
-    assert mismatch(model="gpt-4", embeddings=True) == "its model of that name has no embeddings"
+    assert mismatch(model="gpt-4", embeddings=True) == NO_EMBEDDINGS
     assert mismatch(model="gpt-4", context=8193) == "its context is 8192 tokens"
     assert mismatch(embeddings=True, context=8193) == "its context is 8192 tokens"
     assert mismatch(model="gpt-5") == "it does not serve llm:gpt-5"
