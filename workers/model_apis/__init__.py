@@ -14,6 +14,7 @@ __all__ = [
     "google",
     "http",
     "model_catalogue",
+    "model_kinds",
     "openai",
     "priced_context",
     "stage_runner",

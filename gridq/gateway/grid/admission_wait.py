@@ -1,8 +1,9 @@
 """Let a job wait a bounded time for a seat that serves its queue, before it is refused.
 
-It waits for a queue that is served again soon: one that was served recently, or whose kind no seat serves
-yet. A queue that no seat ever served, while seats of its kind are live, is refused at once with the nearest
-names.
+It waits for a queue that is served again soon: one that was served recently, one that was ever served if the
+gateway has just started, as after a restart of the grid, or one whose kind no seat serves yet. All others are
+refused at once. A queue that no seat ever served, while seats of its kind are live, is unknown, and its error
+names the nearest ones. The server remembers for 30 days which queues were served.
 
 All waiting jobs share one poll of the grid, so ten thousand of them cost the server no more than one.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -39,7 +41,16 @@ WAITING_POLL_SECONDS = 0.2
 """Seconds between two polls while jobs wait."""
 
 RECENT_SECONDS = 600.0
-"""How long after a queue was last served jobs still wait for it."""
+"""How long after a queue was last served, or after the gateway's start, jobs still wait for it."""
+
+SERVED_DAYS = 30
+"""How long the server remembers that a queue was served."""
+
+SERVED_WRITE_SECONDS = 60.0
+"""Seconds between two writes of which queues are served; a new one is written at once."""
+
+MAX_SERVED_QUEUES = 10_000
+"""Maximum number of queues that the server remembers; those that were served last stay."""
 
 MAX_WAITING_JOBS = 1000
 """Maximum number of jobs that wait at one gateway, because each keeps its body in memory."""
@@ -58,6 +69,9 @@ class AdmissionWait:
         self._waiting_jobs = 0
         self._last_served: dict[str, float] = {}  # queue → when it was last served
         self._served: frozenset[str] = frozenset()
+        self._ever_served: frozenset[str] = frozenset()  # as the server remembers
+        self._write_due = 0.0
+        self._started_at = time.monotonic()
         self._paused: frozenset[str] = frozenset()  # of live seats that take nothing now
         self._kinds: frozenset[str] = frozenset()
         self._waiters: dict[Queues, set[asyncio.Future[bool]]] = defaultdict(set)
@@ -67,6 +81,7 @@ class AdmissionWait:
 
     def start(self) -> None:
         """Begin to poll."""
+        self._started_at = time.monotonic()
         self._poller = asyncio.create_task(self._poll_forever(), name="admission-wait")
 
     async def close(self) -> None:
@@ -89,7 +104,7 @@ class AdmissionWait:
         the queue, until the wait is over: `seconds`, or `within` if that is shorter.
 
         Raises NoLiveSeat if no seat came, if too many jobs wait already, or if no seat is to be expected;
-        then `details["served"]` is False.
+        `details["served"]` is False if none ever served the queue.
         """
         try:
             return await attempt()
@@ -120,18 +135,23 @@ class AdmissionWait:
         finally:
             self._waiting_jobs -= 1
         error.details["waited_seconds"] = round(time.monotonic() - started, 3)
-        if not self._is_expected(_get_queues(error)):
+        queues = _get_queues(error)
+        if not self._is_expected(queues) and not any(map(self.was_served, queues)):
             error.details["served"] = False
         raise error
+
+    def was_served(self, queue: str) -> bool:
+        """Return whether a seat has served `queue` within SERVED_DAYS."""
+        return queue in self._ever_served or queue in self._last_served
 
     def _is_expected(self, queues: Queues) -> bool:
         served, kinds = self._served | self._paused, self._kinds
         if any(queue in served or get_kind(queue) not in kinds for queue in queues):
             return True
-        return any(
-            time.monotonic() - self._last_served.get(queue, -RECENT_SECONDS) < RECENT_SECONDS
-            for queue in queues
-        )
+        now = time.monotonic()
+        if now - self._started_at < RECENT_SECONDS and any(map(self.was_served, queues)):
+            return True
+        return any(now - self._last_served.get(queue, -math.inf) < RECENT_SECONDS for queue in queues)
 
     async def _is_served(self, queues: Queues, until: float) -> bool:
         """Wait until a seat serves one of the queues. Returns False if none does in time."""
@@ -189,11 +209,27 @@ class AdmissionWait:
             queue: at for queue, at in self._last_served.items() if now - at < RECENT_SECONDS
         }
         self._last_served |= dict.fromkeys(self._served, now)
+        if now >= self._write_due or not live <= self._ever_served:
+            await self._remember(live)
+            self._write_due = now + SERVED_WRITE_SECONDS
         for queues in self._waiters:
             if not self._served.isdisjoint(queues):
                 self._wake(queues, True)
             elif not self._is_expected(queues):  # seats of its kind are live, none serves it
                 self._wake(queues, False)
+
+    async def _remember(self, queues: set[str]) -> None:
+        """Write that `queues` are served, and read which ones ever were."""
+        key, now = self._keys("served_queues"), time.time()
+        pipe = self._client.pipeline(transaction=False)
+        if queues:
+            pipe.zadd(key, dict.fromkeys(queues, int(now)))
+            pipe.zremrangebyscore(key, "-inf", now - SERVED_DAYS * 86_400)
+            pipe.zremrangebyrank(key, 0, -MAX_SERVED_QUEUES - 1)
+            pipe.expire(key, SERVED_DAYS * 86_400)
+        pipe.zrange(key, 0, -1)
+        *_, found = await pipe.execute()
+        self._ever_served = frozenset(queue.decode() for queue in found)
 
 
 def _get_queues(error: NoLiveSeat) -> Queues:

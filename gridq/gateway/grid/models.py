@@ -13,7 +13,8 @@ from gridq.protocol.models import Advertisement, Json
 from gridq.seats import registry
 from gridq.store.keys import Keys
 
-LLM_PREFIX = "llm:"
+LLM = "llm"
+LLM_PREFIX = f"{LLM}:"
 ANY_MODEL = "any"
 
 MAX_SUGGESTIONS = 3

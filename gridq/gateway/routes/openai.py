@@ -11,11 +11,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
 
-from gridq.errors import RouteNotFound
+from gridq.errors import NoLiveSeat, RouteNotFound
 from gridq.gateway.auth.caller import identify
-from gridq.gateway.grid.models import find_closest
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.models import LLM, find_closest
 from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.routes.model_api import OPENAI, forward
+from gridq.protocol.queue_names import make_queue_name
 
 router = APIRouter(tags=["openai"])
 
@@ -52,10 +54,14 @@ async def read_model(
     request: Request, name: Annotated[str, Path(description="The name of a model or family, or `any`.")]
 ) -> Response:
     """Read one model. Its name may contain slashes."""
+    grid: GridConnection = request.app.state.grid
     await identify(request, "read")
     offered = await get_snapshot(request.app).models.get()
     found = offered.get(name)
     if found is None:
+        queue = make_queue_name(LLM, name)
+        if grid.admission_wait.was_served(queue):
+            raise NoLiveSeat(f"No live seat serves {queue}", {"path": "model", "queue": queue})
         close = find_closest(name, offered)
         raise RouteNotFound(
             f"No live seat offers the model {name[:200]!r}",

@@ -114,6 +114,32 @@ def test_a_job_waits_for_a_recently_served_queue(grid: Grid) -> None:
     asyncio.run(scenario())
 
 
+def test_a_gateway_that_restarts_remembers_what_was_served(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        grid.seat("m.a", OPUS)
+        grid.seat("m.b", GONE)
+        async with running(grid) as waits:
+            await until(lambda: waits.was_served(GONE))
+        grid.scripts.leave("m.b", "i1", "go")
+        async with running(grid) as waits:
+            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
+            await until(lambda: bool(waits._waiters))
+            grid.seat("m.b", GONE, inc="i2")
+            assert await task == "ok"
+        grid.scripts.leave("m.b", "i2", "go")
+        assert grid.client.ttl(grid.keys("served_queues")) > 29 * 86_400
+        # long after the start a job for it is refused at once, but the model was never unknown
+        monkeypatch.setattr(admission_wait, "RECENT_SECONDS", 0.0)
+        async with running(grid, seconds=3600) as waits:
+            with pytest.raises(NoLiveSeat) as caught:
+                await waits.admit(Attempt(grid, GONE))
+            assert "served" not in caught.value.details
+
+    asyncio.run(scenario())
+
+
 def test_a_job_waits_for_a_drained_seat(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
