@@ -101,14 +101,13 @@ class Authenticator:
         Raises KeyInvalid and KeyRevoked, and TooManyAttempts if `address` has tried too many invalid keys.
         """
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        found = self._keys.pop(digest, None)
-        if found is None:
-            found = Cached(partial(self.grid.call, self._read_key, text), CACHE_SECONDS)
+        known = self._keys.pop(digest, None)
+        found = known or Cached(partial(self.grid.call, self._read_key, text), CACHE_SECONDS)
         self._keys[digest] = found
         if len(self._keys) > MAX_CACHED_KEYS:
             del self._keys[next(iter(self._keys))]
         try:
-            return await found.get()
+            key = await found.get()
         except (KeyInvalid, KeyRevoked) as exc:
             self._keys.pop(digest, None)
             # Only invalid keys are delayed. Valid ones from the same address are not, and no number of
@@ -118,6 +117,9 @@ class Authenticator:
                 raise _make_attempts_error("keys", retry_after, "use a valid key, or") from None
             self.failed_keys.record(address)
             raise type(exc)(exc.message, dict(KEY_DETAILS)) from None
+        if known is None:
+            self._requires_key.invalidate()  # it may be the grid's first key
+        return key
 
     async def requires_key(self) -> bool:
         """Return True if the grid requires keys: it has, or once had, at least one."""

@@ -120,7 +120,7 @@ async def submit_job(
         url=f"/jobs/{job}",
         events=f"/jobs/{job}/events",
     )
-    return _make_json_response(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
+    return _make_json_response(accepted.model_dump_json().encode(), job, 202, location=f"/jobs/{job}")
 
 
 @router.get(
@@ -155,15 +155,13 @@ async def read_job(
         raise build_not_found_error(job)
     body = json.dumps(make_job_status(view, waits_for, spent), separators=(",", ":")).encode()
     if not view.state.is_final:
-        return _make_json_response(body[:-1] + b',"result":null}', job=job)
+        return _make_json_response(body[:-1] + b',"result":null}', job)
     answer = b"null"
     if view.state is JobState.DONE:
         answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
     result = json.dumps(make_job_result(view, spent), separators=(",", ":")).encode()
     # The stored text of the answer is sent as it is, because it may be many megabytes.
-    return _make_json_response(
-        body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job
-    )
+    return _make_json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job)
 
 
 def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
@@ -236,8 +234,5 @@ def _compute_max_depth(grid: GridConnection) -> int:
     )
 
 
-def _make_json_response(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
-    headers = {"cache-control": "no-store", "x-gridq-job": job}
-    if location:
-        headers["location"] = location
-    return Response(body, status, headers, media_type="application/json")
+def _make_json_response(body: bytes, job: str, status: int = 200, **headers: str) -> Response:
+    return Response(body, status, {"x-gridq-job": job, **headers}, media_type="application/json")
