@@ -54,7 +54,7 @@ local function readmit_class(q, cls, most, budgets)
   local cost, class_excluded = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
   local able = {}
   for seat, of_seat in pairs(budgets) do
-    if not find_shortage(of_seat, q, tonumber(cost)) then able[#able + 1] = seat end
+    if not find_shortage(of_seat, q, cost) then able[#able + 1] = seat end
   end
   local function covers(excluded)
     for _, seat in ipairs(able) do if not is_excluded(excluded, seat) then return false end end

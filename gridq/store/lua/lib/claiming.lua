@@ -107,8 +107,8 @@ local function claim_stage(seat, incarnation, slot, nonce)
     for q in words(queues) do
       for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
         local priority, cost, excluded = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
-        if not is_excluded(excluded, seat) and not find_shortage(budgets, q, tonumber(cost)) then
-          local function lacks(tokens) return find_stage_shortage(budgets, q, cost, tokens) end
+        if not is_excluded(excluded, seat) and not find_shortage(budgets, q, cost) then
+          local function lacks(tokens) return find_shortage(budgets, q, cost, tokens) end
           local mixed = excluded == '*' or tight[q .. cls] or false
           local c = find_candidate(q, cls, tonumber(priority), cost, mixed, seat, times, lent_to, lacks)
           if c == false then cut = true elseif c then
@@ -132,7 +132,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
       if tonumber(s.deadline) > NOW and not has_timed_out(job, step, s) then  -- else it is only taken out: the sweep ends the job
         local reserved = '0'
         if budgets then
-          local tokens, estimate = estimate_use(s.tokens, best.q, prices, hourly_price, stage_ms)
+          local tokens, estimate = estimate_use(budgets, best.q, s.tokens)
           local money, request = math.max(tonumber(best.cost), estimate), is_free(best.q) and 0 or 1
           update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
           reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. ' ' .. shared_names(budgets, best.q)

@@ -45,7 +45,7 @@ local function explain_wait(q, excluded, cost, agent, team, tokens)
       able, slots = able + 1, slots + s.concurrency
       if s.busy < s.concurrency then
         free = free + 1
-        local m, name = find_stage_shortage(s.budgets, q, cost, tokens)
+        local m, name = find_shortage(s.budgets, q, cost, tokens)
         if m and not shortage then shortage, resets_at = describe_meter(m, name, s.seat), m.resets_at end
         if not m then
           solvent = solvent + 1

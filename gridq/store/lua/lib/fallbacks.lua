@@ -17,20 +17,19 @@ end
 -- not count: there the seat is only busy. Computed once in a script.
 local afford_cache = {}
 local function can_afford(seat, q, cost, tokens)
-  if tokens == '' then tokens = nil end
+  if not tokens or tokens == '' then tokens = false end
   local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (tokens or '')
   if afford_cache[id] == nil then
     local own, grid, shared, prices, hourly_price, stage_ms = unpack(C('HMGET', K .. 'seat:' .. seat,
       'own', 'grid', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'))
-    local budgets = budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms)
-    local lasting = budgets and {rates = budgets.rates}
-    for i, budget in ipairs(budgets or {}) do
+    local lasting = {prices = prices, hourly_price = hourly_price, stage_ms = stage_ms}
+    for i, budget in ipairs(budgets_of_seat(seat, own, grid, shared) or {}) do
       lasting[i] = {name = budget.name, queues = budget.queues, meters = {}}
       for _, m in ipairs(budget.meters) do
         if m.resource ~= 'parallel' and (window_length(m.window) or FOREVER) > 60000 then table.insert(lasting[i].meters, m) end
       end
     end
-    afford_cache[id] = not find_stage_shortage(lasting, q, cost, tokens)
+    afford_cache[id] = not find_shortage(lasting, q, cost, tokens)
   end
   return afford_cache[id]
 end

@@ -49,12 +49,12 @@ local function open_budget(account, text)
   return open_budgets[account]
 end
 
--- Return all budgets that apply to a seat, {seat, rates, {name, meters, queues} …}; nil if there are none. `queues` is the set of queues
--- that a budget is restricted to. `names`: the seat's `shared_budgets`, or the names under which a lease was claimed. The other
--- arguments are fields of the seat, `rates` for its estimates.
+-- Return all budgets that apply to a seat, {seat, {name, meters, queues} …}, with the fields by which estimate_use prices a stage; nil
+-- if there are none. `queues` is the set of queues that a budget is restricted to. `names`: the seat's `shared_budgets`, or the names
+-- under which a lease was claimed.
 local function budgets_of_seat(seat, own, grid, names, prices, hourly_price, stage_ms)
   if not (own or grid or names) then return nil end
-  local budgets = {seat = seat, rates = {prices, hourly_price, stage_ms}}
+  local budgets = {seat = seat, prices = prices, hourly_price = hourly_price, stage_ms = stage_ms}
   if own then budgets[1] = {name = 'own', meters = open_budget('own ' .. seat, own)} end
   if grid then budgets[#budgets + 1] = {name = 'grid', meters = open_budget('grid ' .. seat, grid)} end
   local list, queues = {}, {}
@@ -77,24 +77,6 @@ local function budgets_of_seat(seat, own, grid, names, prices, hourly_price, sta
   return budgets
 end
 
--- Return the first meter without room for a stage of a queue, and its budget's name; nil if all have room. `money`: the declared
--- cost; `tokens` and `cost`: the estimate. Of an estimate, no more than the limit is needed, so that a larger stage may run in an
--- empty window, unless the limit is 0.
-local function find_shortage(budgets, q, money, tokens, cost)
-  local free = is_free(q)
-  if free and money == 0 then return nil end  -- stages that combine answers go on when money is used up
-  for _, budget in ipairs(budgets or {}) do
-    if not budget.queues or budget.queues[q] then
-      for _, m in ipairs(budget.meters) do
-        local need = 1
-        if m.resource == 'money' then need = math.max(money, math.min(cost or 0, math.max(m.limit, 1)))
-        elseif m.resource == 'tokens' then need = math.max(1, math.min(tokens or 0, m.limit)) end
-        if not (free and m.resource ~= 'money') and m.used + m.reserved + need > m.limit then return m, budget.name end
-      end
-    end
-  end
-end
-
 -- Return how long a stage of a queue is expected to occupy a slot, in ms: as nine of ten lately did on the seat (`stage_ms`:
 -- 'queue=ms …'), else as those of its slowest queue, else the timeout, which is the most it can.
 local function expected_ms(stage_ms, q, timeout)
@@ -106,23 +88,40 @@ local function expected_ms(stage_ms, q, timeout)
   return math.min(slowest or timeout, timeout)
 end
 
--- Return how many tokens a stage of a queue will use, and what they and its time cost. `tokens`: 'in out' by its estimate, with its
--- own timeout in ms behind, if it has one (false: no estimate). `prices`, `hourly_price` and `stage_ms`: fields of the seat.
+-- Return how many tokens a stage of a queue will use, and what they and its time cost at the seat's prices. `tokens`: 'in out' by
+-- its estimate, with its own timeout in ms behind, if it has one (false: no estimate).
 local MAX_USED = 1e12  -- as MAX_USAGE in Python: larger sums are not exact
-local function estimate_use(tokens, q, prices, hourly_price, stage_ms)
+local function estimate_use(budgets, q, tokens)
   local tokens_in, tokens_out, own_timeout = string.match(tokens or '0 0', '^(%d+) (%d+) ?(%d*)$')
-  local price_in, price_out = string.match(prices or '0 0', '^(%d+) (%d+)$')
+  local price_in, price_out = string.match(budgets.prices or '0 0', '^(%d+) (%d+)$')
   local cost = math.ceil((tokens_in * price_in + tokens_out * price_out) / 1000000)
-  local hour, timeout = string.match(hourly_price or '', '^(%d+) (%d+)$')
+  local hour, timeout = string.match(budgets.hourly_price or '', '^(%d+) (%d+)$')
   if hour and not is_free(q) then
-    cost = cost + math.min(math.ceil(hour * expected_ms(stage_ms, q, tonumber(own_timeout) or tonumber(timeout)) / 3600000), MAX_USED)
+    local ms = expected_ms(budgets.stage_ms, q, tonumber(own_timeout) or tonumber(timeout))
+    cost = cost + math.min(math.ceil(hour * ms / 3600000), MAX_USED)
   end
   return tokens_in + tokens_out, cost
 end
 
--- Return what find_shortage does, for a stage of this declared cost and token estimate, by the seat's rates.
-local function find_stage_shortage(budgets, q, cost, tokens)
-  if budgets then return find_shortage(budgets, q, tonumber(cost), estimate_use(tokens, q, unpack(budgets.rates, 1, 3))) end
+-- Return the first meter without room for a stage of a queue, and its budget's name; nil if all have. `tokens`: its estimate as for
+-- estimate_use; nil: only its declared cost counts. Of an estimate, no more than the limit is needed, so that a larger stage may
+-- run in an empty window, unless the limit is 0.
+local function find_shortage(budgets, q, declared, tokens)
+  if not budgets then return nil end
+  local free, money = is_free(q), tonumber(declared)
+  if free and money == 0 then return nil end  -- stages that combine answers go on when money is used up
+  local used, cost = 0, 0
+  if tokens ~= nil then used, cost = estimate_use(budgets, q, tokens) end
+  for _, budget in ipairs(budgets) do
+    if not budget.queues or budget.queues[q] then
+      for _, m in ipairs(budget.meters) do
+        local need = 1
+        if m.resource == 'money' then need = math.max(money, math.min(cost, math.max(m.limit, 1)))
+        elseif m.resource == 'tokens' then need = math.max(1, math.min(used, m.limit)) end
+        if not (free and m.resource ~= 'money') and m.used + m.reserved + need > m.limit then return m, budget.name end
+      end
+    end
+  end
 end
 
 local function format_budget(meters)

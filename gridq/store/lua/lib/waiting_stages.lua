@@ -46,7 +46,8 @@ local function wake_seat(q, excluded, cost, first, agent, team, tokens)
     local concurrency, own, grid, lent_to, shared, prices, hourly_price, stage_ms = unpack(C('HMGET', K .. 'seat:' .. seat,
       'concurrency', 'own', 'grid', 'lent_to', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'))
     local budgets = cost and budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms)
-    if not find_stage_shortage(budgets, q, cost, tokens) and not (excluded and is_excluded(excluded, seat)) and (not agent or is_lent_to(lent_to, agent, team)) then
+    local poor = find_shortage(budgets, q, cost, tokens)
+    if not poor and not (excluded and is_excluded(excluded, seat)) and (not agent or is_lent_to(lent_to, agent, team)) then
       local queue = P .. 'seat:' .. seat
       concurrency = tonumber(concurrency or 0)
       local taken = C('LLEN', queue) + C('HLEN', K .. 'slots:' .. seat)
