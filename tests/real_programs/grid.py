@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any
 
 from gridq.client import Client
 from gridq.config.settings import Settings
+from tests.builders import stage
 from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.gemini_server import GeminiServer
 from tests.fakes.http_server import ModelServer
+from tests.fakes.openai_server import KEY, OpenAIServer
 from tests.fakes.responses_server import ResponsesServer
 from tests.grid_environment import use_grid
 from tests.real_programs.installing import program
@@ -50,12 +52,15 @@ class Login:
 class TestedProgram:
     """A program, the fake server of its API format, and the login there.
 
-    `log_in` takes the program, the folder of the login, the server's URL and the key.
+    `log_in` takes the program, the folder of the login, the server's URL and the key. `provider` is the first
+    part of the names of models, `retries` is true if the program repeats a request that is rejected.
     """
 
     server: Callable[[], ModelServer]
     log_in: Callable[[Path, Path, str, str], Login]
     streams: bool = True
+    provider: str = ""
+    retries: bool = False
 
 
 def _claude(program: Path, home: Path, url: str, key: str) -> Login:
@@ -79,21 +84,38 @@ def _gemini(program: Path, home: Path, url: str, key: str) -> Login:
     return Login({"GOOGLE_GEMINI_BASE_URL": url.removesuffix("/v1beta"), "GEMINI_API_KEY": key})
 
 
+def _copilot(program: Path, home: Path, url: str, key: str) -> Login:
+    provider = {"TYPE": "openai", "BASE_URL": url, "API_KEY": key}
+    variables = {f"COPILOT_PROVIDER_{name}": value for name, value in provider.items()}
+    return Login({**variables, "COPILOT_OFFLINE": "true"})
+
+
+def _opencode(program: Path, home: Path, url: str, key: str) -> Login:
+    """Name a provider in settings of the owner. Without tools, the program reads no other ones of theirs."""
+    options = {"baseURL": url, "apiKey": key}
+    models = {model: {"name": model} for model in (*MODELS, "locked")}
+    settings = home / "provider.json"
+    settings.write_text(json.dumps({"provider": {"anthropic": {"options": options, "models": models}}}))
+    return Login({"OPENCODE_CONFIG": str(settings), "OPENCODE_DISABLE_MODELS_FETCH": "1"})
+
+
 TESTED_PROGRAMS = {
     "claude": TestedProgram(AnthropicServer, _claude),
     "codex": TestedProgram(ResponsesServer, _codex, streams=False),
+    "copilot": TestedProgram(functools.partial(OpenAIServer, KEY), _copilot, retries=True),
     "gemini": TestedProgram(GeminiServer, _gemini),
+    "opencode": TestedProgram(AnthropicServer, _opencode, streams=False, provider="anthropic/"),
 }
 
 
 @dataclass
 class Grid:
-    """A running grid: its server and client, the folder of the logs, and the cache with folders of calls."""
+    """A running grid: its server and client, the folder of the logs, and the owner's home folder."""
 
     tested: TestedProgram
     program: Path
     folder: Path
-    cache: Path
+    user: Path
     server: ModelServer
     client: Client
 
@@ -108,7 +130,11 @@ class Grid:
                         return record
             return {}
 
-        return wait_for(find_record, 60)
+        return wait_for(find_record, 180 if self.tested.retries else 60)
+
+    def complete(self, model: str) -> dict[str, object]:
+        """Return a graph of one stage that asks `model`."""
+        return {"root": stage("llm_complete", model=self.tested.provider + model)}
 
     def list_requests(self, model: str) -> list[dict[str, Any]]:
         """Return the server's requests for `model`, which Google's API has in the path."""
@@ -120,21 +146,17 @@ class Grid:
 
 
 @contextmanager
-def own_cache() -> Iterator[Path]:
-    """A folder that replaces the user's cache. It is in the home folder, because Gemini CLI reads no settings
-    below a folder that others can write to, such as the folders of tests.
+def up(
+    name: str, url: str, folder: Path, *, tools: bool = False, variables: Mapping[str, str] | None = None
+) -> Iterator[Grid]:
+    """Run the grid of one program on the server at `url`.
+
+    With `tools` the program may use its tools. `variables` are others that it may see.
     """
-    base = Path.home() / ".cache"
-    base.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gridq-tests-", dir=base, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-@contextmanager
-def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Grid]:
-    """Run the grid of one program on the server at `url`. With `tools` the program may use its tools."""
     tested, path = TESTED_PROGRAMS[name], program(name)
-    with tested.server() as server, own_cache() as cache:
+    user = folder / "user"
+    user.mkdir(mode=0o700)
+    with tested.server() as server:
         assert server.key is not None
         workers = {}
         tables = ""
@@ -145,9 +167,10 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
             home = folder / seat
             home.mkdir()
             login = tested.log_in(path, home, server.url, key)
-            declared = ", ".join(f'{{ name = "{model}" }}' for model in models)
+            seen = {**login.variables, **(variables or {})}
+            declared = ", ".join(f'{{ name = "{tested.provider}{model}" }}' for model in models)
             tables += SEAT.format(
-                name=seat, cli=name, program=path, home=home, env=json.dumps([*login.variables]),
+                name=seat, cli=name, program=path, home=home, env=json.dumps([*seen]),
                 args=json.dumps(login.args), tools=json.dumps(tools), models=declared,
             )  # fmt: skip
             workers[seat] = {
@@ -155,8 +178,8 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
                 "GRIDQ_LOG_LEVEL": "DEBUG",
                 "GRIDQ_NARRATE": "1",
                 "GRIDQ_DRAIN": "1",
-                "XDG_CACHE_HOME": str(cache),
-                **login.variables,
+                "HOME": str(user),
+                **seen,
             }
         (folder / "home").mkdir(mode=0o700)
         (folder / "home" / "seats.toml").write_text(tables)
@@ -168,4 +191,4 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
             GridProcesses(config, ["good"], folder=folder / "logs", env=workers["good"]),
             GridProcesses(config, ["refused"], routers=0, folder=folder / "logs2", env=workers["refused"]),
         ):
-            yield Grid(tested, path, folder, cache, server, client)
+            yield Grid(tested, path, folder, user, server, client)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.acceptance.homes import processes
-from tests.builders import stage
 from tests.real_programs.grid import TESTED_PROGRAMS, Grid, up
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -17,10 +16,6 @@ from workers.supervisor.embedded_server import EmbeddedServer
 pytestmark = [pytest.mark.clis, pytest.mark.timeout(600)]
 
 ASKED = {"prompt": "so it goes on", "system": "You are terse."}
-
-
-def complete(model: str) -> dict[str, object]:
-    return {"root": stage("llm_complete", model=model)}
 
 
 @pytest.fixture(scope="module", params=TESTED_PROGRAMS)
@@ -33,7 +28,7 @@ def grid(
 
 def test_a_complete_answer_without_tools(grid: Grid) -> None:
     before = len(grid.server.requests)
-    answer = grid.client.run(complete("echo"), ASKED, 60)
+    answer = grid.client.run(grid.complete("echo"), ASKED, 60)
     assert answer.strip().endswith("so it goes on")
     (request,) = grid.server.requests[before:]
     assert "You are terse." in str(request["body"])
@@ -44,21 +39,23 @@ def test_a_complete_answer_without_tools(grid: Grid) -> None:
 
 
 def test_a_streamed_answer(grid: Grid) -> None:
-    job = grid.client.submit(complete("echo"), ASKED, stream=True)
+    job = grid.client.submit(grid.complete("echo"), ASKED, stream=True)
     pieces = [piece.value for piece in grid.client.stream(job, 60)]
     assert "".join(map(str, pieces)).strip().endswith("so it goes on")
     assert len(pieces) > 1 or not grid.tested.streams
 
 
 def test_a_rate_limit_moves_the_stage_to_another_seat(grid: Grid) -> None:
-    job = grid.client.submit(complete("status-429"), ASKED)
+    job = grid.client.submit(grid.complete("status-429"), ASKED)
     assert grid.wait_for_log("stage retried", job)["code"] == "seat.rate_limited"
     grid.client.cancel(job)
-    assert len(grid.list_requests("status-429")) < 10, "the program's own retries are off"
+    assert len(grid.list_requests("status-429")) < 10 or grid.tested.retries, (
+        "the program's own retries are off"
+    )
 
 
 def test_an_invalid_login_opens_the_breaker_of_its_seat(grid: Grid) -> None:
-    job = grid.client.submit(complete("locked"), ASKED)
+    job = grid.client.submit(grid.complete("locked"), ASKED)
     assert grid.wait_for_log("seat cooldown", job)["code"] == "seat.degraded"
     grid.client.cancel(job)
 
@@ -67,7 +64,7 @@ def test_cancel_ends_the_program_and_all_that_it_started(grid: Grid) -> None:
     def running() -> list[str]:
         return [line for line in processes(grid.folder) if _is(grid, line)]
 
-    job = grid.client.submit(complete("silent"), ASKED)
+    job = grid.client.submit(grid.complete("silent"), ASKED)
     wait_for(lambda: grid.list_requests("silent"), 60)
     assert running()
     assert grid.client.cancel(job)

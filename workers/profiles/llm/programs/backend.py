@@ -12,13 +12,12 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridq.config.home import get_home_folder
 from gridq.errors import GridError, JobCancelled, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import OPENAI
 from workers.model_apis.usage import format_openai_usage, parse_openai_usage
-from workers.profiles.llm.programs.confinement import make_prefix
+from workers.profiles.llm.programs.confinement import list_grid_paths, make_prefix
 from workers.profiles.llm.programs.failures import make_error, redact, remove_prompt
 from workers.profiles.llm.programs.login_lock import lock_login
 from workers.profiles.llm.programs.process import ProgramRun
@@ -100,8 +99,8 @@ class ProgramBackend:
             call = _prepare_call(login, prompt, str(body["model"]), locked.folder, streams)
             parser = program.make_parser(call)
             try:
-                hidden = (get_home_folder(), locked.folder.parent)
-                prefix = make_prefix(hidden, (locked.folder, login.folder, Path(login.path).resolve().parent))
+                hidden = [*list_grid_paths(), locked.folder.parent]
+                prefix = make_prefix(hidden, (locked.folder, login.folder))
                 argv = [*prefix, login.path, *program.make_arguments(call)]
                 # programs leave reports with the prompt in their TMPDIR
                 environment = {**login.environment, "TMPDIR": str(call.temp_folder)}

@@ -1,8 +1,8 @@
-"""A script that hides folders from a program: `python confined.py HOW HIDDEN… -- SHOWN… -- PROGRAM
+"""A script that hides files from a program: `python confined.py HOW HIDDEN… -- SHOWN… -- PROGRAM
 ARGUMENT…`.
 
 `confinement` starts it on Linux, without any other module of the project, and it becomes the program. HOW is
-`namespace` (the folders are empty) or `landlock` (their files cannot be read). The folders SHOWN are inside
+`namespace` (folders and files are empty) or `landlock` (they cannot be read). The folders SHOWN are inside
 hidden ones and stay visible. The program cannot undo either, and cannot look into processes outside, such as
 the worker. A failure ends the script with code 125.
 """
@@ -31,24 +31,28 @@ class _PathBeneath(ctypes.Structure):
 
 
 def hide_by_namespace(hidden: list[str], shown: list[str]) -> None:
-    """Mount an empty folder over each hidden one, in a namespace of this process."""
+    """Mount something empty over each hidden file and folder, in a namespace of this process."""
     working_folder = os.getcwd()
     _enter_namespaces()
     files = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in shown}
+    folders = [path for path in hidden if os.path.isdir(path)]
     for path in hidden:
-        _mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=700")
+        if path in folders:
+            _mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=700")
+        else:
+            _mount("/dev/null", path, "", MS_BIND)
     for path, file in files.items():
         os.makedirs(path, exist_ok=True)
         _mount(f"/proc/self/fd/{file}", path, "", MS_BIND | MS_REC)
         os.close(file)
-    for path in hidden:
+    for path in folders:
         _mount("", path, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
     os.chdir(working_folder)
     _enter_namespaces()  # in a further namespace, even a process with all rights there cannot unmount them
 
 
 def hide_by_landlock(hidden: list[str], shown: list[str]) -> None:
-    """Allow this process to read all files but those in the hidden folders.
+    """Allow this process to read all files but the hidden ones.
 
     Landlock can only allow. So files that appear later beside a hidden folder, or beside one above it, are
     not readable either. File names are.
@@ -70,17 +74,19 @@ def hide_by_landlock(hidden: list[str], shown: list[str]) -> None:
 
 
 def _list_allowed(folder: str, hidden: list[str]) -> Iterator[str]:
-    """Yield the files and folders in `folder` that are not hidden; of those with a hidden one, what is in
-    them.
-    """
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.path in hidden or entry.is_symlink():
-                continue
-            if any(path.startswith(f"{entry.path}/") for path in hidden):
-                yield from _list_allowed(entry.path, hidden)
-            else:
-                yield entry.path
+    """Yield what is in `folder` and not hidden. Of folders with something hidden, yield their content."""
+    try:
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+    except PermissionError:  # such as /home, on some systems
+        depth = len(os.path.join(folder, ""))
+        paths = list(
+            {path[:depth] + path[depth:].partition("/")[0] for path in hidden if path.startswith(folder)}
+        )
+    for path in paths:
+        if any(each.startswith(f"{path}/") for each in hidden):
+            yield from _list_allowed(path, hidden)
+        elif path not in hidden and not os.path.islink(path):
+            yield path
 
 
 def _enter_namespaces() -> None:

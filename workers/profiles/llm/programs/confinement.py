@@ -15,16 +15,27 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from gridq.config.home import get_home_folder
+from gridq.config.settings import FILE_SUFFIX
 
 CONFINED = Path(__file__).with_name("confined.py")
 TRY_SECONDS = 10.0
 METHODS = {"linux": ("namespace", "landlock"), "darwin": ("sandbox-exec",)}
 
 
+def list_grid_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Return the home folder, and the files with single settings, such as the server's password."""
+    files = (
+        path for name, path in environ.items() if name.startswith("GRIDQ_") and name.endswith(FILE_SUFFIX)
+    )
+    return [get_home_folder(), *map(Path, filter(None, files))]
+
+
 def make_prefix(hidden: Iterable[Path], shown: Iterable[Path]) -> tuple[str, ...]:
-    """Return a command prefix that hides folders from a program, () if this machine has no means.
+    """Return a command prefix that hides folders and files from a program, () if this machine has no means.
 
     The folders `shown` stay visible, even if they are in hidden ones.
     """
@@ -58,8 +69,8 @@ def _make_macos_prefix(hidden: list[str], shown: list[str]) -> tuple[str, ...]:
     return ("/usr/bin/sandbox-exec", *arguments, "-p", "".join(rules))
 
 
-def _resolve(folders: Iterable[Path]) -> list[str]:
-    return [os.path.realpath(each) for each in folders if each.is_dir()]
+def _resolve(paths: Iterable[Path]) -> list[str]:
+    return [os.path.realpath(each) for each in paths if each.exists()]
 
 
 def _works(method: str) -> bool:

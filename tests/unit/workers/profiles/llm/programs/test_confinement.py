@@ -14,7 +14,7 @@ from workers.profiles.llm.probe import probe
 from workers.profiles.llm.programs import confinement
 
 READER = """
-import glob, json, os, sys
+import json
 
 def read(path):
     try:
@@ -22,58 +22,56 @@ def read(path):
     except OSError as exc:
         return type(exc).__name__
 
-model = sys.argv[sys.argv.index("--model") + 1]
 found = {path: read(path) for path in json.load(open(PATHS))}
 open("own", "w").write("own")
 found["own"] = read("own")
-found["system"] = bool(read(sys.argv[sys.argv.index("--system-prompt-file") + 1])) if "--tools" in sys.argv else True
-found["worker"] = read(f"/proc/{os.getppid()}/environ") if model == "environ" else ""
 print(json.dumps({"type": "result", "subtype": "success", "result": json.dumps(found)}))
 """
 
 
-@pytest.fixture(params=["namespace", "landlock", ""])
-def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param and not confinement._works(request.param):
-        pytest.skip(f"this system does not allow {request.param}")
-    monkeypatch.setattr(confinement, "find_method", lambda: request.param)
-    return str(request.param)
+def use(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide folders with `method`, "" not at all."""
+    if method and not confinement._works(method):
+        pytest.skip(f"this system does not allow {method}")
+    monkeypatch.setattr(confinement, "find_method", lambda: method)
 
 
 @pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize("method", ["namespace", "landlock", ""])
 @pytest.mark.parametrize("tools", [False, True])
 def test_a_program_reads_its_login_and_nothing_else_of_the_home_folder(
     method: str, tools: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    use(method, monkeypatch)
     home, outside = tmp_path / "home", tmp_path / "file"
     login = home / "logins" / "claude"
     login.mkdir(parents=True)
     other_call = tmp_path / "cache" / "gridq" / "logins" / "other"
     other_call.mkdir(parents=True)
     files = {home / "seats.toml": "canary", home / "server" / "access.json": "canary", login / "key": "login"}
-    files |= {outside: "outside", other_call / "system.md": "canary"}
+    files |= {outside: "outside", other_call / "system.md": "canary", tmp_path / "password.json": "canary"}
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     (tmp_path / "link").symlink_to(home / "seats.toml")
     (tmp_path / "paths").write_text(json.dumps([*map(str, files), str(tmp_path / "link")]))
     monkeypatch.setenv("GRIDQ_HOME", str(home))
+    monkeypatch.setenv("GRIDQ_BROKER_PASSWORD_FILE", str(tmp_path / "password.json"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     own = FakePrograms(tmp_path / "bin")
     program = own.install("claude", READER.replace("PATHS", repr(str(tmp_path / "paths"))))
     answer = ask(seat("claude", program=str(program), home=str(login), tools=tools), "claude", "echo")
     found = json.loads(answer["choices"][0]["message"]["content"])
     assert (found[str(login / "key")], found[str(outside)], found["own"]) == ("login", "outside", "own")
-    assert found["system"]
     hidden = {path: text for path, text in found.items() if path.endswith((".toml", ".json", ".md", "link"))}
-    assert len(hidden) == 4
-    assert ("canary" in hidden.values()) is (method == "")
+    assert len(hidden) == 5
+    assert set(map("canary".__eq__, hidden.values())) == {method == ""}
     assert (home / "seats.toml").read_text() == "canary"
 
 
-def test_a_program_cannot_undo_it(method: str, tmp_path: Path) -> None:
-    if not method:
-        pytest.skip("there is nothing to undo")
+@pytest.mark.parametrize("method", ["namespace", "landlock"])
+def test_a_program_cannot_undo_it(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(method, monkeypatch)
     (tmp_path / "file").write_text("canary")
     prefix = confinement.make_prefix([tmp_path], [])
     attempts = (
