@@ -29,7 +29,18 @@ from gridq.gateway.http_workers.hosting import WorkerHost
 from gridq.gateway.metrics import request_metrics
 from gridq.gateway.metrics.collector import MetricsCollector
 from gridq.gateway.options import GatewayOptions, check_certificate
-from gridq.gateway.routes import anthropic, enrolment, events, health, jobs, metrics, openai, queues, workers
+from gridq.gateway.routes import (
+    anthropic,
+    enrolment,
+    events,
+    health,
+    jobs,
+    metrics,
+    openai,
+    queues,
+    responses,
+    workers,
+)
 from gridq.store.connection import check_server, connect_to_submit, translate_errors
 
 log = logging.getLogger(__name__)
@@ -68,7 +79,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         docs_url=None,  # these pages load scripts from other hosts, which the security headers forbid
         redoc_url=None,
     )
-    for part in (openai, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
+    for part in (openai, responses, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
     middleware.install(app, config, options, read_key_origins)
     request_metrics.install(app)

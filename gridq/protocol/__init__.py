@@ -16,6 +16,7 @@ __all__ = [
     "models",
     "money",
     "queue_names",
+    "response_object",
     "running_times",
     "seat_states",
     "sse",

@@ -1,4 +1,4 @@
-"""Estimate the tokens of a request in the Anthropic format, without calling a model.
+"""Estimate the tokens of a request of Anthropic's Messages or OpenAI's Responses, without calling a model.
 
 The rules of thumb are the vendor's: a token is about 3.5 characters of English (here bytes of UTF-8, because
 other scripts have more tokens per character); an image is its width times its height divided by 750, scaled
@@ -51,6 +51,32 @@ def count_tokens(body: Json) -> int:
     return max(1, math.ceil(tokens))
 
 
+def count_response_tokens(body: dict[str, Json]) -> int:
+    """Return the tokens of `input`, `instructions`, `tools` and the answer's schema in a request to
+    /v1/responses, at least 1. Nothing is checked.
+    """
+    items = body.get("input")
+    tokens = _count_content(body.get("instructions")) + (
+        _count_content(items) if isinstance(items, str) else 0
+    )
+    for item in items if isinstance(items, list) else ():
+        tokens += TOKENS_PER_MESSAGE + _count_item(item)
+    text = body.get("text")
+    schema = text.get("format") if isinstance(text, dict) else None
+    for part in (body.get("tools"), body.get("tool_choice"), schema):
+        if part:
+            tokens += _count_text(json.dumps(part, ensure_ascii=False, separators=(",", ":")))
+    return max(1, math.ceil(tokens))
+
+
+def _count_item(item: Json) -> float:
+    """Return the tokens of a message, a tool call or its output; none for reasoning, as for Messages."""
+    if not isinstance(item, dict) or item.get("type") == "reasoning":
+        return 0
+    names = ("content", "output", "name", "arguments", "input")
+    return sum(_count_content(item.get(name)) for name in names)
+
+
 def _count_text(text: str) -> float:
     return len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN
 
@@ -64,8 +90,14 @@ def _count_content(content: Json) -> float:
     if not isinstance(content, dict):
         return 0
     match content.get("type"):
-        case "text":
+        case "text" | "input_text" | "output_text":
             return _count_content(content.get("text"))
+        case "input_image":
+            return _count_image(_make_source(content.get("image_url")))
+        case "input_file":
+            return _count_document(
+                {"title": content.get("filename"), "source": _make_source(content.get("file_data"))}
+            )
         case "image":
             return _count_image(content.get("source"))
         case "document":
@@ -78,6 +110,11 @@ def _count_content(content: Json) -> float:
         case "thinking" | "redacted_thinking":
             return 0  # the vendor does not count the thinking of earlier turns
     return _count_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+
+
+def _make_source(url: Json) -> dict[str, Json]:
+    """Return the source of a data URL as in Messages; without data for any other."""
+    return {"data": url.partition(";base64,")[2] if isinstance(url, str) else None}
 
 
 def _count_document(block: dict[str, Json]) -> float:

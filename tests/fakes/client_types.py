@@ -1,4 +1,4 @@
-"""The types of the official client packages, to validate requests and answers of both API formats."""
+"""The types of the official client packages, to validate requests and answers of all their API formats."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import anthropic.types
 import openai.types
 import openai.types.chat
+import openai.types.responses
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import TypeAdapter
@@ -19,6 +20,8 @@ EVENT: TypeAdapter[Any] = TypeAdapter(anthropic.types.RawMessageStreamEvent)
 COMPLETION: TypeAdapter[Any] = TypeAdapter(openai.types.chat.ChatCompletion)
 CHUNK: TypeAdapter[Any] = TypeAdapter(openai.types.chat.ChatCompletionChunk)
 TEXT_COMPLETION: TypeAdapter[Any] = TypeAdapter(openai.types.Completion)
+RESPONSE: TypeAdapter[Any] = TypeAdapter(openai.types.responses.Response)
+RESPONSE_EVENT: TypeAdapter[Any] = TypeAdapter(openai.types.responses.ResponseStreamEvent)
 EMBEDDINGS: TypeAdapter[Any] = TypeAdapter(openai.types.CreateEmbeddingResponse)
 
 

@@ -21,7 +21,8 @@ class ResponsesServer(ModelServer):
     sends ten million bytes; `empty` ends without text; `reasoning` thinks first; `tools` calls a function;
     `silent` takes the request and sends nothing; `status-<n>` rejects (with `refusal_headers`); `poor` has
     no credit, `spent` is a subscription that is used up until `resets_at`, `unknown` does not exist; `cut`
-    breaks off after a word, `cut-first` before one; `failed` ends in a `response.failed`.
+    breaks off after a word, `cut-first` before one; `failed` ends in a `response.failed`. As OpenAI does, it
+    rejects items of reasoning without `encrypted_content` if `store` is false.
     """
 
     def __init__(self, key: str = KEY) -> None:
@@ -40,12 +41,19 @@ def error(status: int, message: str, code: str | None = None) -> dict[str, Any]:
 
 
 def last_words(body: dict[str, Any]) -> str:
-    """What the last user said in a request's `input`."""
+    """Return the text of the last user message in a request's `input`."""
     given = body["input"]
     if isinstance(given, str):
         return given
     content = next(item["content"] for item in reversed(given) if item.get("role") == "user")
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def unencrypted(body: dict[str, Any]) -> str:
+    """Return the id of an item of reasoning in `input` that only a stored response would explain, else ""."""
+    items = body["input"] if isinstance(body["input"], list) else []
+    lost = (item for item in items if item.get("type") == "reasoning" and not item.get("encrypted_content"))
+    return str(next(lost, {"id": ""})["id"])
 
 
 def response(body: dict[str, Any], items: list[dict[str, Any]], status: str) -> dict[str, Any]:
@@ -82,7 +90,7 @@ def _handler(state: ResponsesServer) -> type[Handler]:
         def do_GET(self) -> None:
             if self.headers.get("Authorization") != f"Bearer {state.key}":
                 self.answer(401, error(401, "Incorrect API key provided"))
-            elif self.path == "/v1/responses":  # by WebSocket: not here, ask over HTTP
+            elif self.path == "/v1/responses":  # WebSocket is refused, so clients use HTTP
                 self.answer(426, error(426, "Upgrade Required"))
             elif self.path.partition("?")[0] == "/v1/models":
                 self.answer(200, {"object": "list", "data": [{"id": "echo", "object": "model"}]})
@@ -109,11 +117,16 @@ def _handler(state: ResponsesServer) -> type[Handler]:
                 self.answer(status, error(status, f"refused with {status}"), state.refusal_headers)
             elif model == "silent":
                 state.keep_silent(self)
+            elif body.get("store") is False and (lost := unencrypted(body)):
+                words = f"Item with id '{lost}' not found. Items are not persisted when `store` is false."
+                self.answer(404, error(404, words))
             elif body.get("stream"):
                 self._stream(body)
             else:
-                items = [] if model == "empty" else [self._message(last_words(body))]
-                self.answer(200, response(body, items, "completed"))
+                answer = list(self._events(body))[-1]["response"]
+                if model == "echo":
+                    answer["output"] = [self._message(last_words(body))]
+                self.answer(200, answer)
 
         def _message(self, text: str, status: str = "completed") -> dict[str, Any]:
             part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
@@ -151,6 +164,8 @@ def _handler(state: ResponsesServer) -> type[Handler]:
             if model == "reasoning":
                 thought = {"type": "summary_text", "text": "let me see"}
                 items.append({"id": "rs_1", "type": "reasoning", "summary": [thought]})
+                if "reasoning.encrypted_content" in (body.get("include") or ()):
+                    items[0]["encrypted_content"] = "gAAAAAB-sealed"
                 yield {"type": "response.output_item.added", "output_index": 0, "item": items[0]}
                 yield {"type": "response.output_item.done", "output_index": 0, "item": items[0]}
             if model == "tools":
@@ -159,13 +174,15 @@ def _handler(state: ResponsesServer) -> type[Handler]:
                 yield {"type": "response.output_item.added", "output_index": 0, "item": items[0]}
                 yield {"type": "response.output_item.done", "output_index": 0, "item": items[0]}
             elif model != "empty":
-                yield from self._said(body, items)
+                yield from self._message_events(body, items)
                 if model in ("cut", "cut-first"):
                     return
             yield {"type": "response.completed", "response": response(body, items, "completed")}
 
-        def _said(self, body: dict[str, Any], items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-            """The events of a message, which ends up among `items`."""
+        def _message_events(
+            self, body: dict[str, Any], items: list[dict[str, Any]]
+        ) -> Iterator[dict[str, Any]]:
+            """Yield the events of a message, and add it to `items`."""
             model, index, words = body["model"], len(items), []
             where = {"item_id": "msg_1", "output_index": index, "content_index": 0}
             begun = self._message("", "in_progress")

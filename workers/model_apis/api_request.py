@@ -14,12 +14,18 @@ from gridq.protocol.models import Json, StageCall
 
 OPENAI = "openai"
 ANTHROPIC = "anthropic"
+RESPONSES = "responses"
+"""The name of OpenAI's Responses as an API format, and its path."""
+
 CHAT = "chat/completions"
 COMPLETIONS = "completions"
 EMBEDDINGS = "embeddings"
 MESSAGES = "messages"
-PATHS = {OPENAI: (CHAT, COMPLETIONS, EMBEDDINGS), ANTHROPIC: (MESSAGES,)}
+PATHS = {OPENAI: (CHAT, COMPLETIONS, EMBEDDINGS), ANTHROPIC: (MESSAGES,), RESPONSES: (RESPONSES,)}
 
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""The `max_tokens` of a text completion that states none, by OpenAI's API. Engines have other defaults."""
 
 SHAPE_ERRORS = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
 """The errors that reading a JSON value raises if it does not have the expected shape."""
@@ -92,6 +98,8 @@ def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
         _check_fields(body, FIELDS[path])
         if path in (CHAT, MESSAGES):
             _check_messages(body["messages"])
+        if path == RESPONSES:
+            _check_items(body["input"])
     except StageError as error:
         raise add_path(error, location) from None
     model = value.get("model")
@@ -121,6 +129,10 @@ def _is_boolean(value: Json) -> bool:
 
 def _is_object(value: Json) -> bool:
     return isinstance(value, dict)
+
+
+def _is_absent(value: Json) -> bool:
+    return value is None
 
 
 def _is_list_of(check: Check) -> Check:
@@ -188,6 +200,29 @@ FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
         "thinking": (False, _is_block, "an object with a type"),
         **SAMPLING,
     },
+    RESPONSES: {
+        "input": (
+            True,
+            _is_nonempty(_is_any_of(_is_string, _is_list_of(_is_object))),
+            "a string or a list of items; not empty",
+        ),
+        "instructions": (False, _is_string, "a string"),
+        "max_output_tokens": (False, _is_integer_from(1), "an integer of at least 1"),
+        "tools": (False, _is_list_of(_is_block), "a list of objects with a type"),
+        "tool_choice": (False, _is_any_of(_is_string, _is_block), "a string, or an object with a type"),
+        "parallel_tool_calls": (False, _is_boolean, "true or false"),
+        "text": (False, _is_object, "an object"),
+        "reasoning": (False, _is_object, "an object"),
+        "include": (False, _is_list_of(_is_string), "a list of strings"),
+        "metadata": (False, _is_object, "an object"),
+        "top_logprobs": (False, _is_integer_from(0), "an integer of at least 0"),
+        "stream_options": (False, _is_object, "an object"),
+        "store": (False, _is_boolean, "true or false"),
+        "background": (False, _is_boolean, "true or false"),
+        "previous_response_id": (False, _is_absent, "absent: the grid keeps no responses"),
+        "conversation": (False, _is_absent, "absent: the grid keeps no conversations"),
+        **SAMPLING,
+    },
 }
 """By path and field: whether it is required, its check, and the expected value in words. A null field counts
 as absent.
@@ -216,3 +251,22 @@ def _check_messages(messages: list[dict[str, Json]]) -> None:
         for at, block in enumerate(content):
             if not _is_block(block):
                 raise make_field_error(f"messages[{index}].content[{at}]", "an object with a type")
+
+
+def _check_items(items: Json) -> None:
+    """Check the items of a Responses request, as far as gridq reads them."""
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        kind = item.get("type")
+        if kind == "item_reference" or (kind is None and item.get("role") is None):
+            raise make_field_error(
+                f"input[{index}]",
+                "an item with its content: the grid keeps no items to refer to",
+                "send the item itself",
+            )
+        if kind is not None and not isinstance(kind, str):
+            raise make_field_error(f"input[{index}].type", "a string such as 'message'")
+        for name in ("content", "output"):
+            content = item.get(name)
+            for at, block in enumerate(content if isinstance(content, list) else ()):
+                if not _is_block(block):
+                    raise make_field_error(f"input[{index}].{name}[{at}]", "an object with a type")

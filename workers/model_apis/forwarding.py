@@ -15,11 +15,21 @@ from array import array
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from gridq.protocol.response_object import make_response_id
 from workers.model_apis.adapters import adapt_backend
-from workers.model_apis.api_request import OPENAI, SHAPE_ERRORS, ApiRequest, add_path
+from workers.model_apis.api_request import (
+    COMPLETIONS,
+    DEFAULT_COMPLETION_TOKENS,
+    OPENAI,
+    RESPONSES,
+    SHAPE_ERRORS,
+    ApiRequest,
+    add_path,
+)
 from workers.model_apis.backend import Backend, parse_answer
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.message_assembly import MessageAssembler
+from workers.model_apis.response_assembly import ResponseAssembler
 from workers.model_apis.stages import complete_embedding_usage
 from workers.model_apis.usage import parse_openai_usage
 
@@ -34,17 +44,15 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
     becomes known. Raises StageError if the request is at fault, with its HTTP status in `details.status`,
     and SeatError if the seat is.
     """
-    adapted = adapt_backend(request.api, backend)
+    adapted = adapt_backend(request.api, backend, make_response_id(context.job))
     body = {**request.body, "model": model}
     body.pop("stream", None)
+    if request.path == COMPLETIONS and body.get("max_tokens") is None:
+        body["max_tokens"] = DEFAULT_COMPLETION_TOKENS
     try:
         if request.wants_embeddings:
             return _forward_embeddings(request, body, context, adapted)
-        assembler = (
-            ChatAssembler(request.path, request.body)
-            if request.api == OPENAI
-            else MessageAssembler(request.body)
-        )
+        assembler = _make_assembler(request)
         if context.is_streaming:
             _forward_stream(request, body, context, adapted, assembler)
         else:
@@ -57,12 +65,21 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
         raise add_path(error, request.location) from None
 
 
+Assembler = ChatAssembler | MessageAssembler | ResponseAssembler
+
+
+def _make_assembler(request: ApiRequest) -> Assembler:
+    if request.api == OPENAI:
+        return ChatAssembler(request.path, request.body)
+    return (ResponseAssembler if request.api == RESPONSES else MessageAssembler)(request.body)
+
+
 def _forward_stream(
     request: ApiRequest,
     body: dict[str, Json],
     context: StageContext,
     backend: Backend,
-    assembler: ChatAssembler | MessageAssembler,
+    assembler: Assembler,
 ) -> None:
     relay = StreamRelay(request, context)
     next_report = 0.0

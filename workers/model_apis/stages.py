@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Estimate, Json, StageCall
-from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS
+from workers.model_apis.api_request import CHAT, COMPLETIONS, DEFAULT_COMPLETION_TOKENS, EMBEDDINGS
 from workers.model_apis.demand import filter_models, find_models, names_alternative, parse_llm_demand
 from workers.model_apis.model_catalogue import ModelOffer
 from workers.model_apis.token_estimates import estimate_tokens
@@ -244,12 +244,15 @@ def estimate_usage(stage: StageCall, value: Json) -> Estimate:
         return Estimate()
     fields = value if isinstance(value, dict) else {}
     is_embedding = stage.implementation == "llm:embed"
+    default = DEFAULT_ANSWER_TOKENS
     if stage.implementation == API_REQUEST:
         is_embedding = fields.get("path") == EMBEDDINGS
+        default = DEFAULT_COMPLETION_TOKENS if fields.get("path") == COMPLETIONS else default
         value = fields = fields["body"] if isinstance(fields.get("body"), dict) else {}
     answer = 0
     if not is_embedding:
-        limit = fields.get("max_tokens") or fields.get("max_completion_tokens")
-        answer = parse_count(limit) or DEFAULT_ANSWER_TOKENS
+        names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        limit = next((fields[name] for name in names if fields.get(name)), None)
+        answer = parse_count(limit) or default
         answer *= parse_count(fields.get("n")) or 1
     return Estimate(tokens_in=estimate_tokens(value), tokens_out=answer)

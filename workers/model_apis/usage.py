@@ -1,4 +1,5 @@
-"""Parse and format the usage that an endpoint states, in the names of each API format.
+"""Parse and format the usage that an endpoint states, in the names of each API format. Those of Responses are
+the same as of Messages, but `input_tokens` include the cache, as in `input_tokens_details`.
 
 | | `chat/completions` | Messages |
 |---|---|---|
@@ -37,20 +38,34 @@ def parse_count(number: Json) -> int:
     return int(number)
 
 
-def complete_usage(stated: Json, count_prompt: Callable[[], int], answer_tokens: int) -> dict[str, Json]:
+def is_count(number: Json) -> bool:
+    """Return whether an endpoint states a plausible number of tokens, 0 included."""
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return is_number and 0 <= number < MAX_TOKENS
+
+
+def complete_usage(
+    stated: Json, count_prompt: Callable[[], int], answer_tokens: int, *, is_final: bool = True
+) -> dict[str, Json]:
     """Return a `usage` of the OpenAI API format with estimates for what the endpoint left out.
 
     `count_prompt` estimates the request's tokens and `answer_tokens` is the estimate for the answer. Some
-    endpoints state only the total, above all for embeddings.
+    endpoints state only the total, above all for embeddings. A stated 0 is 0, unless the total is larger, or
+    the answer goes on (not `is_final`).
     """
     usage = dict(stated) if isinstance(stated, dict) else {}
     total, tokens_in, tokens_out = (
         parse_count(usage.get(name)) for name in ("total_tokens", "prompt_tokens", "completion_tokens")
     )
-    if tokens_in and (tokens_out or not answer_tokens):
+    zero_counts = is_final and total <= tokens_in + tokens_out
+    has_in = tokens_in or (zero_counts and is_count(usage.get("prompt_tokens")))
+    has_out = tokens_out or not answer_tokens or (zero_counts and is_count(usage.get("completion_tokens")))
+    if has_in and has_out:
         return usage
-    tokens_out = tokens_out or (max(total - tokens_in, 0) if tokens_in else 0) or answer_tokens
-    tokens_in = tokens_in or max(total - tokens_out, 0) or count_prompt()
+    if not has_out:
+        tokens_out = (max(total - tokens_in, 0) if tokens_in else 0) or answer_tokens
+    if not has_in:
+        tokens_in = max(total - tokens_out, 0) or count_prompt()
     numbers = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out}
     return {**usage, **numbers, "total_tokens": tokens_in + tokens_out}
 
@@ -86,6 +101,35 @@ def parse_openai_usage(stated: Json, service: Json = None) -> Usage:
         micro_dollars=to_micro_dollars(usage.get("cost")),
         service=service,
     )
+
+
+def parse_responses_usage(stated: Json, service: Json = None) -> Usage:
+    """Parse the `usage` of a response: the numbers of a chat completion under the names of Responses."""
+    usage = _as_object(stated)
+    renamed = {new: usage.get(old) for old, new in _CHAT_NAMES.items()}
+    return parse_openai_usage({**usage, **renamed}, service)
+
+
+def format_responses_usage(usage: Usage) -> dict[str, Json]:
+    """Format `usage` in the names of Responses."""
+    return {
+        "input_tokens": usage.tokens_in,
+        "input_tokens_details": {
+            "cached_tokens": usage.tokens_cached,
+            "cache_write_tokens": usage.tokens_cache_written,
+        },
+        "output_tokens": usage.tokens_out,
+        "output_tokens_details": {"reasoning_tokens": usage.tokens_reasoning},
+        "total_tokens": usage.tokens_in + usage.tokens_out,
+    }
+
+
+_CHAT_NAMES = {
+    "input_tokens": "prompt_tokens",
+    "input_tokens_details": "prompt_tokens_details",
+    "output_tokens": "completion_tokens",
+    "output_tokens_details": "completion_tokens_details",
+}
 
 
 def parse_anthropic_usage(stated: Json) -> Usage:

@@ -34,6 +34,25 @@ _MODELS: Schema = {
 _STREAM: Schema = {"type": ["boolean", "null"], "description": "Stream the response as server-sent events."}
 _CHAT = [{"role": "user", "content": "Name a colour."}]
 
+_RESPONSE: dict[str, Any] = {
+    "id": "resp_0f8fad5bd9cb469fa16570867728950e",
+    "object": "response",
+    "created_at": 1764330000,
+    "status": "completed",
+    "model": "any",
+    "store": False,
+    "output": [
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Blue.", "annotations": []}],
+        }
+    ],
+    "usage": {"input_tokens": 11, "output_tokens": 2, "total_tokens": 13},
+}
+
 REQUEST_BODIES: dict[str, tuple[Schema, dict[str, Any]]] = {
     "/v1/chat/completions": (
         {"messages": {"type": "array", "items": {"type": "object"}}, "stream": _STREAM},
@@ -44,6 +63,17 @@ REQUEST_BODIES: dict[str, tuple[Schema, dict[str, Any]]] = {
         {"model": "any", "prompt": "A colour:", "max_tokens": 4},
     ),
     "/v1/embeddings": ({"input": {"type": ["string", "array"]}}, {"model": "any", "input": "A colour"}),
+    "/v1/responses": (
+        {
+            "input": {"type": ["string", "array"]},
+            "stream": _STREAM,
+        },
+        {"model": "any", "input": "Name a colour.", "max_output_tokens": 16},
+    ),
+    "/v1/responses/input_tokens": (
+        {"input": {"type": ["string", "array"]}},
+        {"model": "any", "input": "Name a colour."},
+    ),
     "/v1/messages": (
         {"messages": {"type": "array", "items": {"type": "object"}}, "stream": _STREAM},
         {"model": "any", "max_tokens": 16, "messages": _CHAT},
@@ -78,6 +108,10 @@ RESPONSE_EXAMPLES: dict[str, dict[str, Any]] = {
         "model": "any",
         "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.2]}],
     },
+    "/v1/responses": _RESPONSE,
+    "/v1/responses/input_tokens": {"object": "response.input_tokens", "input_tokens": 5},
+    "/v1/responses/{id}": _RESPONSE,
+    "/v1/responses/{id}/cancel": {**_RESPONSE, "status": "cancelled", "output": []},
     "/v1/models": {"object": "list", "data": [], "has_more": False},
     "/v1/models/{name}": {"id": "any", "object": "model", "created": 1764330000, "owned_by": "gridq"},
     "/v1/messages": {

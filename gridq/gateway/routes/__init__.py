@@ -5,4 +5,15 @@ Out: a response, or a GridError that `http.errors` turns into one.
 Imported by: app.
 """
 
-__all__ = ["anthropic", "enrolment", "events", "health", "jobs", "metrics", "openai", "queues", "workers"]
+__all__ = [
+    "anthropic",
+    "enrolment",
+    "events",
+    "health",
+    "jobs",
+    "metrics",
+    "openai",
+    "queues",
+    "responses",
+    "workers",
+]

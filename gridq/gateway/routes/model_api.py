@@ -45,6 +45,10 @@ class ModelApi:
     `event_name` returns the name of a piece's event. `end` is the data of the event that marks a complete
     stream, empty if the last piece does. `error_event` is the name of the event that reports an error, and
     `error_body` returns the body of one.
+
+    `read_background` returns True if a body asks for an answer in the background, and raises InvalidField for
+    what the grid refuses. `names_answers` is True if the answer's id is that of its job. `response_type` is
+    the class of its responses, if it is not ModelApiResponse.
     """
 
     name: str
@@ -52,18 +56,21 @@ class ModelApi:
     end: bytes
     error_event: bytes
     error_body: Callable[[GridError, str], dict[str, Json]]
+    read_background: Callable[[dict[str, Json]], bool] = lambda body: False
+    names_answers: bool = False
+    response_type: type[ModelApiResponse] | None = None
 
 
 OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.format_openai_error)
-ANTHROPIC = ModelApi("anthropic", sse.get_anthropic_event_name, b"", b"error", errors.format_anthropic_error)
+ANTHROPIC = ModelApi("anthropic", sse.get_event_type, b"", b"error", errors.format_anthropic_error)
 
 
 async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
     """Check a request to `path` of a model API. Returns the response, which submits the job when it is
     sent.
 
-    The ID of a streaming job ends with its path. A job of another path is not resumed, because its pieces
-    have another format.
+    The ID of a job with a stream, or with an answer that has the job's ID, ends with its path. A job of
+    another path is not resumed, because its pieces have another format.
 
     Raises the errors of `identify`, `read_request_options`, `read_body` and `parse_body`, MissingField,
     InvalidField and JobNotFound.
@@ -74,9 +81,10 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     raw = await read_body(request.receive)
     body = parse_body(raw, grid.options.max_json_depth)
     stream = read_stream(body) and path != "embeddings"  # embeddings are never streamed
-    job_options = read_request_options(headers, caller.agent, stream=stream)
+    background = api.read_background(body)
+    job_options = read_request_options(headers, caller.agent, stream=stream or background)
     model = read_models(body, job_options.models)
-    detach = job_options.detach
+    detach = job_options.detach or background
     mark = "." + path.replace("/", "-")
     if job_options.resume is not None:
         await identify(request, "read", "read-all")
@@ -99,21 +107,34 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
         config["embeddings"] = True
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
+    job = make_job_id()
+    if background:
+        job += ".background"
+    if stream or api.names_answers:
+        job += mark
     value = b'{"api":"%b","path":"%b","body":%b}' % (
         api.name.encode(),
         path.encode(),
         raw.removeprefix(codecs.BOM_UTF8),
     )
-    job = make_job_id() + (mark if stream else "")
-    return ModelApiResponse(
-        grid, api, caller, job_options, job=job, graph=graph, value=value, stream=stream, detached=detach
+    return (api.response_type or ModelApiResponse)(
+        grid,
+        api,
+        caller,
+        job_options,
+        job=job,
+        graph=graph,
+        value=value,
+        stream=stream,
+        detached=detach,
+        background=background,
     )
 
 
 class ModelApiResponse(Response):
     """The response to a request of a model API: it submits the job, waits for it and sends the answer."""
 
-    background = None
+    background = None  # no task runs after it has been sent
 
     def __init__(
         self,
@@ -127,6 +148,7 @@ class ModelApiResponse(Response):
         value: bytes,
         stream: bool,
         detached: bool,
+        background: bool = False,
     ) -> None:
         self.grid = grid
         self.api = api
@@ -138,6 +160,9 @@ class ModelApiResponse(Response):
         self.stream = stream or options.resume is not None
         self.job = ""
         self.detached = detached
+        self.in_background = background
+        """True if only the start of the job is awaited."""
+
         self.head_sent = False
         """True once the response head is sent, which tells the client the job's ID."""
 
@@ -271,9 +296,12 @@ class ModelApiResponse(Response):
             await errors.make_error_response(request, error, headers)(request.scope, receive, send)
             return
         errors.log_error(request, error)
-        data = sse.encode_data(self.api.error_body(error, errors.get_request_id(request)))
+        data = sse.encode_data(self._make_error_body(error, errors.get_request_id(request)))
         frame = sse.format_event(data, event=self.api.error_event)
         await send({"type": "http.response.body", "body": frame})
+
+    def _make_error_body(self, error: GridError, request_id: str) -> dict[str, Json]:
+        return self.api.error_body(error, request_id)
 
     async def _cancel_job(self) -> None:
         try:

@@ -26,8 +26,8 @@ HEADERS = (
 )
 """Headers of every stream, so that nothing on the way buffers or caches it."""
 
-_TYPE = re.compile(rb'\{"type":"([a-z_]{1,64})"')
-_NAME = re.compile(r"[a-z_]{1,64}")
+_TYPE = re.compile(rb'\{"type":"([a-z_.]{1,64})"')
+_NAME = re.compile(r"[a-z_.]{1,64}")
 
 
 def format_event(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
@@ -37,8 +37,8 @@ def format_event(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
     return b"%b%bdata: %b\n\n" % (placed, named, data)
 
 
-def get_anthropic_event_name(piece: bytes) -> bytes:
-    """Return the type of a piece, which Anthropic's API also sends as the event's name.
+def get_event_type(piece: bytes) -> bytes:
+    """Return the type of a piece, which Anthropic's Messages and OpenAI's Responses send as the event's name.
 
     `message` if it has none, as the pieces of a job of another API.
     """

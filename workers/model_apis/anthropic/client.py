@@ -27,5 +27,5 @@ class AnthropicClient(ApiClient):
     def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}
 
-    def make_stream_body(self, body: dict[str, Json]) -> dict[str, Json]:
+    def make_stream_body(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
         return {**body, "stream": True}

@@ -186,7 +186,7 @@ class ApiClient(ABC):
         self._secrets = [*([key] if key else ()), *self._own_headers.values()]
         if self._query:
             path += ("&" if "?" in path else "?") + self._query
-        call = Call(context.deadline, self._silence)
+        call = Call(lambda: context.deadline, self._silence)
         context.on_cancel(call.drop)
         with self._connections.request(method, path, raw, call, auth_headers) as response:
             if response.status != OK:

@@ -11,7 +11,8 @@ from typing import Any
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
 from workers.model_apis.message_assembly import parse_tool_input
-from workers.model_apis.usage import format_anthropic_usage, parse_openai_usage
+from workers.model_apis.token_estimates import estimate_tokens
+from workers.model_apis.usage import complete_usage, format_anthropic_usage, parse_openai_usage
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -44,7 +45,9 @@ def build_message(answer: dict[str, Json], request: dict[str, Json]) -> dict[str
         **_make_head(answer, request),
         "content": content,
         **_translate_stop(choice, request, any(block["type"] == "tool_use" for block in content)),
-        "usage": translate_usage(answer.get("usage")),
+        "usage": translate_usage(
+            complete_usage(answer.get("usage"), lambda: count_tokens(request), estimate_tokens(content))
+        ),
     }
 
 
@@ -133,7 +136,9 @@ class MessageEvents:
                 "stop_reason": None,
                 "stop_sequence": None,
             }
-            yield {"type": "message_start", "message": {**head, "usage": translate_usage(self._stated_usage)}}
+            # most endpoints state the usage at the end: until then the input is an estimate
+            usage = complete_usage(self._stated_usage, lambda: count_tokens(self._request), 0, is_final=False)
+            yield {"type": "message_start", "message": {**head, "usage": translate_usage(usage)}}
         choices = chunk.get("choices") or [{}]
         choice = choices[0]
         delta = choice.get("delta") or {}
@@ -214,8 +219,6 @@ class MessageEvents:
         while self._blocks:
             yield from self._close_block()
         stop = _translate_stop(self._last_choice, self._request, bool(self._calls))
-        stated = translate_usage(self._stated_usage)
-        if self._stated_usage is None:
-            stated |= {"input_tokens": count_tokens(self._request), "output_tokens": self._pieces}
-        yield {"type": "message_delta", "delta": stop, "usage": stated}
+        usage = complete_usage(self._stated_usage, lambda: count_tokens(self._request), self._pieces)
+        yield {"type": "message_delta", "delta": stop, "usage": translate_usage(usage)}
         yield {"type": "message_stop"}

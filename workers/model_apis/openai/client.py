@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.api_request import OPENAI
+from workers.model_apis.api_request import OPENAI, RESPONSES
 from workers.model_apis.http.api_client import ApiClient
 
 DONE = "[DONE]"
@@ -23,6 +23,9 @@ class OpenAIClient(ApiClient):
     api: ClassVar[str] = OPENAI
     name: ClassVar[str] = "OpenAI"
 
+    serves_responses = False
+    """True if the endpoint has Responses as well."""
+
     @property
     def is_strict(self) -> bool:
         return (urlsplit(self.url).hostname or "").endswith(STRICT_HOSTS)
@@ -30,7 +33,9 @@ class OpenAIClient(ApiClient):
     def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def make_stream_body(self, body: dict[str, Json]) -> dict[str, Json]:
+    def make_stream_body(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
+        if path == RESPONSES:
+            return {**body, "stream": True}
         if self.rejects_usage_option:
             return {key: value for key, value in body.items() if key != "stream_options"} | {"stream": True}
         options = body.get("stream_options")

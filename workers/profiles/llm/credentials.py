@@ -13,7 +13,7 @@ from workers.model_apis.google.client import GoogleClient
 from workers.model_apis.http.api_client import ApiClient, Key
 from workers.model_apis.openai.client import OpenAIClient
 from workers.profiles.llm.capability import LlmSeat
-from workers.profiles.llm.providers import PROVIDERS
+from workers.profiles.llm.providers import PROVIDERS, has_responses
 
 CLIENTS: Mapping[str, type[ApiClient]] = {
     api.api: api for api in (OpenAIClient, AnthropicClient, GoogleClient)
@@ -61,7 +61,7 @@ def identify_login(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> tu
 def make_client(seat: LlmSeat, key: Key) -> ApiClient:
     """Return the client for the seat's endpoint. It sends nothing yet."""
     provider = PROVIDERS.get(seat.provider or "")
-    return CLIENTS[seat.api](
+    client = CLIENTS[seat.api](
         seat.url,
         key,
         headers=seat.headers,
@@ -70,6 +70,9 @@ def make_client(seat: LlmSeat, key: Key) -> ApiClient:
         rejects_usage_option=provider is not None and provider.rejects_usage_option,
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
+    if isinstance(client, OpenAIClient):
+        client.serves_responses = has_responses(seat.url) if seat.responses is None else seat.responses
+    return client
 
 
 def open_client(seat: LlmSeat) -> ApiClient:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError
 
@@ -23,7 +24,7 @@ class Provider:
     price list, None if the provider does not charge by the token. `states_cost` is true if each answer states
     its cost. `key_header` is the header of the key, if not that of the API format. `lists_models` is false if
     there is no list of models to ask for. `rejects_usage_option` is true if streams state their usage unasked
-    and asking is an error.
+    and asking is an error. `has_responses` is true if the vendor has OpenAI's Responses at the same URL.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Provider:
     key_header: str | None = None
     lists_models: bool = True
     rejects_usage_option: bool = False
+    has_responses: bool = False
 
 
 PROVIDERS = {
@@ -43,7 +45,13 @@ PROVIDERS = {
         Provider(
             "anthropic", "https://api.anthropic.com/v1", "anthropic", ("ANTHROPIC_API_KEY",), "anthropic"
         ),
-        Provider("openai", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), price_list_id="openai"),
+        Provider(
+            "openai",
+            "https://api.openai.com/v1",
+            keys=("OPENAI_API_KEY",),
+            price_list_id="openai",
+            has_responses=True,
+        ),
         Provider(
             "mistral",
             "https://api.mistral.ai/v1",
@@ -60,13 +68,20 @@ PROVIDERS = {
         ),
         # its address contains the project and the region, its key is a token that lasts about an hour
         Provider("vertex", None, "google", ("VERTEX_AI_TOKEN",), "google", lists_models=False),
-        Provider("groq", "https://api.groq.com/openai/v1", keys=("GROQ_API_KEY",), price_list_id="groq"),
+        Provider(
+            "groq",
+            "https://api.groq.com/openai/v1",
+            keys=("GROQ_API_KEY",),
+            price_list_id="groq",
+            has_responses=True,
+        ),
         Provider(
             "openrouter",
             "https://openrouter.ai/api/v1",
             keys=("OPENROUTER_API_KEY",),
             price_list_id="openrouter",
             states_cost=True,
+            has_responses=True,
         ),
         Provider(
             "azure",
@@ -87,8 +102,15 @@ PROVIDERS = {
             "https://api.fireworks.ai/inference/v1",
             keys=("FIREWORKS_API_KEY",),
             price_list_id="fireworks",
+            has_responses=True,
         ),
-        Provider("xai", "https://api.x.ai/v1", keys=("XAI_API_KEY",), price_list_id="x-ai"),
+        Provider(
+            "xai",
+            "https://api.x.ai/v1",
+            keys=("XAI_API_KEY",),
+            price_list_id="x-ai",
+            has_responses=True,
+        ),
         Provider(
             "cerebras", "https://api.cerebras.ai/v1", keys=("CEREBRAS_API_KEY",), price_list_id="cerebras"
         ),
@@ -97,6 +119,20 @@ PROVIDERS = {
         Provider("lmstudio", None),
     )
 }
+
+
+AZURE_HOSTS = (".openai.azure.com", ".services.ai.azure.com")
+AZURE_RESPONSES_PATH = "/openai/v1"
+"""The path of Azure's v1 API, which has Responses; the older URLs of single deployments have not."""
+
+
+def has_responses(url: str) -> bool:
+    """Return whether the endpoint at `url` is known to have OpenAI's Responses."""
+    parts = urlsplit(url.lower().rstrip("/"))
+    if (parts.hostname or "").endswith(AZURE_HOSTS):
+        return parts.path == AZURE_RESPONSES_PATH
+    own = {provider.url for provider in PROVIDERS.values() if provider.has_responses}
+    return f"{parts.scheme}://{parts.netloc}{parts.path}" in own
 
 
 def find_provider(name: str, path: str) -> Provider:

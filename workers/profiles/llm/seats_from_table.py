@@ -44,6 +44,11 @@ def _parse_seat(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
         raise ConfigError(
             "An llm seat has two keys", {"path": path, "fix": "keep either key_env or key_file"}
         )
+    if seat.responses and seat.api != "openai":
+        raise ConfigError(
+            "Only an endpoint of the OpenAI API format has Responses",
+            {"path": f"{path}.responses", "expected": 'absent, or api = "openai"', "fix": "remove it"},
+        )
     if seat.billing == "subscription" and seat.has_dollar_budget:
         raise ConfigError(
             f"The llm seat {seat.name!r} has a budget in dollars, but calls of a subscription have no price",

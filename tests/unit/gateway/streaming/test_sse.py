@@ -18,5 +18,5 @@ from gridq.gateway.streaming import sse
     ],
 )
 def test_an_anthropic_frame_has_its_type_as_event_name(piece: bytes, event: bytes) -> None:
-    frame = sse.format_event(piece, id="j/1-0", event=sse.get_anthropic_event_name(piece))
+    frame = sse.format_event(piece, id="j/1-0", event=sse.get_event_type(piece))
     assert frame == b"id: j/1-0\nevent: " + event + b"\ndata: " + piece + b"\n\n"

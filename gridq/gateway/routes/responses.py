@@ -1,0 +1,268 @@
+"""Routes of OpenAI's Responses API: create a response, follow, read, cancel and delete one in the background.
+
+The grid keeps no responses. A response in the background is a job, and can be read for as long as the job's
+answer is kept. `openai.types.responses` is the source of all objects and events.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Send
+
+from gridq.errors import GridError, InvalidField, JobNotFound
+from gridq.gateway.auth.caller import Caller, identify
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http import errors
+from gridq.gateway.http.request_body import parse_body, read_body, read_models
+from gridq.gateway.http.request_options import RequestOptions
+from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward
+from gridq.gateway.streaming import sse
+from gridq.gateway.streaming.follower import Entry
+from gridq.jobs.record import JobOptions
+from gridq.limits import api_keys
+from gridq.protocol.models import Json
+from gridq.protocol.response_object import make_response, make_response_id, parse_response_id
+from gridq.protocol.states import JobState, StageState
+from gridq.protocol.token_count import count_response_tokens
+from gridq.store import values
+from gridq.store.connection import translate_errors
+from gridq.views.jobs import JobView
+
+router = APIRouter(tags=["openai"])
+
+STATELESS = {"previous_response_id": "responses", "conversation": "conversations"}
+"""Fields that refer to what the grid does not keep."""
+
+_SEQUENCE = re.compile(rb'\{"type":"[a-z_.]{1,64}","sequence_number":([0-9]{1,18})')
+
+ResponseId = Annotated[str, Path(description="The id of a response that was created in the background.")]
+
+
+def read_background(body: dict[str, Json]) -> bool:
+    """Return True if a body asks for a response in the background.
+
+    Raises InvalidField if it refers to an earlier response or a conversation.
+    """
+    for field, what in STATELESS.items():
+        if body.get(field) is not None:
+            raise InvalidField(
+                f"`{field}` is not supported: the grid keeps no {what}",
+                {
+                    "path": field,
+                    "param": field,
+                    "expected": "absent",
+                    "fix": "send the earlier items again in `input`",
+                },
+            )
+    background = body.get("background")
+    if background is not None and not isinstance(background, bool):
+        raise InvalidField(
+            "`background` is not a boolean", {"path": "background", "expected": "true or false"}
+        )
+    return bool(background)
+
+
+class ResponsesResponse(ModelApiResponse):
+    """The response to a request of the Responses API."""
+
+    skip_until: int | None = None
+    """The number of an event; those up to it are not sent."""
+
+    _head: dict[str, Json] | None = None
+    _last_number = -1
+
+    async def _run(self, request: Request, send: Send) -> None:
+        if not self.in_background or self.stream:
+            await super()._run(request, send)
+            return
+        body = json.loads(self.value)["body"]
+        (await self._follow_job()).close()
+        if self.job != self.new_job:  # an earlier request with the same idempotency key made it
+            self.head_sent = True
+            await (await _answer(request, self.grid, self.job))(request.scope, request.receive, send)
+            return
+        queued = make_response(body, make_response_id(self.job), int(time.time()), "queued")
+        data = sse.encode_data(queued)
+        headers = [*self._job_headers(request), (b"content-type", b"application/json")]
+        headers.append((b"content-length", str(len(data)).encode()))
+        self.head_sent = True
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": data})
+
+    def _format_piece(self, entry: Entry) -> bytes:
+        assert entry.piece is not None
+        if self._head is None:
+            response = json.loads(entry.piece).get("response")
+            self._head = response if isinstance(response, dict) else {}
+        found = _SEQUENCE.match(entry.piece)
+        if found:
+            self._last_number = int(found[1])
+            if self.skip_until is not None and self._last_number <= self.skip_until:
+                return b""
+        return super()._format_piece(entry)
+
+    def _make_error_body(self, error: GridError, request_id: str) -> dict[str, Json]:
+        """Return the event that ends a failed response. Its error has one of the codes of the API, and the
+        grid's own in `gridq_code`.
+        """
+        head = self._head or make_response({}, make_response_id(self.job), int(time.time()), "failed")
+        response = _fail(head, error, request_id)
+        return {"type": "response.failed", "sequence_number": self._last_number + 1, "response": response}
+
+
+RESPONSES = ModelApi(
+    "responses",
+    sse.get_event_type,
+    b"",
+    b"response.failed",
+    errors.format_openai_error,
+    read_background=read_background,
+    names_answers=True,
+    response_type=ResponsesResponse,
+)
+
+
+@router.post("/v1/responses", summary="Create a response", response_class=Response)
+async def create_response(request: Request) -> Response:
+    """Create a response, whole, as a stream of events, or in the background.
+
+    Nothing is stored: `store` is always false. With `background`, the response is a job: read it at
+    `/v1/responses/{id}` for as long as the job's answer is kept.
+    """
+    return await forward(request, RESPONSES, "responses")
+
+
+@router.post("/v1/responses/input_tokens", summary="Count the tokens of a request", response_class=Response)
+async def count_input_tokens(request: Request) -> Response:
+    """Return an estimate of the tokens of a request's items, instructions and tools. No model is called."""
+    grid: GridConnection = request.app.state.grid
+    await identify(request, "submit")
+    body = parse_body(await read_body(request.receive), grid.options.max_json_depth)
+    read_background(body)
+    read_models(body)
+    if not isinstance(body.get("input"), str | list):
+        raise InvalidField(
+            "`input` is not a string or a list of items", {"path": "input", "expected": "a string or a list"}
+        )
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count_response_tokens(body)})
+
+
+@router.get("/v1/responses/{id}", summary="Read a background response", response_class=Response)
+async def read_response(
+    request: Request,
+    id: ResponseId,
+    stream: Annotated[bool, Query(description="Follow its events from the beginning.")] = False,
+    starting_after: Annotated[
+        int | None, Query(ge=0, description="With `stream`: the `sequence_number` to follow after.")
+    ] = None,
+) -> Response:
+    """Read a response that was created in the background, or follow its events."""
+    grid: GridConnection = request.app.state.grid
+    caller = await identify(request, "read", "read-all")
+    job, _ = await _find_job(grid, caller, id)
+    if not stream:
+        return await _answer(request, grid, job)
+    options = RequestOptions(JobOptions(agent=caller.agent), resume=(job, "0"))
+    response = ResponsesResponse(
+        grid, RESPONSES, caller, options, job=job, graph=b"", value=b"", stream=True, detached=True
+    )
+    response.skip_until = starting_after
+    return response
+
+
+@router.post("/v1/responses/{id}/cancel", summary="Cancel a background response", response_class=Response)
+async def cancel_response(request: Request, id: ResponseId) -> Response:
+    """Cancel a response in the background. One that has ended is not changed."""
+    grid: GridConnection = request.app.state.grid
+    caller = await identify(request, "submit", "operate")
+    job = await _find_own_job(grid, caller, id)
+    await grid.cancel(job)
+    return await _answer(request, grid, job)
+
+
+@router.delete("/v1/responses/{id}", summary="Delete a background response", response_class=Response)
+async def delete_response(request: Request, id: ResponseId) -> Response:
+    """Cancel a response in the background, and delete its answer and its events."""
+    grid: GridConnection = request.app.state.grid
+    caller = await identify(request, "submit", "operate")
+    job = await _find_own_job(grid, caller, id)
+    await grid.cancel(job)
+    ended = await grid.read_ended(job)
+    names = [grid.keys("result", job), grid.keys("stream", job)]
+    if values.is_link(ended.end.payload):
+        names.append(grid.keys("value", ended.end.payload[1:].decode()))
+    with translate_errors(grid.client.url):
+        await grid.redis.unlink(*names)
+    return JSONResponse({"id": id, "object": "response", "deleted": True})
+
+
+async def _find_job(grid: GridConnection, caller: Caller, response_id: str) -> tuple[str, str]:
+    """Return the job of a response and its agent. Raises JobNotFound, also if the caller may not see it."""
+    job = parse_response_id(response_id)
+    try:
+        agent = None if job is None else await grid.read_agent(job)
+    except JobNotFound:
+        agent = None
+    if job is None or agent is None or not caller.may_see(agent):
+        raise _make_not_found_error(response_id)
+    return job, agent
+
+
+async def _find_own_job(grid: GridConnection, caller: Caller, response_id: str) -> str:
+    """Return the job of a response that the caller may cancel."""
+    job, agent = await _find_job(grid, caller, response_id)
+    if not caller.may_cancel(agent):
+        raise api_keys.build_scope_error(caller.key, "operate")
+    return job
+
+
+def _make_not_found_error(response_id: str) -> JobNotFound:
+    return JobNotFound(
+        f"Response {response_id[:80]!r} not found",
+        {
+            "path": "id",
+            "param": "id",
+            "reason": "only background responses are kept, and only as long as the answer of a job",
+            "fix": 'create it with "background": true',
+        },
+    )
+
+
+async def _answer(request: Request, grid: GridConnection, job: str) -> Response:
+    """Return a response as it is now."""
+    try:
+        view: JobView = await grid.call(grid.client.view, job)
+        ended = await grid.read_ended(job) if view.state in _FINAL_STATUSES else None
+    except JobNotFound:
+        raise _make_not_found_error(make_response_id(job)) from None
+    headers = {"x-gridq-job": job, "cache-control": "no-store"}
+    if ended is not None and view.state is JobState.DONE:
+        answer = await grid.read_answer(job, ended.end)
+        return Response(answer, headers=headers, media_type="application/json")
+    runs = any(stage.state is StageState.RUNNING for stage in view.stages)
+    status = _FINAL_STATUSES.get(view.state, "in_progress" if runs else "queued") if view.state else "queued"
+    model = next((stage.queue.partition(":")[2] for stage in view.stages if stage.queue), "")
+    about = {"model": model, "background": True}
+    response = make_response(about, make_response_id(job), int(view.submitted), status)
+    error = ended.end.to_error() if ended is not None else None
+    if error is not None and view.state is not JobState.CANCELLED:
+        response = _fail(response, error, errors.get_request_id(request))
+    return JSONResponse(response, headers=headers)
+
+
+_FINAL_STATUSES = {JobState.DONE: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
+
+
+def _fail(response: dict[str, Any], error: GridError, request_id: str) -> dict[str, Any]:
+    """Return `response` as failed with `error`."""
+    status = errors.find_status(error)
+    code = "rate_limit_exceeded" if status == 429 else "invalid_prompt" if status < 500 else "server_error"
+    body = errors.format_openai_error(error, request_id)["error"]
+    details = {**body, "code": code, "gridq_code": error.code}
+    return {**response, "status": "failed", "error": details, "output": response.get("output") or []}

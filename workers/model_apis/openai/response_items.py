@@ -1,0 +1,267 @@
+"""Translate the input items and tools of a Responses request to the messages and tools of a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gridq.errors import StageError
+from gridq.protocol.models import Json
+from workers.model_apis.api_request import make_field_error
+
+AT_CHAT = "at a seat that has no Responses API"
+CUSTOM_INPUT = "input"
+"""The one argument of the function that stands for a custom tool."""
+
+CUSTOM_PARAMETERS: dict[str, Json] = {
+    "type": "object",
+    "properties": {CUSTOM_INPUT: {"type": "string"}},
+    "required": [CUSTOM_INPUT],
+    "additionalProperties": False,
+}
+CALLS = frozenset({"function_call", "custom_tool_call"})
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+EXTRA_CONTENT = "extra_content"
+"""What a vendor adds to a tool call and wants back, such as Google's `thought_signature`."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool of the request, behind the name of its function in the chat."""
+
+    kind: str
+    name: str
+    namespace: str | None = None
+
+
+def make_chat_name(name: str, namespace: Json) -> str:
+    """Return the name of a tool's function in the chat, which has no namespaces."""
+    if not isinstance(namespace, str) or not namespace:
+        return name
+    return namespace + ("" if namespace.endswith("__") else "__") + name
+
+
+def translate_tools(tools: Json) -> tuple[list[dict[str, Json]], dict[str, Tool]]:
+    """Return the functions of the chat, and by the name of each the tool that it stands for.
+
+    Raises StageError naming a tool that only the vendor's own servers run.
+    """
+    functions: list[dict[str, Json]] = []
+    found: dict[str, Tool] = {}
+
+    def add(tool: dict[str, Json], place: str, namespace: str | None = None) -> None:
+        kind, name = tool.get("type"), tool.get("name")
+        if kind not in ("function", "custom"):
+            raise make_field_error(
+                f"{place}.type",
+                f"function or custom {AT_CHAT}: it cannot run the tool {kind!r}",
+                "remove the tool, or name a model of a seat with the Responses API",
+            )
+        if not isinstance(name, str) or not name:
+            raise make_field_error(f"{place}.name", "the tool's name")
+        chat_name = make_chat_name(name, namespace)
+        if chat_name in found:
+            raise make_field_error(f"{place}.name", f"a name that no other tool has: {chat_name!r}")
+        found[chat_name] = Tool(str(kind), name, namespace)
+        functions.append({"type": "function", "function": _make_function(tool, chat_name)})
+
+    for at, tool in enumerate(tools or ()):
+        if tool.get("type") == "namespace":
+            for inner_at, inner in enumerate(tool.get("tools") or ()):
+                add(inner, f"tools[{at}].tools[{inner_at}]", str(tool.get("name") or ""))
+        else:
+            add(tool, f"tools[{at}]")
+    return functions, found
+
+
+def _make_function(tool: dict[str, Json], chat_name: str) -> dict[str, Json]:
+    if tool["type"] == "function":
+        fields = {
+            key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None
+        }
+        return {"name": chat_name, **fields}
+    description = [tool.get("description") or ""]
+    form = tool.get("format") or {}
+    if form.get("type") == "grammar":
+        description.append(
+            f"The {CUSTOM_INPUT} must match this {form.get('syntax')} grammar:\n{form.get('definition')}"
+        )
+    return {
+        "name": chat_name,
+        "description": "\n\n".join(filter(None, description)),
+        "parameters": CUSTOM_PARAMETERS,
+    }
+
+
+def translate_tool_choice(
+    choice: Json, functions: list[dict[str, Json]]
+) -> tuple[Json, list[dict[str, Json]]]:
+    """Return the chat's `tool_choice`, and those of `functions` that the model may call.
+
+    Raises StageError if it names a tool that only the vendor's own servers run.
+    """
+    match choice:
+        case None | "auto" | "none" | "required":
+            return choice or "auto", functions
+        case {"type": "function" | "custom", "name": str(name)}:
+            chat_name = make_chat_name(name, choice.get("namespace"))
+            return {"type": "function", "function": {"name": chat_name}}, functions
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
+            names = {make_chat_name(str(each.get("name")), each.get("namespace")) for each in tools}
+            return mode, [each for each in functions if each["function"]["name"] in names]
+    raise make_field_error(
+        "tool_choice", f"auto, none, required, a function, a custom tool or allowed_tools {AT_CHAT}"
+    )
+
+
+class Conversation:
+    """The messages of a chat, made of a request's items in their order.
+
+    A chat wants the results of tool calls right behind the message with the calls, while items may come in
+    any order.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._callers: dict[str, dict[str, Any]] = {}
+        """By call id, the message that made the call."""
+
+    def add_system(self, text: str) -> None:
+        """Add a system message. Many models take only one, at the start."""
+        if self.messages and self.messages[-1]["role"] == "system":
+            self.messages[-1]["content"] += "\n\n" + text
+        elif text:
+            self.messages.append({"role": "system", "content": text})
+
+    def add_items(self, items: Json) -> None:
+        """Add the `input` of a request: a string or a list of items. Raises StageError for a wrong one."""
+        if isinstance(items, str):
+            self.messages.append({"role": "user", "content": items})
+            return
+        for at, item in enumerate(items):
+            self._add_item(item, f"input[{at}]")
+
+    def _add_item(self, item: dict[str, Json], place: str) -> None:
+        kind = item.get("type") or "message"
+        if kind == "message":
+            self._add_message(item, place)
+        elif kind in CALLS:
+            self._add_call(item, kind, place)
+        elif kind in OUTPUTS:
+            self._add_output(item, place)
+        elif kind != "reasoning":  # only the model that thought it can use it
+            raise make_field_error(
+                f"{place}.type",
+                f"message, reasoning, a call of your own tools or its output {AT_CHAT}, not {kind!r}",
+                "remove the item, or name a model of a seat with the Responses API",
+            )
+
+    def _add_message(self, item: dict[str, Json], place: str) -> None:
+        content, where = item.get("content"), f"{place}.content"
+        match item.get("role"):
+            case "system" | "developer":
+                self.add_system(_join_text(content, where, "\n\n"))
+            case "user":
+                self.messages.append({"role": "user", "content": _translate_content(content, where)})
+            case "assistant":
+                text = _join_text(content, where, "")
+                last = self.messages[-1] if self.messages else {}
+                if last.get("tool_calls"):  # no other message may stand between calls and their results
+                    last["content"] = "\n\n".join(filter(None, (last["content"], text)))
+                else:
+                    self.messages.append({"role": "assistant", "content": text})
+            case _:
+                raise make_field_error(f"{place}.role", "user, assistant, system or developer")
+
+    def _add_call(self, item: dict[str, Json], kind: str, place: str) -> None:
+        call_id, name = item.get("call_id"), item.get("name")
+        if not isinstance(call_id, str) or not isinstance(name, str):
+            raise make_field_error(place, "a call with call_id and name")
+        if kind == "function_call":
+            arguments = item.get("arguments") or "{}"
+        else:
+            arguments = json.dumps({CUSTOM_INPUT: item.get("input") or ""}, ensure_ascii=False)
+        function = {"name": make_chat_name(name, item.get("namespace")), "arguments": arguments}
+        call = {"id": call_id, "type": "function", "function": function}
+        if item.get(EXTRA_CONTENT):
+            call[EXTRA_CONTENT] = item[EXTRA_CONTENT]
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": None})
+        message = self.messages[-1]
+        message.setdefault("tool_calls", []).append(call)
+        message["content"] = message["content"] or None
+        self._callers[call_id] = message
+
+    def _add_output(self, item: dict[str, Json], place: str) -> None:
+        call_id = item.get("call_id")
+        caller = self._callers.get(call_id) if isinstance(call_id, str) else None
+        if caller is None:
+            raise make_field_error(
+                f"{place}.call_id",
+                "the call_id of a call before it",
+                "send the call as well: the grid keeps no items",
+            )
+        content = _translate_content(item.get("output"), f"{place}.output")
+        parts = content if isinstance(content, list) else []
+        text = "\n\n".join(part["text"] for part in parts if part["type"] == "text")
+        at = next(index for index, each in enumerate(self.messages) if each is caller) + 1
+        while at < len(self.messages) and self.messages[at]["role"] == "tool":
+            at += 1
+        result = {"role": "tool", "tool_call_id": call_id, "content": text if parts else content}
+        self.messages.insert(at, result)
+        others = [part for part in parts if part["type"] != "text"]
+        if others:  # a chat takes pictures and files in user messages only
+            self.messages.append({"role": "user", "content": others})
+
+
+def _join_text(content: Json, place: str, separator: str) -> str:
+    """Return a string, or the joined text of a list of text parts."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    texts = []
+    for at, part in enumerate(content):
+        text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
+        if part.get("type") not in ("input_text", "output_text", "text", "refusal") or not isinstance(
+            text, str
+        ):
+            raise make_field_error(f"{place}[{at}]", "text")
+        texts.append(text)
+    return separator.join(texts)
+
+
+def _translate_content(content: Json, place: str) -> Json:
+    """Return text as a string, which every endpoint takes, and anything else as parts of a chat."""
+    if not isinstance(content, list):
+        return content or ""
+    parts = [_translate_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return "\n\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _translate_part(part: Mapping[str, Json], place: str) -> dict[str, Json]:
+    match part:
+        case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "input_image", "image_url": str(url)}:
+            detail = {"detail": part["detail"]} if part.get("detail") in ("low", "high", "auto") else {}
+            return {"type": "image_url", "image_url": {"url": url, **detail}}
+        case {"type": "input_file", "file_data": str(data)}:
+            return {
+                "type": "file",
+                "file": {"filename": part.get("filename") or "document", "file_data": data},
+            }
+        case {"type": "input_audio", "input_audio": dict(audio)}:
+            return {"type": "input_audio", "input_audio": audio}
+    raise _make_part_error(part, place)
+
+
+def _make_part_error(part: Mapping[str, Json], place: str) -> StageError:
+    if part.get("file_id") is not None or part.get("file_url") is not None:
+        field = "file_id" if part.get("file_id") is not None else "file_url"
+        return make_field_error(f"{place}.{field}", f"absent {AT_CHAT}", "send the data itself")
+    return make_field_error(
+        place, f"input_text, input_image with image_url, or input_file with file_data {AT_CHAT}"
+    )
