@@ -1,4 +1,4 @@
-"""Agents, teams and a seat whose limits change at any moment: what must hold, holds after each call."""
+"""Agents, teams and a seat whose limits change at any moment, with invariants checked after each call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridq.store.replies import Accepted, Claim
 from gridq.views.audit import find_breaches
 from tests import machines
 from tests.conftest import GridEnv
-from tests.unit.store.limits import DAY, limit, parked, turn, turn_at
+from tests.unit.store.limits import DAY, limit, read_parked_agents, turn, turn_at
 from tests.unit.store.plans import Grid, chain
 
 TEAMS = {"ann": "t", "bob": "t", "cleo": None}
@@ -38,12 +38,13 @@ class Ledgers(RuleBasedStateMachine):
 
     def __init__(self, env: GridEnv, number: int) -> None:
         super().__init__()
-        # Nobody renews here, and on a busy machine the calls of one run may take longer than a lease lasts.
+        # No lease is renewed here, and on a busy machine the calls of one run may take longer than a lease
+        # lasts.
         config = env.settings.model_copy(update={"prefix": f"{env.prefix}{number}.", "lease_ms": 600_000})
         self.grid = Grid(env.client, config)
         wake_ups.write_templates(app, self.grid.client, self.grid.keys)
         self.numbers = itertools.count(1)
-        self.jobs: dict[str, tuple[str, int]] = {}  # job → agent, what it still holds
+        self.jobs: dict[str, tuple[str, int]] = {}  # job → agent, its reservation
         self.spent: Counter[str] = Counter()
         self.count: Counter[str] = Counter()
         self.money: dict[str, int | None] = {}
@@ -154,7 +155,7 @@ class Ledgers(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         self.grid.sweep()
-        assert not {agent for agent in parked(self.grid) if not self.over(agent)}
+        assert not {agent for agent in read_parked_agents(self.grid) if not self.over(agent)}
 
     # -- what must hold
 
@@ -178,7 +179,7 @@ class Ledgers(RuleBasedStateMachine):
         assert (entered.differences, entered.notes) == ((), ())
 
     def teardown(self) -> None:
-        """Without limits everything comes to its end, and nothing is held any more."""
+        """Without limits every job ends, and nothing is reserved any more."""
         limit(self.grid, "")
         for lease in list(self.leases):
             self.grid.complete(lease)
@@ -208,6 +209,6 @@ class Ledgers(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)  # to shrink what it finds takes longer
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
-    """A cent is promised once, what is promised comes back, and who is over stands aside: at any moment."""
+    """A cent is reserved once, reservations are released, and agents over their limit are parked."""
     numbers = itertools.count()
     machines.run(lambda: Ledgers(grid_env, next(numbers)))

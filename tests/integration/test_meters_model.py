@@ -1,5 +1,5 @@
 """Seats, owners, families, the whole grid, agents and teams under budgets that change at any moment: after
-each call the meters are what the ledger and the open leases say, and none was promised more than it has.
+each call the meters are what the ledger and the open leases say, and none is overdrawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gridq.store.replies import Accepted, Claim
 from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
 from tests.machines import LONG
-from tests.unit.store.limits import DAY, HOUR, limit, over, turn, turn_at
+from tests.unit.store.limits import DAY, HOUR, expire_meters, limit, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, plan, step, wide
 
 SEEDS = range(40 if LONG else 3)
@@ -47,7 +47,7 @@ KEYS = {"money": "dollars", "tokens": "tokens", "requests": "requests", "jobs": 
 COSTS = (0, 0, 400, 1_000, 3_000)
 
 
-class Books:
+class RandomCalls:
     """One grid and its random calls."""
 
     def __init__(self, env: GridEnv, seed: int) -> None:
@@ -153,9 +153,9 @@ class Books:
 
     def claim(self) -> None:
         seat = self.random.choice(list(SEATS))
-        self.got(self.grid.claim(seat, str(self.random.randrange(3)), f"i{self.inc[seat]}"))
+        self.add_lease(self.grid.claim(seat, str(self.random.randrange(3)), f"i{self.inc[seat]}"))
 
-    def got(self, found: Claim | str) -> None:
+    def add_lease(self, found: Claim | str) -> None:
         if isinstance(found, Claim):
             self.leases[found.lease] = found
 
@@ -165,7 +165,7 @@ class Books:
         draw = self.random.choice
         return draw((None, 0, 300, 1_000, 6_000)), (draw((0, 30, 400)), draw((0, 5, 500)))
 
-    def drawn(self) -> Claim | None:
+    def pop_lease(self) -> Claim | None:
         if not self.leases:
             return None
         claim = self.leases.pop(self.random.choice(sorted(self.leases)))
@@ -173,22 +173,22 @@ class Books:
         return claim
 
     def complete(self) -> None:
-        claim = self.drawn()
+        claim = self.pop_lease()
         if claim is not None:
             micro, tokens = self.used(claim.queue)
-            self.got(
+            self.add_lease(
                 self.grid.complete(claim, used=micro, tokens=tokens, go_on=self.random.random() < 0.5)[2]
             )
 
     def fail(self) -> None:
-        claim = self.drawn()
+        claim = self.pop_lease()
         if claim is not None:
             micro, tokens = self.used(claim.queue)
             kind = self.random.choice(("seat", "stage", "back", "died"))
             self.grid.fail(claim, kind, used=micro, tokens=tokens)
 
     def late(self) -> None:
-        """What was closed before reports again, or for the first time."""
+        """Report again, or for the first time, for an attempt that is closed."""
         if self.closed:
             lease = self.random.choice(self.closed[-20:])
             micro, tokens = self.used("llm:any")
@@ -197,10 +197,10 @@ class Books:
                     lease, self.random.choice(("seat", "stage", "back")), used=micro, tokens=tokens
                 )
             else:
-                self.got(self.grid.complete(lease, used=micro, tokens=tokens)[2])
+                self.add_lease(self.grid.complete(lease, used=micro, tokens=tokens)[2])
 
     def lapse(self) -> None:
-        claim = self.drawn()
+        claim = self.pop_lease()
         if claim is not None and self.grid.client.zscore(self.grid.keys("leases"), claim.lease):
             self.grid.age("leases", claim.lease)
             self.grid.sweep()
@@ -224,10 +224,10 @@ class Books:
         if window in CALENDAR:
             turn(self.grid, window)
         else:
-            over(self.grid, window)
+            expire_meters(self.grid, window)
 
     def set_back(self) -> None:
-        """The clock was ahead when windows began, and has been set back: they end far from now."""
+        """Set back a clock that was ahead when windows began: they end far in the future."""
         keys, ends = self.grid.keys, re.compile(r"/(\d{12,})(?= |$)")
         ahead = self.random.choice((DAY, 90 * DAY))
         client = self.grid.client
@@ -250,7 +250,7 @@ class Books:
 
     # -- what must hold
 
-    def sheets(self, seat: str) -> list[Meter]:
+    def list_meters(self, seat: str) -> list[Meter]:
         """All meters that bind a seat now."""
         keys, client, now = self.grid.keys, self.grid.client, self.grid.now()
         record: Any = client.hgetall(keys("seat", seat))
@@ -259,7 +259,7 @@ class Books:
             found += parse_budget(client.hget(keys("meters"), name), name, now, only)
         return found
 
-    def holds(self, text: str) -> None:
+    def check(self, text: str) -> None:
         entered = verify(self.grid.client, self.grid.keys)
         assert (entered.differences, entered.notes) == ((), ()), text
         wrong = find_breaches(self.grid.client, self.grid.keys)
@@ -273,8 +273,8 @@ class Books:
         for raw in everything:
             assert raw is None or re.fullmatch(rb"(\w+/[^/ ]+/\d+/\d+/\d+/\d*( |$))+", raw), raw
 
-    def granted(self, claim: Claim, before: list[Meter]) -> None:
-        """What a claim took was there, in all that bound it."""
+    def check_claim(self, claim: Claim, before: list[Meter]) -> None:
+        """Check that every limit that binds a claim had enough left for it."""
         who: Any = self.grid.client.hget(self.grid.keys("lease_info"), claim.lease)
         seat, _, money, *more = who.decode().split()
         if len(more) < 3:
@@ -308,16 +308,16 @@ class Books:
         )
         for number in range(steps):
             call = self.random.choice(calls)
-            before = {seat: self.sheets(seat) for seat in SEATS} if call == self.claim else {}
+            before = {seat: self.list_meters(seat) for seat in SEATS} if call == self.claim else {}
             known = set(self.leases)
             call()
             for lease in set(self.leases) - known if before else ():
-                self.granted(self.leases[lease], before[self.grid.holders[lease][0]])
-            self.holds(f"step {number}: {call.__name__}; limits {self.changes[-1:]}")
+                self.check_claim(self.leases[lease], before[self.grid.holders[lease][0]])
+            self.check(f"step {number}: {call.__name__}; limits {self.changes[-1:]}")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_order_of_calls(grid_env: GridEnv, seed: int) -> None:
-    """A budget is promised once, in every window, whatever changes meanwhile."""
-    Books(grid_env, seed).run(STEPS)
+    """A budget is reserved once, in every window, whatever changes meanwhile."""
+    RandomCalls(grid_env, seed).run(STEPS)

@@ -137,7 +137,7 @@ def test_a_gateways_answer_must_equal_the_recorded_result() -> None:
     assert "a gateway says" in by_gateway(case, ("right", None)).find_breaches()[0]
 
 
-def say_of(state: SubmittedJob, *, accepted: bool, refused: str) -> None:
+def set_reply(state: SubmittedJob, *, accepted: bool, refused: str) -> None:
     state.accepted, state.refused = accepted, refused
 
 
@@ -161,7 +161,9 @@ SPOILT: dict[str, Callable[[Case], object]] = {
     "no gateway has said so": lambda case: by_gateway(case, None),
     "a gateway says 'wrong'": lambda case: by_gateway(case, ("wrong", None)),
     "a gateway says StageError": lambda case: by_gateway(case, (None, StageError("no"))),
-    "was refused and has ended": lambda case: say_of(case.state, accepted=False, refused="quota.agent_money"),
+    "was refused and has ended": lambda case: set_reply(
+        case.state, accepted=False, refused="quota.agent_money"
+    ),
     "was not submitted": lambda case: setattr(case.state, "accepted", False),
     "a wrong answer to a call": lambda case: case.state.wrong.append("a wrong answer to a call"),
     "is recorded 2 times": lambda case: case.record.rows.append(case.row("s1", 3)),

@@ -158,7 +158,7 @@ def test_the_minute_limit_slides(ledger: Ledger) -> None:
     assert ledger.use(Bound("seat m1.a", "requests", 9, "minute")) == [(3, 0, 1)]
 
 
-def over(bounds: Iterable[Use]) -> list[bool]:
+def find_exceeded(bounds: Iterable[Use]) -> list[bool]:
     return [use.over for use in bounds]
 
 
@@ -168,9 +168,9 @@ def test_only_late_reports_of_abandoned_attempts_may_exceed_a_limit(ledger: Ledg
     ledger.ran(1, 30, "late")
     bound = Bound("seat m1.a", "dollars", 90, "day")
     assert ledger.use(bound) == [(120, 30, 1)]
-    assert over(compute_uses([bound], ledger.entries, {}, {})) == [False]
+    assert find_exceeded(compute_uses([bound], ledger.entries, {}, {})) == [False]
     tighter = Bound("seat m1.a", "dollars", 89, "day")
     found = compute_uses([tighter], ledger.entries, {}, {})
-    assert over(found) == [True]
+    assert find_exceeded(found) == [True]
     assert list_overdrawn(found) == ("seat m1.a: 120 dollars in day, of 89 and 30 of attempts given up",)
     assert list_overdrawn(compute_uses([bound], ledger.entries, {}, {})) == ()

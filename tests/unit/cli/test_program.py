@@ -43,7 +43,7 @@ OTHERS = (
 )
 
 
-def of_cold_start(*arguments: str, home: Path | None = None, watched: tuple[str, ...] = HEAVY) -> str:
+def run_new_process(*arguments: str, home: Path | None = None, watched: tuple[str, ...] = HEAVY) -> str:
     """Return the output of a new process and, on its last line, which modules of `watched` it loaded."""
     script = f"""
 import sys
@@ -65,14 +65,14 @@ def test_status_loads_no_heavy_module_and_no_other_command(
 ) -> None:
     control = ControlServer(tmp_path, GRID_RECORD, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
     try:
-        output = of_cold_start("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
+        output = run_new_process("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
         assert output.splitlines()[-1] == "loaded"
     finally:
         control.close()
 
 
 def test_help_loads_no_heavy_module() -> None:
-    output = of_cold_start("--help")
+    output = run_new_process("--help")
     assert output.splitlines()[-1] == "loaded"
     for command in (*OURS, "demo", "probe"):
         assert f"\n  {command} " in output

@@ -38,7 +38,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
 
 def test_a_stage_without_a_seat_waits_for_its_queue(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
-    text = drawing(JobReader(grid.client.redis, grid.client.keys, job).read(rows=False))
+    text = draw(JobReader(grid.client.redis, grid.client.keys, job).read(rows=False))
     assert "0/1 stages" in text
     assert "bench_echo  waits for bench:rare" in text
     grid.client.cancel(job)
@@ -92,7 +92,7 @@ def test_progress_on_a_terminal_is_erased_afterwards(grid: LocalGrid) -> None:
     assert written.rstrip().endswith("\x1b[2K")  # the last thing written erases the lines
 
 
-def drawing(view: JobView, width: int = 80) -> str:
+def draw(view: JobView, width: int = 80) -> str:
     screen = Console(file=io.StringIO(), width=width)
     screen.print(render_progress(view, 1.25, width))
     return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
@@ -104,7 +104,7 @@ def test_progress_fits_the_width_and_the_maximum_of_stages() -> None:
         for i in range(20)
         for name in "ab"
     ]
-    lines = drawing(JobView("j", JobState.RUNNING, done=5, of=40, stages=stages), 40).splitlines()
+    lines = draw(JobView("j", JobState.RUNNING, done=5, of=40, stages=stages), 40).splitlines()
     assert max(map(len, lines)) <= 40
     assert len(lines) == 10
     assert lines[-1] == "  and 12 more"
@@ -113,7 +113,7 @@ def test_progress_fits_the_width_and_the_maximum_of_stages() -> None:
 def test_progress_shows_quarantined_stages_first() -> None:
     stages = [StageView(f"root.{i}", f"s{i}", "llm:x", StageState.RUNNING, "cpu@m", step=i) for i in range(9)]
     stages.append(StageView("root.9", "bad", "llm:x", StageState.QUARANTINED, "gpu0@m", step=9))
-    lines = drawing(JobView("j", JobState.RUNNING, of=10, stages=stages), 60).splitlines()
+    lines = draw(JobView("j", JobState.RUNNING, of=10, stages=stages), 60).splitlines()
     assert lines[1] == "  ! bad  in quarantine, last on gpu0@m"
     assert len(lines) == 10
     assert lines[-1] == "  and 2 more"

@@ -80,7 +80,7 @@ def on_a_thread(gateways: Gateways, call: Call) -> Json:
     return gateways.send(call)
 
 
-def on_a_loop(gateways: Gateways, call: Call) -> Json:
+def call_on_a_loop(gateways: Gateways, call: Call) -> Json:
     return _on(asyncio.new_event_loop, gateways, call)
 
 
@@ -99,7 +99,7 @@ def _on(loop: Callable[[], asyncio.AbstractEventLoop], gateways: Gateways, call:
     return runner.run(way.send(call))
 
 
-@pytest.fixture(params=[on_a_thread, on_a_loop, on_uvloop])
+@pytest.fixture(params=[on_a_thread, call_on_a_loop, on_uvloop])
 def ask(request: pytest.FixtureRequest) -> Ask:
     made: Ask = request.param
     return made

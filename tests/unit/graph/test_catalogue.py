@@ -27,7 +27,7 @@ def spec(**changes: Any) -> StageSpec:
     return StageSpec.from_json({**FILE, **changes})
 
 
-def hexed(digits: str) -> str:
+def pad_digest(digits: str) -> str:
     return digits + "0" * (64 - len(digits))
 
 
@@ -145,12 +145,14 @@ def test_unknown_keys_and_other_runtimes_lifecycle_are_read() -> None:
 
 # -- resolution ---------------------------------------------------------------------------------------------
 
-A = make_stage_spec("shout", "builtin:a", id=hexed("0123456789a"), input=TEXT, output=TEXT, aliases=("loud",))
-B = make_stage_spec("whisper", "builtin:b", id=hexed("0123456789b"), input=TEXT, output=TEXT)
-OLD = make_stage_spec("sum", "builtin:old", id=hexed("aaaaaaaaa"), output=NUMBER, lifecycle="Deprecated")
-NEW = make_stage_spec("sum", "builtin:new", id=hexed("bbbbbbbbb"), output=NUMBER)
-DRAFT = make_stage_spec("draft", "builtin:draft", id=hexed("ccccccccc"), lifecycle="Draft")
-GONE = make_stage_spec("gone", "builtin:gone", id=hexed("ddddddddd"), lifecycle="Tombstone")
+A = make_stage_spec(
+    "shout", "builtin:a", id=pad_digest("0123456789a"), input=TEXT, output=TEXT, aliases=("loud",)
+)
+B = make_stage_spec("whisper", "builtin:b", id=pad_digest("0123456789b"), input=TEXT, output=TEXT)
+OLD = make_stage_spec("sum", "builtin:old", id=pad_digest("aaaaaaaaa"), output=NUMBER, lifecycle="Deprecated")
+NEW = make_stage_spec("sum", "builtin:new", id=pad_digest("bbbbbbbbb"), output=NUMBER)
+DRAFT = make_stage_spec("draft", "builtin:draft", id=pad_digest("ccccccccc"), lifecycle="Draft")
+GONE = make_stage_spec("gone", "builtin:gone", id=pad_digest("ddddddddd"), lifecycle="Tombstone")
 TWO = [make_stage_spec("twin", f"builtin:twin{i}", output=output) for i, output in enumerate((TEXT, NUMBER))]
 CATALOGUE = Catalogue([A, B, OLD, NEW, DRAFT, GONE, *TWO])
 

@@ -80,18 +80,18 @@ def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
         limiting.run_once()
         limiting.run_once()
         assert limits(grid_env) == {"ann": 2}
-        in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
-        assert in_force is not None
-        assert "q.toml:2" in in_force.error
+        read_limits = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
+        assert read_limits is not None
+        assert "q.toml:2" in read_limits.error
     assert log.text.count("has an error") == 2
     file.unlink()
     limiting.run_once()
     assert limits(grid_env) == {"ann": 2}
     write(file, "[agents.ann]\nmonthly_jobs = 2")
     limiting.run_once()
-    in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
-    assert in_force is not None
-    assert in_force.error == ""
+    read_limits = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
+    assert read_limits is not None
+    assert read_limits.error == ""
 
 
 def test_limits_that_the_server_lost_are_restored(grid_env: GridEnv, tmp_path: Path) -> None:
@@ -123,13 +123,13 @@ def test_differing_quotas_files_are_logged_once_and_do_not_alternate(
     assert log.text.count("another router has a different quotas file") == 1
 
 
-def in_force(env: GridEnv) -> ActiveLimits:
+def read_limits(env: GridEnv) -> ActiveLimits:
     found = read_accounts(env.client, Scripts(env.client, env.settings).keys, "UTC").active_limits
     assert found is not None
     return found
 
 
-def set_back(env: GridEnv, ms: int) -> None:
+def age_limits(env: GridEnv, ms: int) -> None:
     """The limits in force were last upheld so long ago."""
     key = Scripts(env.client, env.settings).keys("limits")
     seen_at = now_ms(env.client) - ms
@@ -138,19 +138,19 @@ def set_back(env: GridEnv, ms: int) -> None:
 
 def test_limits_without_a_holding_router_are_orphaned(grid_env: GridEnv, tmp_path: Path) -> None:
     first = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
-    assert not in_force(grid_env).is_orphaned
-    set_back(grid_env, ORPHANED_MS + 1000)
-    assert in_force(grid_env).is_orphaned
+    assert not read_limits(grid_env).is_orphaned
+    age_limits(grid_env, ORPHANED_MS + 1000)
+    assert read_limits(grid_env).is_orphaned
     before = now_ms(grid_env.client)
     first.run_once()
-    found = in_force(grid_env)
+    found = read_limits(grid_env)
     assert not found.is_orphaned
     assert found.last_seen is not None
     assert found.last_seen >= before
     router(grid_env).run_once()  # without a file it upholds nothing
-    set_back(grid_env, ORPHANED_MS + 1000)
+    age_limits(grid_env, ORPHANED_MS + 1000)
     router(grid_env).run_once()
-    assert in_force(grid_env).is_orphaned
+    assert read_limits(grid_env).is_orphaned
 
 
 def test_a_router_confirms_only_the_limits_of_its_own_file(grid_env: GridEnv, tmp_path: Path) -> None:
@@ -158,23 +158,23 @@ def test_a_router_confirms_only_the_limits_of_its_own_file(grid_env: GridEnv, tm
     gone.mkdir()
     other = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
     router(grid_env, write(gone / "a.json", '{"ann": 5}'))
-    set_back(grid_env, ORPHANED_MS + 1000)
+    age_limits(grid_env, ORPHANED_MS + 1000)
     other.run_once()
-    found = in_force(grid_env)
+    found = read_limits(grid_env)
     assert found.is_orphaned
     assert found.holder.endswith("gone/a.json")
     router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
     other.run_once()
-    assert not in_force(grid_env).is_orphaned
-    assert in_force(grid_env).source.endswith("copy.json")
+    assert not read_limits(grid_env).is_orphaned
+    assert read_limits(grid_env).source.endswith("copy.json")
 
 
 def test_a_router_with_a_copy_of_the_file_confirms_its_limits(grid_env: GridEnv, tmp_path: Path) -> None:
     copy = router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
     router(grid_env, write(tmp_path / "first.json", '{"ann": 5}'))
-    set_back(grid_env, ORPHANED_MS + 1000)
+    age_limits(grid_env, ORPHANED_MS + 1000)
     copy.run_once()
-    found = in_force(grid_env)
+    found = read_limits(grid_env)
     assert not found.is_orphaned
     assert found.source.endswith("first.json")
     assert found.holder.endswith("copy.json")

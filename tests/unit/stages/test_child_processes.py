@@ -27,7 +27,7 @@ FAMILY = [
 ]  # fmt: skip
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Return whether a process has ended, even if nobody has read its exit status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
@@ -66,7 +66,7 @@ def test_children_and_grandchildren_are_killed(session: bool) -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert messages[1] == -9
-    wait_for(lambda: all(gone(pid) for pid in messages[0]))
+    wait_for(lambda: all(has_ended(pid) for pid in messages[0]))
 
 
 def test_other_processes_are_not_killed() -> None:

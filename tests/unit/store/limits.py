@@ -32,10 +32,10 @@ def turn(grid: Grid, period: str = "month") -> None:
     """The window turns now: what was in force ended a moment ago, the next ends in a day."""
     now = grid.now()
     grid.client.hset(grid.keys("calendar"), period, f"{now - DAY} {now} {now + DAY}")
-    over(grid, period)
+    expire_meters(grid, period)
 
 
-def over(grid: Grid, window: str) -> None:
+def expire_meters(grid: Grid, window: str) -> None:
     """Every meter knows when its window ends; that instant has come for those of one kind."""
     now, ends = grid.now(), re.compile(rf"(/{window}/\d+/\d+/\d+/)\d*")
     seats = [seat.decode() for seat in grid.client.zrange(grid.keys("seats"), 0, -1)]
@@ -63,9 +63,20 @@ def ask(grid: Grid, cost: int = 0, agent: str = "ann", **options: Any) -> AdmitR
     return grid.admit(one(cost=cost), agent=agent, **options)
 
 
-def parked(grid: Grid) -> set[str]:
+def read_parked_agents(grid: Grid) -> set[str]:
     """The agents whose pending stages stand aside."""
     return {agent.decode() for agent in grid.client.hkeys(grid.keys("parked_agents"))}
 
 
-__all__ = ["ANY", "DAY", "HOUR", "account", "ask", "limit", "over", "parked", "turn", "turn_at"]
+__all__ = [
+    "ANY",
+    "DAY",
+    "HOUR",
+    "account",
+    "ask",
+    "expire_meters",
+    "limit",
+    "read_parked_agents",
+    "turn",
+    "turn_at",
+]

@@ -15,7 +15,7 @@ def warm(grid: Grid, *queues: str, seat: str = "m.a") -> None:
     assert grid.scripts.renew(seat, "i1", [], queues) == []
 
 
-def waited(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
+def set_waiting(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
     """Let a job's first stage have waited for an hour."""
     for cls in grid.classes(queue):
         key = grid.keys("waiting", queue, cls, agent)
@@ -46,7 +46,7 @@ def test_no_stage_is_passed_over_for_longer_than_the_bound(grid: Grid) -> None:
     warm(grid, WARM)
     grid.job(one(queue=COLD), "first", agent="ann")
     grid.job(one(queue=WARM), "second", agent="ann")
-    waited(grid, "first", COLD)
+    set_waiting(grid, "first", COLD)
     assert [grid.take(slot=slot).job for slot in "01"] == ["first", "second"]
 
 
@@ -107,7 +107,7 @@ def test_a_session_does_not_pass_a_stage_that_waited_for_the_bound(grid: Grid) -
     grid.job(one(queue=WARM), "before", session="s1")
     grid.done(grid.take())
     grid.job(one(queue=WARM), "other")
-    waited(grid, "other", WARM)
+    set_waiting(grid, "other", WARM)
     grid.job(one(queue=WARM), "mine", session="s1")
     assert [grid.take(slot=slot).job for slot in "01"] == ["other", "mine"]
 

@@ -11,13 +11,13 @@ from tests.unit.store.plans import Grid, chain, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def left(grid: Grid, seat: str = "m.a") -> tuple[int | None, ...]:
+def read_remaining(grid: Grid, seat: str = "m.a") -> tuple[int | None, ...]:
     """Return what is left of the first meter of a seat's own budget and of the grid's."""
     sheets = (grid.meters(seat, which) for which in ("own", "grid"))
     return tuple(found[0].remaining if found else None for found in sheets)
 
 
-def minute_passes(grid: Grid, seat: str = "m.a", but: int = 0) -> None:
+def age_claims(grid: Grid, seat: str = "m.a", but: int = 0) -> None:
     """The seat's last claims, all but the latest `but`, were a minute ago."""
     key = grid.keys("claim_times", seat)
     times = grid.client.lrange(key, 0, -1)
@@ -113,9 +113,9 @@ def test_a_seats_own_and_the_grids_budget_both_bind(grid: Grid) -> None:
     for _ in range(3):
         grid.done(grid.take("m.a"), used=1_000)
     assert grid.claim("m.a") == "none"
-    assert left(grid) == (7000, 0)
+    assert read_remaining(grid) == (7000, 0)
     limit(grid, '[seats."m.b"]\nbudget_dollars = 1')
-    assert left(grid) == (7000, None)
+    assert read_remaining(grid) == (7000, None)
     for _ in range(2):
         grid.done(grid.take("m.b"), used=1_000)
     assert grid.claim("m.b") == "none"
@@ -128,9 +128,9 @@ def test_a_budget_added_during_work_includes_open_reservations(grid: Grid) -> No
     grid.job(one(cost=10_000))
     claim = grid.take()
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
-    assert left(grid) == (90_000, 10_000)
+    assert read_remaining(grid) == (90_000, 10_000)
     grid.done(claim, used=4_000)
-    assert left(grid) == (96_000, 16_000)
+    assert read_remaining(grid) == (96_000, 16_000)
     assert account(grid, "m.a", "grid money a month").spent == 4_000
 
 
@@ -151,7 +151,7 @@ def test_a_seat_claims_no_more_than_its_requests_per_minute(grid: Grid) -> None:
     for _ in range(3):
         grid.done(grid.take())
     assert grid.claim() == "limited"
-    minute_passes(grid, but=2)
+    age_claims(grid, but=2)
     assert isinstance(grid.claim(), Claim)
     assert grid.claim(slot="1") == "limited"
     assert account(grid, "m.a", "requests a minute").spent == 3
@@ -202,7 +202,7 @@ def test_a_rate_limited_seat_is_woken_by_its_renewal(grid: Grid) -> None:
     assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
     grid.scripts.renew("m.a", "i1", [])
     assert grid.wake_ups("seat:m.a") == 0
-    minute_passes(grid)
+    age_claims(grid)
     grid.scripts.renew("m.a", "i1", [])
     assert grid.wake_ups("seat:m.a") == 1
     grid.take("m.a")
@@ -219,7 +219,7 @@ def test_the_smaller_of_two_rates_binds_and_zero_means_none(grid: Grid) -> None:
         grid.done(grid.take())
     assert grid.claim() == "limited"
     grid.seat(requests_per_minute=0)
-    minute_passes(grid)
+    age_claims(grid)
     assert grid.claim() == "limited"
     limit(grid, "")
     grid.seat()

@@ -30,7 +30,7 @@ LINE = "x" * 10_000
 
 
 @pytest.fixture
-def small() -> Iterator[redis.Redis]:
+def small_server() -> Iterator[redis.Redis]:
     """A server of its own with little memory."""
     with EmbeddedServer(maxmemory=LIMIT) as server, connect(server.url) as client:
         yield client
@@ -47,64 +47,66 @@ def _fill(client: redis.Redis, share: float) -> None:
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-def test_a_server_that_evicts_is_refused_with_the_fix(small: redis.Redis, policy: str) -> None:
-    small.config_set("maxmemory-policy", policy)
+def test_a_server_that_evicts_is_refused_with_the_fix(small_server: redis.Redis, policy: str) -> None:
+    small_server.config_set("maxmemory-policy", policy)
     with pytest.raises(BrokerEvicts) as caught:
-        check_persistence(small)
+        check_persistence(small_server)
     assert policy in caught.value.message
     assert "maxmemory-policy noeviction" in str(caught.value.fix)
 
 
-def test_a_server_without_append_only_log_gets_a_one_line_warning(small: redis.Redis) -> None:
-    assert check_persistence(small) == NO_APPEND_ONLY
+def test_a_server_without_append_only_log_gets_a_one_line_warning(small_server: redis.Redis) -> None:
+    assert check_persistence(small_server) == NO_APPEND_ONLY
     assert "\n" not in NO_APPEND_ONLY
     with EmbeddedServer(appendonly=True) as server, connect(server.url) as client:
         assert check_persistence(client) is None
 
 
-def test_a_server_that_hides_its_settings_is_accepted(small: redis.Redis) -> None:
-    small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info", "-config"])
-    small.config_set("maxmemory-policy", "allkeys-lru")
-    port = small.connection_pool.connection_kwargs["port"]
+def test_a_server_that_hides_its_settings_is_accepted(small_server: redis.Redis) -> None:
+    small_server.acl_setuser(
+        "narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info", "-config"]
+    )
+    small_server.config_set("maxmemory-policy", "allkeys-lru")
+    port = small_server.connection_pool.connection_kwargs["port"]
     with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
         assert check_persistence(client) == NO_INFO
 
 
 def test_the_gate_closes_at_its_share_and_opens_again(
-    small: redis.Redis, caplog: pytest.LogCaptureFixture
+    small_server: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = Keys("gq:")
-    gate = MemoryGate(small, keys)
+    gate = MemoryGate(small_server, keys)
     assert not gate.check()
-    assert not small.exists(keys("memory_full"))
-    _fill(small, FULL_SHARE)
+    assert not small_server.exists(keys("memory_full"))
+    _fill(small_server, FULL_SHARE)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert gate.check()
     assert len(caplog.messages) == 1, "told once"
-    note = small.get(keys("memory_full"))
+    note = small_server.get(keys("memory_full"))
     assert isinstance(note, bytes)
     error = build_grid_full_error(note.decode())
     assert error.details["limit"] == LIMIT
     assert FULL_SHARE * LIMIT <= error.details["used"] <= LIMIT
     assert error.details["retry_after"] > 0
-    assert 0 < small.pttl(keys("memory_full")) <= FULL_TTL_MS
-    for key in small.scan_iter("fill:*", count=1000):
-        small.delete(key)
+    assert 0 < small_server.pttl(keys("memory_full")) <= FULL_TTL_MS
+    for key in small_server.scan_iter("fill:*", count=1000):
+        small_server.delete(key)
     assert not gate.check()
-    assert not small.exists(keys("memory_full"))
+    assert not small_server.exists(keys("memory_full"))
 
 
-def test_a_server_without_a_limit_is_never_full(small: redis.Redis) -> None:
-    small.config_set("maxmemory", 0)
-    assert not MemoryGate(small, Keys("gq:")).check()
+def test_a_server_without_a_limit_is_never_full(small_server: redis.Redis) -> None:
+    small_server.config_set("maxmemory", 0)
+    assert not MemoryGate(small_server, Keys("gq:")).check()
 
 
 def test_a_gate_without_permission_for_info_warns_once(
-    small: redis.Redis, caplog: pytest.LogCaptureFixture
+    small_server: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
-    port = small.connection_pool.connection_kwargs["port"]
+    small_server.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
+    port = small_server.connection_pool.connection_kwargs["port"]
     with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
         gate = MemoryGate(client, Keys("gq:"))
         with caplog.at_level(logging.WARNING):
@@ -113,26 +115,26 @@ def test_a_gate_without_permission_for_info_warns_once(
     assert caplog.messages == [NO_INFO]
 
 
-def test_the_gate_works_when_memory_is_exhausted(small: redis.Redis) -> None:
+def test_the_gate_works_when_memory_is_exhausted(small_server: redis.Redis) -> None:
     """The note that the grid is full may itself be refused: then the server refuses what is new."""
-    _fill(small, 0.9)
-    small.config_set("maxmemory", small.info("memory")["used_memory"] - 1_000_000)
-    assert MemoryGate(small, Keys("gq:")).check()
+    _fill(small_server, 0.9)
+    small_server.config_set("maxmemory", small_server.info("memory")["used_memory"] - 1_000_000)
+    assert MemoryGate(small_server, Keys("gq:")).check()
 
 
 def test_a_long_output_is_recorded_on_a_full_server_without_scripts(
-    small: redis.Redis, grid_env: GridEnv
+    small_server: redis.Redis, grid_env: GridEnv
 ) -> None:
     """A server that restarts full has forgotten the scripts too; a call that comes again is a repeat."""
-    grid = Grid(small, grid_env.settings)
+    grid = Grid(small_server, grid_env.settings)
     grid.seat()
     grid.job(one(), "j1")
     claim = grid.take()
-    small.config_set("maxmemory", 1)
-    small.script_flush()
+    small_server.config_set("maxmemory", 1)
+    small_server.script_flush()
     long = b"x" * 100_000
     link = b"@" + claim.lease.encode()
     assert grid.complete(claim, link, long=long) == (1, "plain", "none")
-    assert small.get(grid.keys("value", claim.lease)) == long
+    assert small_server.get(grid.keys("value", claim.lease)) == long
     assert grid.complete(claim, link, long=long) == (0, "", "none")
-    assert small.get(grid.keys("value", claim.lease)) == long
+    assert small_server.get(grid.keys("value", claim.lease)) == long

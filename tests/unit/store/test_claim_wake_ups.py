@@ -14,7 +14,7 @@ from tests.unit.store.plans import ANY, Grid, one, plan, step, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def _rung(grid: Grid, *seats: str) -> list[int]:
+def _count_wake_ups(grid: Grid, *seats: str) -> list[int]:
     return [grid.wake_ups(f"seat:{seat}") for seat in seats]
 
 
@@ -24,7 +24,7 @@ def test_a_queue_has_no_more_wake_ups_than_slots(grid: Grid) -> None:
     grid.job(wide(50))
     grid.job(wide(50))
     grid.sweep()
-    assert _rung(grid, "m.a", "m.b") == [2, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b") == [2, 1]
     assert grid.wake_ups(ANY) == 3
 
 
@@ -34,9 +34,9 @@ def test_the_best_ranked_idle_seat_is_woken_first(grid: Grid) -> None:
     for seat in ("m.a", "m.b", "m.c"):
         grid.seat(seat)
     grid.job(one())
-    assert _rung(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
     grid.job(one())
-    assert _rung(grid, "m.a", "m.b", "m.c") == [0, 1, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b", "m.c") == [0, 1, 1]
 
 
 def test_of_equal_seats_the_longest_idle_is_woken(grid: Grid) -> None:
@@ -46,7 +46,7 @@ def test_of_equal_seats_the_longest_idle_is_woken(grid: Grid) -> None:
         while grid.now() == before:
             pass
     grid.job(one())
-    assert _rung(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
 
 
 def test_an_excluded_seat_is_not_woken(grid: Grid) -> None:
@@ -58,7 +58,7 @@ def test_an_excluded_seat_is_not_woken(grid: Grid) -> None:
     grid.clear("seat:m.a", "seat:m.b", ANY)
     grid.client.zadd(grid.keys("idle", ANY), {"m.a": 1})
     grid.fail(claim, "seat", pause_ms=1000)
-    assert _rung(grid, "m.a", "m.b") == [0, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b") == [0, 1]
 
 
 def test_a_seat_without_enough_budget_is_not_woken(grid: Grid) -> None:
@@ -67,9 +67,9 @@ def test_a_seat_without_enough_budget_is_not_woken(grid: Grid) -> None:
     grid.seat("m.a", budget=500)
     grid.seat("m.b")
     grid.job(one(cost=900))
-    assert _rung(grid, "m.a", "m.b") == [0, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b") == [0, 1]
     grid.job(one())
-    assert _rung(grid, "m.a", "m.b") == [1, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b") == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -88,23 +88,23 @@ def test_a_seat_whose_budget_cannot_hold_the_estimate_is_not_woken(
     grid.client.pexpire(grid.keys("rank", ANY), 60_000)
     grid.seat("m.a", **terms)
     grid.job(one(), more={"tokens:0": "1 1 1"})
-    assert _rung(grid, "m.a") == [1]
+    assert _count_wake_ups(grid, "m.a") == [1]
     grid.done(grid.take("m.a"), used=1, tokens=(1, 0))  # now its windows are not empty any more
     grid.clear("seat:m.a", ANY)
     grid.seat("m.b")
     grid.seat("m.c", "bench:first")
     assert grid.claim("m.a") == grid.claim("m.b") == "none"
     job = grid.job(one(), more={"tokens:0": estimate})
-    assert _rung(grid, "m.a", "m.b") == [0, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b") == [0, 1]
     grid.scripts.stop(job, "cancelled", "{}")
     grid.clear("seat:m.b")
     assert grid.claim("m.b") == "none"
     job = grid.job(plan(step(queue="bench:first"), step(0)), more={"tokens:1": estimate})
     grid.complete(grid.take("m.c"))
-    assert _rung(grid, "m.a", "m.b") == [0, 1]
+    assert _count_wake_ups(grid, "m.a", "m.b") == [0, 1]
     grid.scripts.stop(job, "cancelled", "{}")
     grid.job(one(), more={"tokens:0": "1 1 1"})
-    assert _rung(grid, "m.a", "m.b") == [1, 1], "a small one may go there"
+    assert _count_wake_ups(grid, "m.a", "m.b") == [1, 1], "a small one may go there"
 
 
 def test_a_full_seat_leaves_the_idle_set_until_it_has_a_free_slot(grid: Grid) -> None:

@@ -45,7 +45,7 @@ class _Variant(EmbeddedServer):
         return super()._config() + self.more
 
 
-def _complaint(url: str, retry: bool = False) -> GridError:
+def _connection_error(url: str, retry: bool = False) -> GridError:
     with connect(url, retry=retry) as client, pytest.raises(GridError) as caught:
         check_server(client)
     return caught.value
@@ -56,7 +56,7 @@ def _converse(peer: socket.socket, reply: bytes) -> None:
         peer.sendall(b"+OK\r\n" if b"SETNAME" in request else b"+PONG\r\n" if b"PING" in request else reply)
 
 
-def _answering(reply: bytes) -> tuple[str, threading.Thread]:
+def _fake_server(reply: bytes) -> tuple[str, threading.Thread]:
     """The URL of a server that answers with `reply`: no old server can be installed beside the new one."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -123,7 +123,7 @@ def test_a_bounded_client_waits_for_a_free_connection(server: EmbeddedServer) ->
 
 
 def test_an_unreachable_server_error_has_the_url_and_a_fix() -> None:
-    error = _complaint("redis://:secret@127.0.0.1:1/0")
+    error = _connection_error("redis://:secret@127.0.0.1:1/0")
     assert isinstance(error, BrokerUnreachable)
     assert "redis://127.0.0.1:1/0" in str(error)
     assert "GRIDQ_BROKER_URL" in str(error.fix)
@@ -134,7 +134,7 @@ def test_an_unreachable_server_error_has_the_url_and_a_fix() -> None:
 @pytest.mark.parametrize("login", [":wrong-one@", "", "nobody:x@"])
 @pytest.mark.parametrize("retry", [True, False])
 def test_wrong_login_is_refused(server: EmbeddedServer, login: str, retry: bool) -> None:
-    error = _complaint(f"redis://{login}127.0.0.1:{server.port}/0", retry)
+    error = _connection_error(f"redis://{login}127.0.0.1:{server.port}/0", retry)
     assert isinstance(error, BrokerRefused)
     assert "login" in error.message
     assert "wrong-one" not in str(error)
@@ -155,7 +155,7 @@ def test_a_command_that_the_acl_withholds_is_refused(server: EmbeddedServer, sto
 def test_read_only_replica_is_refused() -> None:
     with EmbeddedServer() as own, connect(own.url) as client:
         client.replicaof("127.0.0.1", "1")
-        error = _complaint(own.url)
+        error = _connection_error(own.url)
         assert isinstance(error, BrokerRefused)
         assert "replica" in error.message
         with pytest.raises(BrokerRefused, match="replica"), translate_errors(own.url):
@@ -167,7 +167,7 @@ def test_cluster_is_refused() -> None:
         more = f"cluster-enabled yes\ncluster-port {find_free_port()}\n".encode()
 
     with Cluster() as own:
-        assert isinstance(_complaint(own.url), BrokerIsCluster)
+        assert isinstance(_connection_error(own.url), BrokerIsCluster)
         with connect(own.url) as client, pytest.raises(BrokerIsCluster), translate_errors(own.url):
             client.set("x", 1)
 
@@ -181,8 +181,8 @@ def test_cluster_is_refused() -> None:
     ],
 )
 def test_old_server_is_refused(reply: bytes, text: str) -> None:
-    url, thread = _answering(reply)
-    error = _complaint(url)
+    url, thread = _fake_server(reply)
+    error = _connection_error(url)
     thread.join(5)
     assert isinstance(error, BrokerTooOld)
     assert text in error.message
@@ -193,7 +193,7 @@ def test_old_server_is_refused(reply: bytes, text: str) -> None:
     "version", [("7.0.0", "redis"), ("10.0.1", "redis"), ("7.2.0", "valkey"), ("9.1.2", "valkey")]
 )
 def test_versions_are_compared_as_numbers(version: tuple[str, str]) -> None:
-    url, thread = _answering(_hello(*version))
+    url, thread = _fake_server(_hello(*version))
     with connect(url, retry=False) as client:
         check_server(client)
     thread.join(5)
@@ -256,7 +256,7 @@ def test_rediss_verifies_the_certificate(tmp_path: Path) -> None:
     thread.start()
     with listener:
         url = f"rediss://127.0.0.1:{listener.getsockname()[1]}/0"
-        error = _complaint(url)
+        error = _connection_error(url)
         assert isinstance(error, BrokerUnreachable)
         assert "ssl_ca_certs" in str(error.fix)
         with connect(f"{url}?ssl_ca_certs={cert}", retry=False) as client:

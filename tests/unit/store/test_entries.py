@@ -15,7 +15,7 @@ from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def sums(grid: Grid) -> list[tuple[str, str, int | None, int, int]]:
+def read_sums(grid: Grid) -> list[tuple[str, str, int | None, int, int]]:
     """Return what, seat, micro-dollars, tokens in and out of each attempt."""
     return [(e.what, e.seat, e.micro_dollars, e.tokens_in, e.tokens_out) for e in find_entries(grid)]
 
@@ -59,7 +59,7 @@ def test_an_unknown_price_is_not_recorded_as_zero(grid: Grid) -> None:
     grid.fail(claim, "back", used=None, tokens=(3, 4))
     grid.complete(claim, used=None, tokens=(3, 9))
     grid.done(grid.take(), used=None, tokens=(5, 6))
-    assert sums(grid) == [
+    assert read_sums(grid) == [
         ("back", "m.a", None, 3, 4),
         ("late", "m.a", None, 0, 5),
         ("done", "m.a", None, 5, 6),
@@ -75,7 +75,7 @@ def test_huge_numbers_are_recorded(grid: Grid) -> None:
     claim = grid.take()
     grid.fail(claim, "back", tokens=(10**19, 0))
     grid.complete(claim, used=10**14, tokens=(10**19, 10**17))
-    assert sums(grid) == [("back", "m.a", 0, 10**19, 0), ("late", "m.a", 10**14, 0, 10**17)]
+    assert read_sums(grid) == [("back", "m.a", 0, 10**19, 0), ("late", "m.a", 10**14, 0, 10**17)]
 
 
 def test_admitted_jobs_have_an_entry(grid: Grid) -> None:
@@ -100,7 +100,7 @@ def test_unsuccessful_attempts_are_charged_to_the_seat_only(grid: Grid, kind: st
     claim = grid.take()
     grid.fail(claim, kind, used=30, tokens=(5, 0))
     grid.fail(claim, kind, used=30, tokens=(5, 0))
-    assert sums(grid) == [("failed" if kind == "stage" else kind, "m.a", 30, 5, 0)]
+    assert read_sums(grid) == [("failed" if kind == "stage" else kind, "m.a", 30, 5, 0)]
     assert find_entries(grid)[0].charged == "seat"
     check_ledger(grid)
 
@@ -116,7 +116,11 @@ def test_later_reports_record_the_difference(grid: Grid) -> None:
     grid.fail(claim, "back", used=30, tokens=(5, 0))  # an earlier call comes again
     grid.complete(claim, used=70, tokens=(5, 9))
     grid.complete(claim, used=70, tokens=(5, 9))
-    assert sums(grid) == [("back", "m.a", 30, 5, 0), ("late", "m.a", 10, 0, 7), ("late", "m.a", 30, 0, 2)]
+    assert read_sums(grid) == [
+        ("back", "m.a", 30, 5, 0),
+        ("late", "m.a", 10, 0, 7),
+        ("late", "m.a", 30, 0, 2),
+    ]
     assert {(e.agent, e.queue) for e in find_entries(grid)} == {("ann", "bench:any")}
     assert grid.left() == 50_000 - 70
     check_ledger(grid)
@@ -129,7 +133,7 @@ def test_late_tokens_without_cost_are_recorded(grid: Grid) -> None:
     grid.lapse(claim)
     grid.fail(claim, "lost", tokens=(3, 4))
     grid.fail(claim, "lost", tokens=(3, 4))
-    assert sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 0, 3, 4)]
+    assert read_sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 0, 3, 4)]
 
 
 def test_a_late_report_of_a_lost_lease_is_recorded(grid: Grid) -> None:
@@ -142,7 +146,11 @@ def test_a_late_report_of_a_lost_lease_is_recorded(grid: Grid) -> None:
     new = grid.take("m.b")
     grid.complete(old, used=70)
     grid.done(new, used=50)
-    assert sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 70, 0, 0), ("done", "m.b", 50, 0, 0)]
+    assert read_sums(grid) == [
+        ("lost", "m.a", None, 0, 0),
+        ("late", "m.a", 70, 0, 0),
+        ("done", "m.b", 50, 0, 0),
+    ]
     check_ledger(grid)
 
 
@@ -154,7 +162,7 @@ def test_a_lapsed_attempt_completed_in_time_is_recorded(grid: Grid) -> None:
     grid.lapse(claim)
     assert grid.complete(claim, used=70)[0] == 1
     assert grid.complete(claim, used=70)[0] == 0
-    assert sums(grid) == [("lost", "m.a", None, 0, 0), ("done", "m.a", 70, 0, 0)]
+    assert read_sums(grid) == [("lost", "m.a", None, 0, 0), ("done", "m.a", 70, 0, 0)]
     assert [e.charged for e in find_entries(grid)] == ["seat", "agent"]
     check_ledger(grid)
 
@@ -168,7 +176,7 @@ def test_running_attempts_of_a_cancelled_job_are_recorded(grid: Grid) -> None:
     grid.fail(first, "back", used=0)
     grid.complete(second, used=70)
     grid.complete(second, used=70)
-    assert sums(grid) == [("cancelled", "m.a", None, 0, 0)] * 2 + [("late", "m.a", 70, 0, 0)]
+    assert read_sums(grid) == [("cancelled", "m.a", None, 0, 0)] * 2 + [("late", "m.a", 70, 0, 0)]
     assert {e.agent for e in find_entries(grid)} == {"ann"}  # though its job is no more
     check_ledger(grid)
 
@@ -180,7 +188,7 @@ def test_a_late_report_of_a_vanished_job_is_recorded(grid: Grid) -> None:
     claim = grid.take()
     grid.client.delete(grid.keys("job", job))
     grid.complete(claim, used=70)
-    assert sums(grid) == [("late", "m.a", 70, 0, 0)]
+    assert read_sums(grid) == [("late", "m.a", 70, 0, 0)]
     grid.age("deadlines", job)
     grid.sweep()
     check_ledger(grid)
@@ -196,7 +204,7 @@ def test_the_leases_of_a_leaving_seat_are_recorded_as_lost(grid: Grid, how: str)
         grid.seat(inc="i2")
     else:
         grid.scripts.leave("m.a", "i1", how)
-    assert sums(grid) == [("lost", "m.a", None, 0, 0)] * 2
+    assert read_sums(grid) == [("lost", "m.a", None, 0, 0)] * 2
 
 
 def test_free_built_in_stages_are_not_recorded(grid: Grid) -> None:

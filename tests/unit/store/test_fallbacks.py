@@ -22,9 +22,9 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 A, B, C = "bench:a", "bench:b", "bench:c"
 
 
-def chained(*links: str, **fields: Any) -> Plan:
+def chained(*read_queue: str, **fields: Any) -> Plan:
     """A plan of one step with a chain."""
-    return one(queue=links[0], fallbacks=links[1:], **fields)
+    return one(queue=read_queue[0], fallbacks=read_queue[1:], **fields)
 
 
 def where(grid: Grid, *queues: str) -> list[str]:
@@ -32,7 +32,7 @@ def where(grid: Grid, *queues: str) -> list[str]:
     return [queue for queue in queues or (A, B, C) if grid.pending(queue)]
 
 
-def links(grid: Grid, job: str, number: int = 0) -> str:
+def read_queue(grid: Grid, job: str, number: int = 0) -> str:
     """Return the queue of a step by its chain and header, which must agree."""
     at, names = parse_chain(str(grid.field(job, f"chain:{number}")))
     assert str(grid.field(job, f"header:{number}")).split(" ")[0] == names[at]
@@ -45,7 +45,7 @@ def test_the_first_queue_with_a_seat_takes_the_stage(grid: Grid) -> None:
     job = grid.job(chained(A, B))
     assert where(grid) == [A]
     claim = grid.take("m.a")
-    assert (claim.job, claim.queue, links(grid, job)) == (job, A, A)
+    assert (claim.job, claim.queue, read_queue(grid, job)) == (job, A, A)
     assert not grid.client.exists(grid.keys("chained"))
     grid.done(claim)
 
@@ -149,8 +149,8 @@ def test_the_estimate_decides_about_a_fallback(grid: Grid) -> None:
     grid.seat("m.b", B)
     grid.done(job_take(grid, one(queue=A)), tokens=(300, 300))
     for estimate, queue in (("200 100", A), ("200 400", B)):
-        job = wished(grid, chained(A, B), {"tokens:0": estimate}, job=f"told-{queue[-1]}")
-        assert links(grid, job) == queue
+        job = admit_with_fields(grid, chained(A, B), {"tokens:0": estimate}, job=f"told-{queue[-1]}")
+        assert read_queue(grid, job) == queue
 
 
 def job_take(grid: Grid, given: Plan) -> Claim:
@@ -178,12 +178,12 @@ def test_a_sweep_checks_a_bounded_number_of_chained_stages(grid: Grid) -> None:
 
 def test_without_a_live_seat_a_stage_stays_in_its_first_servable_queue(grid: Grid) -> None:
     job = grid.job(chained(A, B, C))
-    assert links(grid, job) == A
+    assert read_queue(grid, job) == A
     grid.seat("m.b", B, budget=0)
     costly = grid.job(chained(A, B, C, cost=5))
-    assert links(grid, costly) == B
+    assert read_queue(grid, costly) == B
     grid.sweep()
-    assert links(grid, job) == B  # it costs nothing
+    assert read_queue(grid, job) == B  # it costs nothing
     assert grid.take("m.b").job == job
 
 
@@ -213,7 +213,7 @@ def test_each_queue_has_all_its_attempts(grid: Grid) -> None:
     job = grid.job(chained(A, B))
     took = []
     for _ in range(6):
-        seat = "m.a" if links(grid, job) == A else "m.b"
+        seat = "m.a" if read_queue(grid, job) == A else "m.b"
         claim = grid.take(seat)
         took.append(claim.queue)
         after = grid.fail(claim)  # no pause: it may try again at once, but others go first
@@ -262,7 +262,7 @@ def test_a_lost_lease_falls_back_and_its_late_use_counts_in_its_queue(grid: Grid
     job = grid.job(chained(A, B))
     claim = grid.take("m.a")
     grid.lapse(claim)
-    assert links(grid, job) == B
+    assert read_queue(grid, job) == B
     assert grid.complete(claim, used=40)[0] == 1  # nobody else has taken it meanwhile
     assert {entry.queue for entry in find_entries(grid)} == {A}
     assert not grid.client.exists(grid.keys("chained"))
@@ -272,23 +272,23 @@ def test_excluded_seats_are_kept_per_queue(grid: Grid) -> None:
     grid.seat("m.a", A, B)
     grid.seat("m.b", B)
     fields = {"excluded:0": "m.a", "unfit:0": "m.a", "chain:0": format_chain([A, B], ["m.a", "m.b"])}
-    job = wished(grid, chained(A, B), fields)
-    assert links(grid, job) == B  # m.a lacks what A asks for, and has what B does
+    job = admit_with_fields(grid, chained(A, B), fields)
+    assert read_queue(grid, job) == B  # m.a lacks what A asks for, and has what B does
     assert (grid.field(job, "excluded:0"), grid.field(job, "unfit:0")) == ("m.b", "m.b")
     assert grid.claim("m.b") == "none"
     claim = grid.take("m.a")
     assert claim.queue == B
     grid.fail(claim, pause_ms=60_000)
-    assert links(grid, job) == B
+    assert read_queue(grid, job) == B
     assert grid.field(job, "excluded:0") == "m.b,m.a"
     grid.seat("m.c", A)
     grid.sweep()
-    assert links(grid, job) == A
+    assert read_queue(grid, job) == A
     assert grid.field(job, "excluded:0") == "m.a"  # which backs off, beside that it does not fit
     assert grid.take("m.c").queue == A
 
 
-def wished(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished") -> str:
+def admit_with_fields(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished") -> str:
     """Admit a plan of one step with more fields."""
     plan_fields, ready, needs = build_plan_fields(given)
     plan_fields += [word for pair in fields.items() for word in pair]
@@ -308,7 +308,7 @@ def test_a_retry_starts_with_the_first_queue(grid: Grid) -> None:
     grid.fail(grid.take("m.a"), pause_ms=60_000)
     claim = grid.take("m.b")
     assert grid.fail(claim, "stage") == "again"
-    assert links(grid, job) == A
+    assert read_queue(grid, job) == A
     assert grid.field(job, "chain_failures:0") is None
     grid.done(grid.take("m.a"))
 
@@ -321,7 +321,7 @@ def test_a_job_is_refused_if_none_of_its_queues_is_served(grid: Grid) -> None:
     assert grid.admit(chained(A, C), "j3", wait=False) == NotLent(f"{A}|{C}", (("m.c", "a:bob"),))
     grid.seat("m.b", B)
     assert grid.admit(chained(A, C, B), "j4", wait=False) == Accepted()
-    assert links(grid, "j4") == B
+    assert read_queue(grid, "j4") == B
 
 
 def test_queue_bounds_apply_to_the_queue_that_the_stage_enters(grid: Grid) -> None:

@@ -23,7 +23,7 @@ def day(amount: int) -> Limit:
     return Limit(resource="money", window="day", amount=amount)
 
 
-def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
+def read_money(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
     """Return what is used and reserved of the seat's own money."""
     return grid.meters(seat)[0].used, grid.meters(seat)[0].reserved
 
@@ -33,12 +33,12 @@ def test_measured_run_times_are_reserved_and_settled(grid: Grid) -> None:
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 6_500})
     grid.job(wide(4))
     first = grid.take(slot="0")
-    assert held(grid) == (0, 6_500)
+    assert read_money(grid) == (0, 6_500)
     grid.take(slot="1")
     grid.take(slot="2")
     assert grid.claim(slot="3") == "none"  # three leave half a cent, a fourth would be expected to cost more
     grid.done(first, used=900)
-    assert held(grid) == (900, 13_000)
+    assert read_money(grid) == (900, 13_000)
     assert isinstance(grid.claim(slot="0"), str)  # 6,100 are left
     grid.done(grid.held()["1"], used=0)
     grid.take(slot="1")
@@ -50,7 +50,7 @@ def test_an_unmeasured_queue_reserves_the_stage_timeout(grid: Grid) -> None:
     grid.job(wide(3))
     grid.take(slot="0")
     grid.take(slot="1")
-    assert held(grid) == (0, 1_200_000)
+    assert read_money(grid) == (0, 1_200_000)
     assert grid.claim(slot="2") == "none"
     check_ledger(grid)
 
@@ -61,14 +61,14 @@ def test_a_stages_own_timeout_limits_its_estimate(grid: Grid) -> None:
         grid.job(one(), f"j{number}", more={"tokens:0": estimate})
     grid.take(slot="0")
     grid.take(slot="1")
-    assert held(grid) == (0, 10_000)
+    assert read_money(grid) == (0, 10_000)
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 9_000})
     grid.take(slot="2")
-    assert held(grid) == (0, 19_000)
+    assert read_money(grid) == (0, 19_000)
     grid.job(one(), "j3", more={"tokens:0": "0 0 5000"})
     grid.done(grid.held()["0"], used=0)
     grid.take(slot="0")
-    assert held(grid) == (0, 19_000)  # not the nine seconds of the others
+    assert read_money(grid) == (0, 19_000)  # not the nine seconds of the others
     check_ledger(grid)
 
 
@@ -77,7 +77,7 @@ def test_an_unmeasured_queue_counts_as_the_slowest(grid: Grid) -> None:
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:one": 40, "bench:two": 700})
     grid.job(one())
     grid.take()
-    assert held(grid) == (0, 700)
+    assert read_money(grid) == (0, 700)
 
 
 def test_measurements_outlive_the_worker_in_queues_still_served(grid: Grid) -> None:
@@ -89,7 +89,7 @@ def test_measurements_outlive_the_worker_in_queues_still_served(grid: Grid) -> N
     assert read_live_seats(grid.client, grid.keys)[0].rates.stage_ms == {"bench:any": 500, "bench:two": 80}
     grid.job(one())
     grid.take(inc="i2")
-    assert held(grid) == (0, 500)
+    assert read_money(grid) == (0, 500)
     check_ledger(grid)
 
 
@@ -102,7 +102,7 @@ def test_a_stage_over_the_whole_limit_may_run_alone_in_an_empty_window(grid: Gri
     grid.scripts.renew("m.a", "i1", [], stage_ms={"bench:any": 20})
     grid.take(slot="0")
     grid.take(slot="1")
-    assert held(grid) == (10, 40)
+    assert read_money(grid) == (10, 40)
     check_ledger(grid)
 
 
@@ -144,4 +144,4 @@ def test_python_and_lua_estimate_the_same_cost(grid: Grid, takes: dict[str, int]
     grid.job(one(), more={"tokens:0": estimate})
     [seat] = read_live_seats(grid.client, grid.keys)
     grid.take()
-    assert seat.rates.estimate_cost("bench:any", UsageEstimate.parse(estimate)) == held(grid)[1] > 0
+    assert seat.rates.estimate_cost("bench:any", UsageEstimate.parse(estimate)) == read_money(grid)[1] > 0

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gridq.jobs.record import build_plan_fields
+from gridq.protocol.states import JobState
 from gridq.store.replies import (
     Accepted,
     AdmitReply,
@@ -47,6 +48,13 @@ def key_life(grid: Grid, key: str = "ann:k") -> int:
     return int(grid.client.pttl(grid.keys("idempotency", key)))
 
 
+def test_another_body_under_a_key_is_refused_in_both_entries(grid: Grid) -> None:
+    assert admit(grid, "j1") == Accepted()
+    assert enqueue(grid, "j2", body="other") == OtherBody("j1")
+    assert admit(grid, "j3", body="other") == OtherBody("j1")
+    assert grid.client.zrange(grid.keys("jobs"), 0, -1) == [b"j1"]
+
+
 def test_a_key_lives_as_long_as_its_job_and_result(grid: Grid) -> None:
     grid.seat()
     enqueue(grid, "j1")
@@ -60,6 +68,24 @@ def test_a_key_lives_as_long_as_its_job_and_result(grid: Grid) -> None:
     assert HOUR < key_life(grid, "ann:other") <= 2 * HOUR
     grid.scripts.stop("j2", "cancelled", "{}")
     assert 0 < key_life(grid, "ann:other") <= 5000
+
+
+def test_a_cancelled_job_keeps_its_key(grid: Grid) -> None:
+    enqueue(grid, "j1")
+    grid.scripts.stop("j1", "cancelled", "{}")
+    assert enqueue(grid, "j2") == SameJob("j1")
+    assert grid.ended("j1").state is JobState.CANCELLED
+
+
+def test_a_job_refused_in_the_inbox_frees_its_key(grid: Grid) -> None:
+    enqueue(grid, "j1")
+    assert grid.scripts.stop("j1", "failed", "{}", inbox_only=True) == "plain"
+    assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
+    assert enqueue(grid, "j2", body="other") == Accepted()
+    # A late router can only refuse a job that is still in the inbox.
+    admit(grid, "j2", "", "", deadline_ms=None)
+    assert grid.scripts.stop("j2", "failed", "{}", inbox_only=True) == "over"
+    assert enqueue(grid, "j3", body="other") == SameJob("j2")
 
 
 def test_a_refused_submission_stores_no_key(grid: Grid) -> None:

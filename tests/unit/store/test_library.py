@@ -54,7 +54,7 @@ def test_names_in_strings_comments_and_fields_are_not_calls() -> None:
     assert find_definitions("-- end_job(job)\nlocal s = 'end_job(x)'; s.end_job(1)") == []
 
 
-def called_with() -> dict[str, list[set[str]]]:
+def find_script_arguments() -> dict[str, list[set[str]]]:
     """The names of the arguments of each `self.call("<script>", …)` in gridq/store/scripts.py."""
     found: dict[str, list[set[str]]] = {}
     for node in ast.walk(ast.parse(Path(str(scripts.__file__)).read_text())):
@@ -66,7 +66,7 @@ def called_with() -> dict[str, list[set[str]]]:
 
 
 def test_scripts_are_called_with_their_declared_arguments() -> None:
-    calls = called_with()
+    calls = find_script_arguments()
     assert {*calls, "admit", "complete"} == set(NAMES)
     for name, given in calls.items():
         declared = parse_arguments(read_lua(name))

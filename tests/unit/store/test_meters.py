@@ -9,13 +9,13 @@ import pytest
 from gridq.protocol.meters import Meter
 from gridq.protocol.models import Limit, Resource
 from tests.unit.store.ledger_entries import check_ledger, find_entries
-from tests.unit.store.limits import DAY, HOUR, account, limit, over, turn, turn_at
+from tests.unit.store.limits import DAY, HOUR, account, expire_meters, limit, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def most(resource: Resource, window: str, amount: int) -> Limit:
+def make_limit(resource: Resource, window: str, amount: int) -> Limit:
     return Limit(resource=resource, window=window, amount=amount)
 
 
@@ -30,7 +30,7 @@ def numbers(meters: list[Meter]) -> dict[str, tuple[int, int]]:
 def test_every_window_of_a_seat_binds(grid: Grid) -> None:
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
-    grid.seat(budget=10_000, limits=[most("money", "day", 3_000), most("requests", "5h", 4)])
+    grid.seat(budget=10_000, limits=[make_limit("money", "day", 3_000), make_limit("requests", "5h", 4)])
     grid.job(wide(9, cost=1_000))
     for _ in range(3):
         grid.done(grid.take(), used=1_000)
@@ -38,7 +38,7 @@ def test_every_window_of_a_seat_binds(grid: Grid) -> None:
     turn(grid, "day")
     grid.done(grid.take(), used=1_000)
     assert grid.claim() == "none"  # four requests within five hours
-    over(grid, "5h")
+    expire_meters(grid, "5h")
     turn(grid, "day")
     grid.done(grid.take(), used=900)
     assert numbers(grid.meters()) == {"money/month": (4_900, 0), "money/day": (900, 0), "requests/5h": (1, 0)}
@@ -46,7 +46,7 @@ def test_every_window_of_a_seat_binds(grid: Grid) -> None:
 
 
 def test_a_five_hour_window_begins_with_its_first_use(grid: Grid) -> None:
-    grid.seat(limits=[most("requests", "5h", 2)])
+    grid.seat(limits=[make_limit("requests", "5h", 2)])
     assert grid.meters()[0].resets_at is None
     grid.job(wide(4))
     grid.done(grid.take())
@@ -56,7 +56,7 @@ def test_a_five_hour_window_begins_with_its_first_use(grid: Grid) -> None:
     grid.done(grid.take())
     assert grid.meters()[0].resets_at == began
     assert grid.claim() == "none"
-    over(grid, "5h")
+    expire_meters(grid, "5h")
     assert grid.meters()[0].resets_at is None
     assert grid.meters()[0].remaining == 2
     grid.done(grid.take())
@@ -65,7 +65,7 @@ def test_a_five_hour_window_begins_with_its_first_use(grid: Grid) -> None:
 
 
 def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
-    grid.seat(limits=[most("requests", "1h", 2)])
+    grid.seat(limits=[make_limit("requests", "1h", 2)])
     grid.job(wide(3))
     grid.done(grid.take())
     far = grid.now() + 400 * DAY
@@ -76,11 +76,11 @@ def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
 
 
 def test_a_reservation_held_over_the_reset_is_settled_in_the_new_window(grid: Grid) -> None:
-    grid.seat(concurrency=2, limits=[most("tokens", "5h", 1_000), most("requests", "5h", 9)])
+    grid.seat(concurrency=2, limits=[make_limit("tokens", "5h", 1_000), make_limit("requests", "5h", 9)])
     grid.job(wide(2))
     first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.done(first, tokens=(100, 50))
-    over(grid, "5h")
+    expire_meters(grid, "5h")
     assert numbers(grid.meters()) == {"tokens/5h": (0, 0), "requests/5h": (0, 1)}
     grid.done(second, tokens=(10, 20))
     assert numbers(grid.meters()) == {"tokens/5h": (30, 0), "requests/5h": (1, 0)}
@@ -95,7 +95,7 @@ def test_a_reservation_held_over_the_reset_is_settled_in_the_new_window(grid: Gr
 )
 def test_attempts_that_used_anything_count_as_requests(grid: Grid, how: str, counts: int) -> None:
     """The provider counts every request; a stage returned before it used anything was none."""
-    grid.seat(limits=[most("requests", "day", 9)])
+    grid.seat(limits=[make_limit("requests", "day", 9)])
     grid.job(one())
     claim = grid.take()
     assert numbers(grid.meters()) == {"requests/day": (0, 1)}
@@ -113,7 +113,7 @@ def test_attempts_that_used_anything_count_as_requests(grid: Grid, how: str, cou
 
 
 def test_tokens_of_every_attempt_count(grid: Grid) -> None:
-    grid.seat(limits=[most("tokens", "week", 1_000)])
+    grid.seat(limits=[make_limit("tokens", "week", 1_000)])
     grid.job(one(), "j")
     grid.fail(grid.take(), "seat", tokens=(300, 0))
     grid.wait_over()
@@ -141,7 +141,7 @@ def test_an_owners_parallel_limit_binds_all_its_seats(grid: Grid) -> None:
 
 
 def test_built_in_stages_are_no_requests(grid: Grid) -> None:
-    grid.seat("m.r", "gridq:local", limits=[most("requests", "day", 1), most("tokens", "day", 0)])
+    grid.seat("m.r", "gridq:local", limits=[make_limit("requests", "day", 1), make_limit("tokens", "day", 0)])
     grid.job(chain(3, queue="gridq:local"))
     for _ in range(3):
         grid.done(grid.take("m.r"))
@@ -198,7 +198,7 @@ def test_a_family_budget_binds_only_in_its_queues(grid: Grid) -> None:
 def test_a_claim_reserves_on_all_meters_or_on_none(grid: Grid) -> None:
     """The last meter checked has no room: nothing is reserved on any."""
     limit(grid, SHARED.replace("0.006", "0.015").replace("0.01,", "0.5,"))
-    grid.seat(budget=100_000, concurrency=2, owner="alice", limits=[most("requests", "5h", 9)])
+    grid.seat(budget=100_000, concurrency=2, owner="alice", limits=[make_limit("requests", "5h", 9)])
     grid.job(wide(3, cost=5_000))
     before = grid.take(slot="0")
 
@@ -255,7 +255,7 @@ def test_limits_may_be_added_changed_and_removed_during_work(grid: Grid) -> None
 
 def test_a_seat_that_dies_releases_its_reservations(grid: Grid) -> None:
     limit(grid, SHARED)
-    grid.seat(owner="alice", budget=10_000, limits=[most("parallel", "-", 1)])
+    grid.seat(owner="alice", budget=10_000, limits=[make_limit("parallel", "-", 1)])
     grid.job(one(cost=900))
     grid.take()
     grid.scripts.leave("m.a", "i1", "died")
@@ -285,7 +285,10 @@ def submit_estimated(grid: Grid, job: str, tokens_in: int, tokens_out: int, **op
 def test_the_estimate_of_a_stage_is_reserved_until_settlement(grid: Grid) -> None:
     """Slots side by side cannot draw more than there is, though no stage says what it costs."""
     grid.seat(
-        concurrency=4, budget=10_000, limits=[most("tokens", "day", 9_000)], prices=(1_000_000, 5_000_000)
+        concurrency=4,
+        budget=10_000,
+        limits=[make_limit("tokens", "day", 9_000)],
+        prices=(1_000_000, 5_000_000),
     )
     for number in range(4):
         submit_estimated(grid, f"j{number}", 1_000, 500)
@@ -300,7 +303,7 @@ def test_the_estimate_of_a_stage_is_reserved_until_settlement(grid: Grid) -> Non
 
 
 def test_a_large_estimate_does_not_block_smaller_stages_behind_it(grid: Grid) -> None:
-    grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
+    grid.seat(concurrency=2, limits=[make_limit("tokens", "day", 1_000)])
     submit_estimated(grid, "warm-up", 300, 300)
     grid.done(grid.take(), tokens=(300, 300))
     submit_estimated(grid, "large", 500, 300)
@@ -312,17 +315,17 @@ def test_a_large_estimate_does_not_block_smaller_stages_behind_it(grid: Grid) ->
 
 
 def test_an_estimate_over_the_whole_window_waits_for_an_empty_window(grid: Grid) -> None:
-    grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
+    grid.seat(concurrency=2, limits=[make_limit("tokens", "day", 1_000)])
     submit_estimated(grid, "huge", 5_000, 5_000)
     grid.done(grid.take(), tokens=(900, 50))
     submit_estimated(grid, "huge-2", 5_000, 5_000)
     assert grid.claim() == "none"
-    over(grid, "day")
+    expire_meters(grid, "day")
     check_ledger(grid)
 
 
 @pytest.mark.parametrize(
-    "limits", [[most("money", "day", 0)], [most("tokens", "day", 0)]], ids=["money", "tokens"]
+    "limits", [[make_limit("money", "day", 0)], [make_limit("tokens", "day", 0)]], ids=["money", "tokens"]
 )
 def test_a_limit_of_zero_permits_no_larger_estimate(grid: Grid, limits: list[Limit]) -> None:
     """The window is empty, but a stage over a limit of zero may not run in it."""
@@ -342,7 +345,7 @@ def test_a_sweep_shortens_windows_after_the_clock_was_set_back(grid: Grid) -> No
         grid,
         '[agents.ann]\nbudgets = [{jobs = 1, per = "day"}]\n[grid]\nbudgets = [{tokens = 1, per = "week"}]',
     )
-    grid.seat(limits=[most("requests", "5h", 1), most("requests", "month", 9)])
+    grid.seat(limits=[make_limit("requests", "5h", 1), make_limit("requests", "month", 9)])
     grid.job(one())
     grid.done(grid.take(), tokens=(7, 0))
     year = 365 * DAY
@@ -374,7 +377,7 @@ def test_a_sweep_shortens_windows_after_the_clock_was_set_back(grid: Grid) -> No
 def test_an_impossible_window_end_is_corrected_on_the_next_write(grid: Grid) -> None:
     """The clock was set back and no sweep has noticed it yet."""
     turn_at(grid, 20 * HOUR, period="day")
-    grid.seat(limits=[most("tokens", "day", 9), most("requests", "day", 9)])
+    grid.seat(limits=[make_limit("tokens", "day", 9), make_limit("requests", "day", 9)])
     text = f"tokens/day/9/3/0/{grid.now() + 3 * DAY} requests/day/9/2/0/{grid.now() + 3 * DAY}"
     grid.client.hset(grid.keys("seat", "m.a"), "own", text)
     grid.job(one())

@@ -13,7 +13,7 @@ from gridq.limits.quotas_file import Limits
 from gridq.limits.quotas_loader import lift, put_in_force
 from gridq.protocol.states import JobState
 from gridq.store.replies import Accepted, KeyRefused, QuotaReached
-from tests.unit.store.limits import DAY, HOUR, account, ask, limit, parked, turn, turn_at
+from tests.unit.store.limits import DAY, HOUR, account, ask, limit, read_parked_agents, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, plan, quota, quota_of, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -206,7 +206,7 @@ def test_an_overdrawn_agent_is_parked_until_the_month_resets(grid: Grid) -> None
     grid.job(one(cost=5_000), "j2")
     grid.job(one(), "b1", agent="bob")
     grid.done(grid.take(slot="0"), used=10_001)
-    assert parked(grid) == {"ann"}
+    assert read_parked_agents(grid) == {"ann"}
     assert account(grid, "ann").parked
     assert grid.take(slot="0").job == "b1"
     assert grid.claim(slot="1") == "none"
@@ -215,7 +215,7 @@ def test_an_overdrawn_agent_is_parked_until_the_month_resets(grid: Grid) -> None
     turn(grid)
     grid.clear("bench:any", "seat:m.a")
     grid.sweep()
-    assert parked(grid) == set()
+    assert read_parked_agents(grid) == set()
     assert grid.wake_ups("seat:m.a") + grid.wake_ups("bench:any") > 0  # it wakes by itself
     assert grid.take(slot="1").job == "j2"
 
@@ -227,7 +227,7 @@ def test_an_exactly_used_up_limit_does_not_park(grid: Grid) -> None:
     grid.job(chain(3, cost=3_000))
     for used in (4_000, 6_000):
         grid.done(grid.take(), used=used)
-    assert parked(grid) == set()
+    assert read_parked_agents(grid) == set()
     grid.done(grid.take(), used=0)
 
 
@@ -238,7 +238,7 @@ def test_a_raised_limit_unparks_at_once(grid: Grid) -> None:
     grid.done(grid.take(), used=20_000)
     assert grid.claim() == "none"
     limit(grid, ANN.replace("0.01", "0.015"))
-    assert parked(grid) == {"ann"}
+    assert read_parked_agents(grid) == {"ann"}
     limit(grid, ANN.replace("0.01", "0.03"))
     assert grid.take().job == "j1"
 
@@ -252,7 +252,7 @@ def test_a_lowered_limit_parks_waiting_but_not_running_stages(grid: Grid) -> Non
     grid.job(one(cost=1_000), "j3")
     running = grid.take()
     limit(grid, ANN.replace("0.01", "0.0005"))
-    assert parked(grid) == {"ann"}
+    assert read_parked_agents(grid) == {"ann"}
     assert account(grid, "ann").remaining == 500 - 1_000 - account(grid, "ann").reserved
     assert isinstance(ask(grid, 0), QuotaReached)
     assert grid.done(running, used=200) in ("", "plain")
@@ -279,7 +279,7 @@ def test_pure_and_local_stages_of_a_parked_agent_continue(grid: Grid) -> None:
     grid.done(grid.take(), used=11_000)
     grid.done(grid.take())
     assert grid.ended(job).state is JobState.DONE
-    assert parked(grid) == set()
+    assert read_parked_agents(grid) == set()
 
 
 def test_a_team_over_its_money_parks_all_its_agents(grid: Grid) -> None:
@@ -293,7 +293,7 @@ def test_a_team_over_its_money_parks_all_its_agents(grid: Grid) -> None:
     grid.done(first, used=10_001)
     assert grid.take(slot="1").agent == "cleo"
     assert grid.claim(slot="2") == "none"
-    assert {"bob"} <= parked(grid) <= {"ann", "bob"}
+    assert {"bob"} <= read_parked_agents(grid) <= {"ann", "bob"}
     limit(grid, TEAM.replace("0.01", "1"))
     assert grid.take(slot="2").agent in ("ann", "bob")
 

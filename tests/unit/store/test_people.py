@@ -6,7 +6,7 @@ import pytest
 
 from gridq.store.replies import Accepted, AdmitReply, QuotaReached
 from tests.unit.store.ledger_entries import check_ledger
-from tests.unit.store.limits import DAY, HOUR, ask, limit, over, parked, turn, turn_at
+from tests.unit.store.limits import DAY, HOUR, ask, expire_meters, limit, read_parked_agents, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, quota, quota_of
 from tests.unit.store.test_meters import numbers
 
@@ -90,7 +90,7 @@ def test_meters_of_inactive_agents_are_removed(grid: Grid) -> None:
     grid.seat()
     for number in range(20):
         assert ask(grid, agent=f"passing-{number}") == Accepted()
-    over(grid, "day")
+    expire_meters(grid, "day")
     for _ in range(60):
         grid.sweep()
     assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann", "t:t"}
@@ -108,13 +108,13 @@ def test_a_team_over_its_tokens_is_parked_until_the_week_resets(grid: Grid) -> N
     assert ask(grid) == Accepted()
     grid.job(one(), "waits")
     grid.done(grid.take(), tokens=(900, 300))
-    assert parked(grid) == {"ann"}
+    assert read_parked_agents(grid) == {"ann"}
     assert grid.claim() == "none"
     assert quota_of(ask(grid)) == ("team_tokens", "t")
     turn(grid, "week")
     turn(grid, "day")
     grid.sweep()
-    assert parked(grid) == set()
+    assert read_parked_agents(grid) == set()
     grid.take()
     check_ledger(grid)
 
@@ -152,9 +152,9 @@ def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) ->
         ("ann", 1, 400), ("ann", 1, 300), ("ann", 1, 1), ("bob", 1, 0), ("bob", 1, 0),
         ("mute", 0, 0), ("ann", 20_000, 0),
     ):  # fmt: skip
-        before = everything(grid)
+        before = read_all_keys(grid)
         _, look = grid.scripts.preview_quota(agent, "-", cost, tokens)
-        assert everything(grid) == before
+        assert read_all_keys(grid) == before
         reply = ask(grid, cost, agent, more={"tokens:0": f"{tokens} 0"})
         assert (look or Accepted()) == reply
         outcomes.add(reply.what if isinstance(reply, QuotaReached) else "ok")
@@ -165,6 +165,6 @@ def test_a_quota_preview_matches_the_admission_and_writes_nothing(grid: Grid) ->
     assert (team, refusal.what, refusal.name) == ("t", "team_tokens", "t")
 
 
-def everything(grid: Grid) -> dict[bytes, bytes | None]:
+def read_all_keys(grid: Grid) -> dict[bytes, bytes | None]:
     """Return all keys of the grid with their content."""
     return {key: grid.client.dump(key) for key in grid.client.scan_iter(grid.keys("*"))}

@@ -27,7 +27,7 @@ def timers(grid: Grid) -> list[str]:
     return [entry for entry in found if entry[0] in "qi"]
 
 
-def over(grid: Grid) -> None:
+def end_timers(grid: Grid) -> None:
     """Let all running timers end, and sweep."""
     for entry in timers(grid):
         grid.age("delays", entry)
@@ -51,7 +51,7 @@ def test_the_timeout_runs_from_when_the_stage_became_ready(grid: Grid) -> None:
     assert timers(grid) == []  # it was taken
     grid.done(first)
     assert timers(grid) == ["queue_timeout:j1:1:0.0"]
-    over(grid)
+    end_timers(grid)
     assert error(grid, "j1").code == "job.queue_timeout"
     assert grid.pending() == []
     assert timers(grid) == []
@@ -59,7 +59,7 @@ def test_the_timeout_runs_from_when_the_stage_became_ready(grid: Grid) -> None:
 
 def test_the_error_has_stage_queue_seconds_and_reason(grid: Grid) -> None:
     grid.job(one(), "j1", queue_timeout_ms=1500)
-    over(grid)
+    end_timers(grid)
     found = error(grid, "j1")
     assert found.details == {
         "path": "root",
@@ -73,7 +73,7 @@ def test_the_error_has_stage_queue_seconds_and_reason(grid: Grid) -> None:
 
 def reason(grid: Grid, **options: Any) -> str:
     grid.job(one(cost=options.pop("cost", 0)), "late", queue_timeout_ms=MINUTE, **options)
-    over(grid)
+    end_timers(grid)
     return str(error(grid, "late").reason)
 
 
@@ -88,7 +88,7 @@ def test_the_reason_is_exclusion(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
     grid.fail(grid.take(), "seat", pause_ms=HOUR)
-    over(grid)
+    end_timers(grid)
     assert error(grid, "j1").reason == "the seats that serve it failed it or lack what it needs"
 
 
@@ -126,7 +126,7 @@ def test_the_reason_is_the_agents_limit(grid: Grid) -> None:
     limit(grid, "[agents.ann]\nmonthly_cents = 1")
     grid.job(one(cost=500), "j1", queue_timeout_ms=MINUTE)
     limit(grid, "[agents.ann]\nmonthly_cents = 0")
-    over(grid)
+    end_timers(grid)
     assert "over its limits" in str(error(grid, "j1").reason)
 
 
@@ -222,7 +222,7 @@ def test_a_stage_past_its_queue_timeout_is_not_claimed(grid: Grid) -> None:
 def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
     assert grid.enqueue("j1", queue_timeout_ms=1000) == Accepted()
     assert timers(grid) == ["inbox_timeout:j1:0:0"]
-    over(grid)
+    end_timers(grid)
     found = error(grid, "j1")
     assert (found.code, found.details["queue"], found.path) == ("job.queue_timeout", "gridq:router", "")
     assert grid.client.zrange(grid.keys("answers"), 0, -1) == [b"j1"]
@@ -233,7 +233,7 @@ def test_a_late_router_does_not_admit_an_expired_job(grid: Grid) -> None:
     grid.enqueue("j1", queue_timeout_ms=1000)
     grid.client.hset(grid.keys("submitted", "j1"), "submitted_at", 1)
     assert grid.admit(one(), "j1", deadline_ms=None, queue_timeout_ms=1000) == AlreadyKnown()
-    over(grid)
+    end_timers(grid)
     assert error(grid, "j1").code == "job.queue_timeout"
 
 

@@ -23,7 +23,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowServer]:
         yield server.fill()
 
 
-def waited_out(slow: SlowServer, url: str) -> list[str]:
+def wait_and_report(slow: SlowServer, url: str) -> list[str]:
     """Return what is reported while a loading server is waited for, until it answers."""
     slow.load_slowly()
     lines = []
@@ -39,7 +39,7 @@ def waited_out(slow: SlowServer, url: str) -> list[str]:
 
 
 def test_waiting_reports_once_that_the_server_is_loading(slow: SlowServer) -> None:
-    lines = waited_out(slow, slow.url)
+    lines = wait_and_report(slow, slow.url)
     assert len(lines) == 1
     how_far = (
         r"the server is loading its data, \d+ % of \d+ MB(, about \d+ s left)?: waiting until it is done"
@@ -58,7 +58,7 @@ def test_waiting_can_be_cancelled(slow: SlowServer) -> None:
 
 
 def test_waiting_works_without_permission_for_info(slow: SlowServer) -> None:
-    lines = waited_out(slow, slow.narrow_url)
+    lines = wait_and_report(slow, slow.narrow_url)
     assert lines == ["the server is loading its data: waiting until it is done"]
 
 

@@ -12,7 +12,7 @@ from tests.unit.store.plans import ANY, Grid, one
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def _counted(grid: Grid, seat: str = "m.a") -> tuple[float, float]:
+def _read_counts(grid: Grid, seat: str = "m.a") -> tuple[float, float]:
     """Return the successes and failures in the seat's record."""
     record = grid.client.hget(grid.keys("seat", seat), "reliability")
     good, bad, _ = (record or b"0 0 0").split()
@@ -24,7 +24,7 @@ def _reliability(grid: Grid, seat: str = "m.a") -> float:
     return found.reliability
 
 
-def _later(grid: Grid, half_lives: float, seat: str = "m.a") -> None:
+def _age_record(grid: Grid, half_lives: float, seat: str = "m.a") -> None:
     """Let what was counted be so much older."""
     good, bad, at = grid.client.hget(grid.keys("seat", seat), "reliability").split()
     was = int(at) - int(half_lives * HALF_LIFE_MS)
@@ -62,7 +62,7 @@ def test_only_failures_of_the_seat_reduce_its_reliability(grid: Grid, kind: str,
     claim = grid.take()
     grid.fail(claim, kind)
     grid.fail(claim, kind)
-    assert _counted(grid) == (0, bad)
+    assert _read_counts(grid) == (0, bad)
 
 
 def test_a_lost_attempt_reduces_reliability_once(grid: Grid) -> None:
@@ -71,7 +71,7 @@ def test_a_lost_attempt_reduces_reliability_once(grid: Grid) -> None:
     claim = grid.take()
     grid.lapse(claim)
     grid.fail(claim, "seat")
-    assert _counted(grid) == (0, 1)
+    assert _read_counts(grid) == (0, 1)
     assert _reliability(grid) == pytest.approx(2 / 3, abs=0.001)
 
 
@@ -80,7 +80,7 @@ def test_successes_are_counted_as_the_total_of_an_incarnation(grid: Grid) -> Non
 
     def renew(recorded: int | None, inc: str = "i1") -> float:
         assert grid.scripts.renew("m.a", inc, [], recorded=recorded) == []
-        return _counted(grid)[0]
+        return _read_counts(grid)[0]
 
     assert renew(3) == 3
     assert renew(3) == pytest.approx(3, abs=0.1)  # its reply was lost
@@ -103,11 +103,11 @@ def test_old_outcomes_fade(grid: Grid) -> None:
     grid.seat()
     _fail(grid, "m.a", 4)
     assert _reliability(grid) == pytest.approx(2 / 6, abs=0.01)
-    _later(grid, 2)
+    _age_record(grid, 2)
     assert _reliability(grid) == pytest.approx(2 / 3, abs=0.01)
     _fail(grid, "m.a", 1)
-    assert _counted(grid)[1] == pytest.approx(2, abs=0.05)
-    _later(grid, 12)
+    assert _read_counts(grid)[1] == pytest.approx(2, abs=0.05)
+    _age_record(grid, 12)
     assert _reliability(grid) == pytest.approx(1, abs=0.005)
 
 
@@ -140,7 +140,7 @@ def test_the_more_reliable_of_two_idle_seats_is_woken_first(grid: Grid) -> None:
     assert count_wake_ups() == [1, 0]  # nobody has ranked them yet
     governor.rank_seats()
     assert count_wake_ups() == [0, 1]
-    _later(grid, 12)
+    _age_record(grid, 12)
     governor.rank_seats()
     assert count_wake_ups() == [1, 0]
 

@@ -49,7 +49,7 @@ class Counted:
 
 
 @pytest.fixture
-def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
+def client_counter(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
     """Count the round trips of the client of `grid`, with a seat and an agent under every kind of limit."""
     grid.seat(budget=50 * DOLLAR, requests_per_minute=60)
     limits = Limits(
@@ -68,32 +68,36 @@ def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
     counted.pool.disconnect()
 
 
-def test_claim_and_settlement_are_one_round_trip_each(grid: Grid, trips: Counted) -> None:
+def test_claim_and_settlement_are_one_round_trip_each(grid: Grid, client_counter: Counted) -> None:
     grid.job(one(cost=DOLLAR))
-    sent, claim = trips(grid.take)
+    sent, claim = client_counter(grid.take)
     assert sent == 1
-    sent, (result, ended, _) = trips(lambda: grid.complete(claim, used=DOLLAR // 2))
+    sent, (result, ended, _) = client_counter(lambda: grid.complete(claim, used=DOLLAR // 2))
     assert (sent, result, ended) == (1, 1, "plain")
 
 
-def test_a_settlement_claims_the_next_stage_in_the_same_round_trip(grid: Grid, trips: Counted) -> None:
+def test_a_settlement_claims_the_next_stage_in_the_same_round_trip(
+    grid: Grid, client_counter: Counted
+) -> None:
     grid.job(chain(2, cost=DOLLAR))
     first = grid.take()
-    sent, (_, _, second) = trips(lambda: grid.complete(first, used=DOLLAR, go_on=True))
+    sent, (_, _, second) = client_counter(lambda: grid.complete(first, used=DOLLAR, go_on=True))
     assert sent == 1
     assert isinstance(second, Claim)
     grid.done(second)
 
 
-def test_a_settlement_with_a_long_output_is_one_round_trip(grid: Grid, trips: Counted) -> None:
+def test_a_settlement_with_a_long_output_is_one_round_trip(grid: Grid, client_counter: Counted) -> None:
     grid.job(one(cost=DOLLAR))
     claim = grid.take()
-    sent, (result, _, _) = trips(lambda: grid.complete(claim, b"@v1", used=DOLLAR, long=b"x" * 200_000))
+    sent, (result, _, _) = client_counter(
+        lambda: grid.complete(claim, b"@v1", used=DOLLAR, long=b"x" * 200_000)
+    )
     assert (sent, result) == (1, 1)
 
 
-def test_the_settlement_of_a_failed_attempt_is_one_round_trip(grid: Grid, trips: Counted) -> None:
+def test_the_settlement_of_a_failed_attempt_is_one_round_trip(grid: Grid, client_counter: Counted) -> None:
     grid.job(one(cost=DOLLAR))
     claim = grid.take()
-    sent, word = trips(lambda: grid.fail(claim, used=DOLLAR))
+    sent, word = client_counter(lambda: grid.fail(claim, used=DOLLAR))
     assert (sent, word) == (1, "again")

@@ -19,7 +19,7 @@ from tests.unit.store.plans import Grid, one
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def of_version(number: int, client: Redis, config: Settings) -> Scripts:
+def make_scripts(number: int, client: Redis, config: Settings) -> Scripts:
     """The scripts as a gridq of that schema has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "SCHEMA", number)
@@ -28,12 +28,12 @@ def of_version(number: int, client: Redis, config: Settings) -> Scripts:
 
 @pytest.fixture
 def newer(grid: Grid) -> Scripts:
-    return of_version(schema.SCHEMA + 1, grid.client, grid.config)
+    return make_scripts(schema.SCHEMA + 1, grid.client, grid.config)
 
 
 @pytest.fixture
 def older(grid: Grid) -> Scripts:
-    return of_version(schema.SCHEMA - 1, grid.client, grid.config)
+    return make_scripts(schema.SCHEMA - 1, grid.client, grid.config)
 
 
 def _register(which: Scripts, seat: str = "m.new") -> None:
@@ -87,7 +87,7 @@ def test_another_schema_version_is_refused_and_writes_nothing(
 
 
 def test_processes_of_the_same_schema_work_together(grid: Grid) -> None:
-    other = of_version(schema.SCHEMA, grid.client, grid.config)
+    other = make_scripts(schema.SCHEMA, grid.client, grid.config)
     grid.seat()
     _register(other)
     assert _admit(other) == Accepted()
@@ -134,7 +134,7 @@ def test_a_newer_schema_waits_for_older_jobs(grid: Grid, newer: Scripts, where: 
 def test_a_newer_schema_waits_for_killed_seats(grid_env: GridEnv) -> None:
     config = grid_env.settings.model_copy(update={"lease_ms": 300, "renew_ms": 100})
     grid = Grid(grid_env.client, config)
-    newer = of_version(schema.SCHEMA + 1, grid.client, config)
+    newer = make_scripts(schema.SCHEMA + 1, grid.client, config)
     grid.seat()
     newer.adopt()
     assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA + 1).encode()

@@ -43,13 +43,22 @@ def test_cancelling_a_job_removes_all_its_keys(grid: Grid) -> None:
     assert grid.own() - late == STAY | {"result:j1", "rows:j1", "summary:j1", "jobs", "ended_jobs", "ledger"}
 
 
+def test_a_job_ends_once(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", celery=True)
+    assert grid.scripts.stop("j1", "cancelled", "{}") == "celery"
+    assert grid.scripts.stop("j1", "failed", "{}") == "over"
+    assert grid.ended("j1").state is JobState.CANCELLED
+    assert grid.client.llen(grid.keys("result", "j1")) == 1
+    assert grid.client.zcard(grid.keys("answers")) == 1
+
+
 def test_an_unknown_job_cannot_be_stopped(grid: Grid) -> None:
     assert grid.scripts.stop("nobody", "cancelled", "{}") == "unknown"
     assert grid.own() == {"wake_ups", "schema"}
 
 
 def test_cancelling_a_job_cancels_its_delayed_retry(grid: Grid) -> None:
-
     grid.seat()
     grid.job(plan(step(scope=0), scopes=[Scope("root", None, 3, 60_000, ((0, 0),))]), "j1")
     assert grid.fail(grid.take(), "stage") == "again"

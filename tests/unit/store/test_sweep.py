@@ -12,7 +12,7 @@ from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def _gap(grid: Grid, ms: int) -> dict[str, int]:
+def _sweep_after(grid: Grid, ms: int) -> dict[str, int]:
     """Sweep `ms` after the last sweep, and return what was found."""
     grid.client.set(grid.keys("last_sweep"), grid.now() - ms, px=HOUR)
     return grid.scripts.sweep()[0]
@@ -56,7 +56,7 @@ def test_after_a_gap_nothing_expires_for_one_lease(grid: Grid) -> None:
     grid.age("leases", claim.lease)
     grid.age("seats", "m.a")
     longest = grid.config.lease_ms - grid.config.renew_ms
-    found = _gap(grid, longest + 50)
+    found = _sweep_after(grid, longest + 50)
     assert (found["grace"], found["died"], found["seats"]) == (2, 0, 0)
     until: float = grid.client.zscore(grid.keys("leases"), claim.lease)
     assert until - grid.now() > longest
@@ -72,7 +72,7 @@ def test_a_gap_as_long_as_a_missed_renewal_gives_a_short_grace(grid: Grid) -> No
     now = grid.now()
     for name, member in (("leases", lease), ("seats", "m.a")):
         grid.client.zadd(grid.keys(name), {member: now - 50})
-    found = _gap(grid, longest - 100)
+    found = _sweep_after(grid, longest - 100)
     assert (found["grace"], found["died"], found["seats"]) == (2, 0, 0)
     for name, member in (("leases", lease), ("seats", "m.a")):
         until: float = grid.client.zscore(grid.keys(name), member)
@@ -84,7 +84,7 @@ def test_late_sweeps_still_find_dead_seats(grid: Grid) -> None:
     grid.seat()
     late = (grid.config.lease_ms - grid.config.renew_ms) * 0.75
     gaps = 0
-    while not _gap(grid, int(late))["seats"]:
+    while not _sweep_after(grid, int(late))["seats"]:
         gaps += 1
         assert gaps * late < 4 * grid.config.lease_ms
         until: float = grid.client.zscore(grid.keys("seats"), "m.a")
@@ -96,7 +96,7 @@ def test_a_short_pause_is_not_a_gap(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     grid.age("leases", grid.take().lease)
-    found = _gap(grid, (grid.config.lease_ms - grid.config.renew_ms) // 2 - 100)
+    found = _sweep_after(grid, (grid.config.lease_ms - grid.config.renew_ms) // 2 - 100)
     assert (found["grace"], found["died"]) == (0, 1)
 
 
@@ -105,7 +105,7 @@ def test_a_clock_set_back_counts_as_a_gap(grid: Grid) -> None:
     grid.job(one())
     claim = grid.take()
     grid.client.zadd(grid.keys("leases"), {claim.lease: grid.now() + HOUR})
-    assert _gap(grid, -60_000)["grace"] == 2
+    assert _sweep_after(grid, -60_000)["grace"] == 2
     until: float = grid.client.zscore(grid.keys("leases"), claim.lease)
     assert until - grid.now() <= grid.config.lease_ms
 

@@ -18,7 +18,7 @@ def constant(seconds: float, n: int = 100) -> ServiceTime:
     return ServiceTime(n=n, mean=seconds, p50=seconds, p90=seconds)
 
 
-def varying(mean: float, p50: float, p90: float, n: int = 100) -> ServiceTime:
+def service_time(mean: float, p50: float, p90: float, n: int = 100) -> ServiceTime:
     return ServiceTime(n=n, mean=mean, p50=p50, p90=p90)
 
 
@@ -79,7 +79,7 @@ def test_a_long_queue_moves_at_the_rate_of_all_slots() -> None:
 
 
 def test_the_spread_follows_the_measurements() -> None:
-    board = SeatLoad("m.a", frozenset([ANY]), 1, ((ANY, 0.0),), {ANY: varying(10.0, 8.0, 20.0)})
+    board = SeatLoad("m.a", frozenset([ANY]), 1, ((ANY, 0.0),), {ANY: service_time(10.0, 8.0, 20.0)})
     found = look(board, lines=(PendingStages(ANY, "ann", 3),))
     assert found.low is not None
     assert found.high is not None

@@ -89,7 +89,7 @@ def test_other_events_have_no_sentence() -> None:
     assert to_sentence("the answer is not written yet", FULL) is None
 
 
-def _narrated() -> dict[str, str]:
+def _find_narrated_events() -> dict[str, str]:
     """Return every event that the code narrates, with the file that does."""
     found = {}
     for package in ("gridq", "workers"):
@@ -103,7 +103,7 @@ def _narrated() -> dict[str, str]:
 
 
 def test_every_event_is_narrated_and_no_other() -> None:
-    assert _narrated().keys() == EVENTS.keys()
+    assert _find_narrated_events().keys() == EVENTS.keys()
 
 
 def test_every_event_is_documented() -> None:

@@ -37,26 +37,26 @@ class EndedJobs:
 
 
 @pytest.fixture
-def ended(grid_env: GridEnv) -> Iterator[EndedJobs]:
+def ended_jobs(grid_env: GridEnv) -> Iterator[EndedJobs]:
     keys = Keys(grid_env.prefix)
     yield EndedJobs(grid_env.client, keys)
     grid_env.client.unlink(keys("ended_jobs"), keys("jobs"))
 
 
 @pytest.fixture
-def metrics(ended: EndedJobs) -> JobMetrics:
-    ended.add("before", at=now_ms(ended.client) - 5000)
+def metrics(ended_jobs: EndedJobs) -> JobMetrics:
+    ended_jobs.add("before", at=now_ms(ended_jobs.client) - 5000)
     made = JobMetrics(HOUR)
-    made.update(ended.client, ended.keys)
+    made.update(ended_jobs.client, ended_jobs.keys)
     return made
 
 
-def test_jobs_that_ended_since_the_start_are_counted_once(ended: EndedJobs, metrics: JobMetrics) -> None:
+def test_jobs_that_ended_since_the_start_are_counted_once(ended_jobs: EndedJobs, metrics: JobMetrics) -> None:
     assert (metrics.submitted, sum(metrics.ended.values())) == (0, 0)
-    ended.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
-    ended.add("b", state="failed", agent="bob")
+    ended_jobs.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
+    ended_jobs.add("b", state="failed", agent="bob")
     for _ in range(3):
-        metrics.update(ended.client, ended.keys)
+        metrics.update(ended_jobs.client, ended_jobs.keys)
     assert metrics.ended == {"done": 1, "failed": 1}
     assert metrics.stages == {("llm:any", "done"): 1}
     assert metrics.tokens == {("llm:any", "in"): 5, ("llm:any", "out"): 7}
@@ -66,53 +66,53 @@ def test_jobs_that_ended_since_the_start_are_counted_once(ended: EndedJobs, metr
     assert metrics.runs["llm:any"].sum == 2.0
 
 
-def test_jobs_that_end_in_one_millisecond_are_all_counted(ended: EndedJobs, metrics: JobMetrics) -> None:
-    now = now_ms(ended.client)
-    ended.add("m", at=now)
-    metrics.update(ended.client, ended.keys)
+def test_jobs_that_end_in_one_millisecond_are_all_counted(ended_jobs: EndedJobs, metrics: JobMetrics) -> None:
+    now = now_ms(ended_jobs.client)
+    ended_jobs.add("m", at=now)
+    metrics.update(ended_jobs.client, ended_jobs.keys)
     for job in ("a", "n", "z"):
-        ended.add(job, at=now)
-    metrics.update(ended.client, ended.keys)
-    metrics.update(ended.client, ended.keys)
+        ended_jobs.add(job, at=now)
+    metrics.update(ended_jobs.client, ended_jobs.keys)
+    metrics.update(ended_jobs.client, ended_jobs.keys)
     assert metrics.ended == {"done": 4}
 
 
 def test_jobs_of_the_current_millisecond_are_counted_at_the_next_update(
-    ended: EndedJobs, metrics: JobMetrics
+    ended_jobs: EndedJobs, metrics: JobMetrics
 ) -> None:
     for number in range(20):
-        ended.add(f"j{number}")
-        metrics.update(ended.client, ended.keys)
-    until = now_ms(ended.client)
-    while now_ms(ended.client) <= until + 1:
+        ended_jobs.add(f"j{number}")
+        metrics.update(ended_jobs.client, ended_jobs.keys)
+    until = now_ms(ended_jobs.client)
+    while now_ms(ended_jobs.client) <= until + 1:
         pass
-    metrics.update(ended.client, ended.keys)
+    metrics.update(ended_jobs.client, ended_jobs.keys)
     assert metrics.submitted == 20
 
 
 def test_an_update_is_bounded_and_the_next_continues(
-    ended: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
+    ended_jobs: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAGE_JOBS", 2)
     monkeypatch.setattr(module, "MAX_JOBS_PER_UPDATE", 4)
     for number in range(7):
-        ended.add(f"j{number}")
-    metrics.update(ended.client, ended.keys)
+        ended_jobs.add(f"j{number}")
+    metrics.update(ended_jobs.client, ended_jobs.keys)
     assert metrics.lagging
     assert sum(metrics.ended.values()) < 7
     while metrics.lagging:
-        metrics.update(ended.client, ended.keys)
+        metrics.update(ended_jobs.client, ended_jobs.keys)
     assert metrics.ended == {"done": 7}
 
 
 def test_the_number_of_agents_is_bounded(
-    ended: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
+    ended_jobs: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_AGENTS", 2)
     for number in range(5):
-        ended.add(f"j{number}", agent=f"a{number}", micro_dollars=1)
-    ended.add("again", agent="a0", micro_dollars=1)
-    metrics.update(ended.client, ended.keys)
+        ended_jobs.add(f"j{number}", agent=f"a{number}", micro_dollars=1)
+    ended_jobs.add("again", agent="a0", micro_dollars=1)
+    metrics.update(ended_jobs.client, ended_jobs.keys)
     assert len(metrics.agents) == 3
     assert metrics.agents[OTHER_AGENTS] == 3
     assert metrics.micro_dollars == 6

@@ -15,7 +15,7 @@ from tests.conftest import GridEnv
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
-def on_a_loop(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
+def run_pipe(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
     async def run() -> None:
         pipe = Pipe(connect_async(url, name="pipe", retry=False))
         try:
@@ -38,7 +38,7 @@ def test_each_caller_gets_its_own_replies(grid_env: GridEnv) -> None:
         clients = await pipe.execute(("CLIENT", "LIST"))
         assert clients[0].count(b"name=pipe ") == 1
 
-    on_a_loop(grid_env.url, act)
+    run_pipe(grid_env.url, act)
 
 
 def test_a_refused_command_fails_only_for_its_caller(grid_env: GridEnv) -> None:
@@ -50,7 +50,7 @@ def test_a_refused_command_fails_only_for_its_caller(grid_env: GridEnv) -> None:
         with pytest.raises(ResponseError):
             await bad
 
-    on_a_loop(grid_env.url, act)
+    run_pipe(grid_env.url, act)
 
 
 def test_a_cancelled_caller_does_not_shift_replies(grid_env: GridEnv) -> None:
@@ -64,7 +64,7 @@ def test_a_cancelled_caller_does_not_shift_replies(grid_env: GridEnv) -> None:
             [str(number).encode()] for number in range(1, 50, 2)
         ]
 
-    on_a_loop(grid_env.url, act)
+    run_pipe(grid_env.url, act)
 
 
 def test_a_lost_connection_fails_pending_callers_and_reconnects(grid_env: GridEnv) -> None:
@@ -80,7 +80,7 @@ def test_a_lost_connection_fails_pending_callers_and_reconnects(grid_env: GridEn
                 await each
         assert await pipe.execute(("ECHO", "y")) == [b"y"]
 
-    on_a_loop(grid_env.url, act)
+    run_pipe(grid_env.url, act)
 
 
 def test_an_unreachable_server_fails_at_once() -> None:
@@ -91,7 +91,7 @@ def test_an_unreachable_server_fails_at_once() -> None:
 
     with EmbeddedServer() as server:
         url = server.url
-    on_a_loop(url, act)
+    run_pipe(url, act)
 
 
 def test_a_closed_pipe_refuses_commands(grid_env: GridEnv) -> None:
@@ -105,4 +105,4 @@ def test_a_closed_pipe_refuses_commands(grid_env: GridEnv) -> None:
         with pytest.raises(ConnectionError):
             await pipe.execute(("PING",))
 
-    on_a_loop(grid_env.url, act)
+    run_pipe(grid_env.url, act)

@@ -61,7 +61,7 @@ async def scene(env: GridEnv, buffer: int = 256) -> AsyncIterator[Scene]:
         await made.client.aclose()
 
 
-def on_a_loop(env: GridEnv, act: Callable[[Scene], Awaitable[None]], **given: Any) -> None:
+def run_scene(env: GridEnv, act: Callable[[Scene], Awaitable[None]], **given: Any) -> None:
     async def run() -> None:
         async with scene(env, **given) as made:
             await act(made)
@@ -97,7 +97,7 @@ def test_a_follower_gets_past_and_new_pieces_then_the_end(grid_env: GridEnv) -> 
         assert entries[0].path == "root"
         assert len(made.relay) == 0
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_a_new_follower_interrupts_a_blocking_read(
@@ -115,7 +115,7 @@ def test_a_new_follower_interrupts_a_blocking_read(
             assert entry is not None
             assert entry.piece == b"1"
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_hundreds_of_jobs_are_followed_at_once(grid_env: GridEnv) -> None:
@@ -133,7 +133,7 @@ def test_hundreds_of_jobs_are_followed_at_once(grid_env: GridEnv) -> None:
             followers[job].close()
         assert len(made.relay) == 0
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_a_slow_reader_has_a_bounded_buffer_and_loses_nothing(grid_env: GridEnv) -> None:
@@ -148,7 +148,7 @@ def test_a_slow_reader_has_a_bounded_buffer_and_loses_nothing(grid_env: GridEnv)
             assert len(slow._entries) < 64 + MAX_ENTRIES
             assert pieces(await all_of(slow)) == [str(number) for number in range(5000)]
 
-    on_a_loop(grid_env, act, buffer=64)
+    run_scene(grid_env, act, buffer=64)
 
 
 def test_large_pieces_fill_a_buffer(grid_env: GridEnv) -> None:
@@ -162,7 +162,7 @@ def test_large_pieces_fill_a_buffer(grid_env: GridEnv) -> None:
             await made.end("j1")
             assert len(pieces(await all_of(slow))) == 300
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_two_readers_of_one_job_start_at_different_entries(grid_env: GridEnv) -> None:
@@ -176,7 +176,7 @@ def test_two_readers_of_one_job_start_at_different_entries(grid_env: GridEnv) ->
                 assert pieces(await all_of(second)) == list("56789")
             assert pieces(await all_of(first)) == list("6789")
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_reading_from_before_trimmed_entries_fails(grid_env: GridEnv) -> None:
@@ -193,7 +193,7 @@ def test_reading_from_before_trimmed_entries_fails(grid_env: GridEnv) -> None:
             assert entry is not None
             assert entry.piece == b"7"
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_a_reader_that_falls_behind_the_stream_limit_fails(grid_env: GridEnv) -> None:
@@ -210,7 +210,7 @@ def test_a_reader_that_falls_behind_the_stream_limit_fails(grid_env: GridEnv) ->
             numbers = [int(entry.piece) for entry in entries if entry is not None and entry.piece]
             assert numbers == list(range(len(numbers)))
 
-    on_a_loop(grid_env, act, buffer=16)
+    run_scene(grid_env, act, buffer=16)
 
 
 def test_a_job_without_a_stream_reports_its_end(grid_env: GridEnv) -> None:
@@ -222,7 +222,7 @@ def test_a_job_without_a_stream_reports_its_end(grid_env: GridEnv) -> None:
             await made.end("j1", "cancelled", stream=False)
             assert await follower.wait_for_end() is JobState.CANCELLED
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_following_an_unknown_job_fails(grid_env: GridEnv) -> None:
@@ -230,7 +230,7 @@ def test_following_an_unknown_job_fails(grid_env: GridEnv) -> None:
         with made.relay.follow("gone") as follower, pytest.raises(JobNotFound):
             await follower.next()
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_a_job_about_to_be_submitted_is_not_checked_before(
@@ -245,7 +245,7 @@ def test_a_job_about_to_be_submitted_is_not_checked_before(
             with pytest.raises(JobNotFound):
                 await follower.next()
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)
 
 
 def test_a_lost_connection_loses_no_entry(grid_env: GridEnv) -> None:
@@ -262,4 +262,4 @@ def test_a_lost_connection_loses_no_entry(grid_env: GridEnv) -> None:
             await made.end("j1")
             assert pieces(await reading) == [str(number) for number in range(20)]
 
-    on_a_loop(grid_env, act)
+    run_scene(grid_env, act)

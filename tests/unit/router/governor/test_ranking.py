@@ -46,7 +46,7 @@ def meter(
     )
 
 
-def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | None = None) -> float:
+def score(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | None = None) -> float:
     return score_queues(Seat("m.s", ("q",), meters, reliability, prices), NOW, CALENDAR)["q"]
 
 
@@ -83,37 +83,37 @@ def test_without_a_calendar_only_the_remainder_counts(month: tuple[int, int | No
 
 
 def test_a_window_ending_soon_scores_higher_than_a_fuller_one_ending_late() -> None:
-    assert worth(meter("5h", 60, 1)) > worth(meter("week", 95))
+    assert score(meter("5h", 60, 1)) > score(meter("week", 95))
 
 
 def test_the_tightest_window_binds() -> None:
-    assert worth(meter("5h", 90, 1), meter("week", 25)) == pytest.approx(0.25)
-    assert worth(meter("5h", 100), meter("week", 75)) == pytest.approx(EVEN_PACE)
-    assert worth(meter("5h", 90, 1), meter("5m", 0)) == 0.0
+    assert score(meter("5h", 90, 1), meter("week", 25)) == pytest.approx(0.25)
+    assert score(meter("5h", 100), meter("week", 75)) == pytest.approx(EVEN_PACE)
+    assert score(meter("5h", 90, 1), meter("5m", 0)) == 0.0
 
 
 def test_a_seat_without_windows_ranks_between_scarce_and_expiring_ones() -> None:
-    assert worth(meter("day", 20)) < worth() < worth(meter("day", 30))
+    assert score(meter("day", 20)) < score() < score(meter("day", 30))
 
 
 def test_a_rate_only_counts_when_used_up() -> None:
-    assert worth(meter("1m", 1)) == worth()
-    assert worth(meter("1m", 10), meter("day", 75)) == pytest.approx(0.75)
+    assert score(meter("1m", 1)) == score()
+    assert score(meter("1m", 10), meter("day", 75)) == pytest.approx(0.75)
 
 
 def test_seats_with_a_price_per_call_rank_after_paid_ones() -> None:
     prices = (3_000_000, 15_000_000)
-    assert worth(prices=prices) < METERED_FACTOR * EVEN_PACE
+    assert score(prices=prices) < METERED_FACTOR * EVEN_PACE
     # As long as a fifth of what even use would have left is left, and though the key's own money is behind:
-    assert worth(meter("day", 5)) >= METERED_FACTOR * EVEN_PACE > worth(meter("day", 4))
-    assert worth(meter("month", 100, resource="money"), prices=prices) < worth(meter("day", 25))
-    assert worth(prices=(0, 0)) == worth()
+    assert score(meter("day", 5)) >= METERED_FACTOR * EVEN_PACE > score(meter("day", 4))
+    assert score(meter("month", 100, resource="money"), prices=prices) < score(meter("day", 25))
+    assert score(prices=(0, 0)) == score()
 
 
 def test_the_cheaper_of_two_keys_ranks_first_unless_its_budget_runs_out() -> None:
     cheap, dear = (100_000, 400_000), (15_000_000, 75_000_000)
-    assert worth(prices=cheap) > worth(prices=dear)
-    assert worth(meter("month", 25, resource="money"), prices=cheap) < worth(
+    assert score(prices=cheap) > score(prices=dear)
+    assert score(meter("month", 25, resource="money"), prices=cheap) < score(
         meter("month", 50, resource="money"), prices=dear
     )
 
@@ -122,11 +122,11 @@ def test_the_cheaper_of_two_keys_ranks_first_unless_its_budget_runs_out() -> Non
     ("reliability", "part"), [(1.0, 1.0), (0.5, 0.5), (0.0, 0.0), (0.98, 1.0), (0.97, 0.95)]
 )
 def test_reliability_scales_the_score_in_steps(reliability: float, part: float) -> None:
-    assert worth(meter("day", 75), reliability=reliability) == pytest.approx(0.75 * part)
+    assert score(meter("day", 75), reliability=reliability) == pytest.approx(0.75 * part)
 
 
 def test_an_expiring_window_does_not_outweigh_low_reliability() -> None:
-    assert worth(meter("5h", 100), reliability=0.4) < worth(meter("day", 25))
+    assert score(meter("5h", 100), reliability=0.4) < score(meter("day", 25))
 
 
 def test_seats_are_ranked_for_each_queue_they_serve() -> None:

@@ -100,7 +100,7 @@ def calendar(now: int) -> dict[str, tuple[int, int | None]]:
 Rule = Callable[[dict[str, Place], int], dict[str, float]]
 
 
-def by_pace(places: dict[str, Place], now: int) -> dict[str, float]:
+def share_by_pace(places: dict[str, Place], now: int) -> dict[str, float]:
     """The rule, as the governor writes it down."""
     now_calendar: Calendar = calendar(now)
     seats = [
@@ -110,7 +110,7 @@ def by_pace(places: dict[str, Place], now: int) -> dict[str, float]:
     return {name: -place for name, place in rank(seats, now, now_calendar)["q"].items()}
 
 
-def by_share(places: dict[str, Place], now: int) -> dict[str, float]:
+def share_by_capacity(places: dict[str, Place], now: int) -> dict[str, float]:
     """The rule before."""
     return {name: round(place.share, 3) for name, place in places.items()}
 
@@ -165,7 +165,7 @@ def subscriptions() -> dict[str, Place]:
 
 
 def test_windows_are_used_evenly() -> None:
-    before, after = (live(rule, subscriptions(), 66) for rule in (by_share, by_pace))
+    before, after = (live(rule, subscriptions(), 66) for rule in (share_by_capacity, share_by_pace))
     assert before.served + before.refused == after.served + after.refused
     figures = {
         name: (week.lost, week.apart, week.lapsed("day", "day"), week.lapsed("hours", "week"))
@@ -179,7 +179,7 @@ def test_windows_are_used_evenly() -> None:
 
 @pytest.mark.parametrize("rate", [40, 90, 120])
 def test_pace_ranking_never_serves_less(rate: float) -> None:
-    before, after = (live(rule, subscriptions(), rate) for rule in (by_share, by_pace))
+    before, after = (live(rule, subscriptions(), rate) for rule in (share_by_capacity, share_by_pace))
     assert after.lost <= before.lost
 
 
@@ -188,9 +188,9 @@ def test_a_paid_key_is_used_only_when_subscriptions_do_not_suffice() -> None:
         return {**subscriptions(), "key": Place([], prices=(3_000_000, 15_000_000))}
 
     before, after, scarce = (
-        live(by_share, places(), 40),
-        live(by_pace, places(), 40),
-        live(by_pace, places(), 120),
+        live(share_by_capacity, places(), 40),
+        live(share_by_pace, places(), 40),
+        live(share_by_pace, places(), 120),
     )
     paid = [week.places["key"].served / week.served for week in (before, after, scarce)]
     print(paid)

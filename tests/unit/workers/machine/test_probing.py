@@ -112,7 +112,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return Asked.probes
 
 
-def _for(home: Path, seats: str, name: str | None) -> list[str]:
+def _list_seats(home: Path, seats: str, name: str | None) -> list[str]:
     (home / "seats.toml").write_text(seats)
     found = probe_for_seat(Settings(home=home, profiles=("bench", "other"), stages=()), name)
     return [seat.name for seat in found.seats]
@@ -120,7 +120,7 @@ def _for(home: Path, seats: str, name: str | None) -> list[str]:
 
 def test_a_worker_probes_only_the_profile_of_its_seat(tmp_path: Path, probed: list[str]) -> None:
     file = '[[bench]]\nname = "mine"\n[[bench]]\nname = "ours"\n[[other]]\nname = "theirs"\n'
-    assert _for(tmp_path, file, "mine") == ["local", "mine", "ours"]
+    assert _list_seats(tmp_path, file, "mine") == ["local", "mine", "ours"]
     assert probed == ["bench"]
 
 
@@ -129,16 +129,16 @@ def test_without_a_seat_in_the_file_all_profiles_are_probed(
     tmp_path: Path, probed: list[str], name: str | None
 ) -> None:
     file = '[[bench]]\nname = "mine"\n[[other]]\nname = "theirs"\n'
-    assert _for(tmp_path, file, name) == ["local", "mine", "theirs"]
+    assert _list_seats(tmp_path, file, name) == ["local", "mine", "theirs"]
     assert sorted(probed) == ["bench", "other"]
 
 
 def test_a_seat_name_in_two_profiles_is_refused(tmp_path: Path, probed: list[str]) -> None:
     with pytest.raises(ConfigError, match="Two seats are named 'mine'"):
-        _for(tmp_path, '[[bench]]\nname = "mine"\n[[other]]\nname = "mine"\n', "mine")
+        _list_seats(tmp_path, '[[bench]]\nname = "mine"\n[[other]]\nname = "mine"\n', "mine")
 
 
 @pytest.mark.parametrize("file", ["[nobodys]\n", "[[bench]\n"])
 def test_an_invalid_seats_file_is_refused(tmp_path: Path, probed: list[str], file: str) -> None:
     with pytest.raises(ConfigError):
-        _for(tmp_path, file + '[[other]]\nname = "mine"\n', "mine")
+        _list_seats(tmp_path, file + '[[other]]\nname = "mine"\n', "mine")

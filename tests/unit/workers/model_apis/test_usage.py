@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from gridq.protocol.models import Usage
-from workers.model_apis.anthropic.from_chat import CompletionChunks
-from workers.model_apis.openai.answers import MessageEvents
+from gridq.protocol.token_count import count_tokens
+from workers.model_apis.anthropic.from_chat import CompletionChunks, translate_usage
+from workers.model_apis.api_request import CHAT as CHAT_PATH
+from workers.model_apis.chat_assembly import ChatAssembler
+from workers.model_apis.message_assembly import MessageAssembler
+from workers.model_apis.openai.answers import MessageEvents, build_message
 from workers.model_apis.usage import (
     MAX_TOKENS,
     complete_usage,
@@ -125,7 +129,9 @@ def test_provider_specific_usage_is_understood(stated: Any, used: Usage):
         ({"prompt_tokens": "10", "completion_tokens": "5"}, (7, 3)),
         ({"prompt_tokens": -10, "completion_tokens": -5}, (7, 3)),
         ({"prompt_tokens": True, "completion_tokens": float("nan")}, (7, 3)),
-        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, (7, 3)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, (0, 0)),
+        ({"prompt_tokens": 9, "completion_tokens": 0}, (9, 0)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 14}, (11, 3)),
         ({"prompt_tokens": 10**30, "completion_tokens": MAX_TOKENS}, (7, 3)),
         ({"prompt_tokens": 10.0, "completion_tokens": 5.0}, (10, 5)),
         ({"completion_tokens": 5}, (7, 5)),
@@ -176,9 +182,69 @@ def test_the_last_chunk_and_event_have_the_usage_of_their_api():
         "completion_tokens_details": {"reasoning_tokens": 20},
     }
 
-    events = MessageEvents({"model": "m"})
+    events = MessageEvents({"model": "m", "messages": []})
     head = {"id": "1", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
     assert list(events.add_chunk(head))
     assert list(events.add_chunk({"choices": [], "usage": last["usage"]})) == []
     end = list(events.end())[-2]
     assert end["usage"] == MESSAGE
+
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "so it goes on"}]}
+ZERO: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+NONE: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
+
+
+def chat_chunk(**fields: Any) -> dict[str, Any]:
+    return {"id": "1", "choices": [{"index": 0, "delta": {"content": "so"}, **fields}]}
+
+
+def test_a_stated_zero_is_zero_in_a_chat() -> None:
+    whole = ChatAssembler(CHAT_PATH, ASK)
+    message = {"role": "assistant", "content": "so"}
+    whole.add_answer({"choices": [{"message": message, "finish_reason": "stop"}], "usage": ZERO})
+    streamed = ChatAssembler(CHAT_PATH, ASK)
+    streamed.add_event(chat_chunk())
+    assert streamed.compute_usage().tokens_out == 1, "it is not known yet"
+    streamed.add_event(chat_chunk(finish_reason="stop"))
+    streamed.add_event({"choices": [], "usage": ZERO})
+    for assembler in (whole, streamed):
+        assert assembler.compute_usage() == Usage()
+
+
+def test_a_stated_zero_is_zero_in_a_message() -> None:
+    whole = MessageAssembler(ASK)
+    whole.add_answer({"content": [{"type": "text", "text": "so"}], "stop_reason": "end_turn", "usage": NONE})
+    streamed = MessageAssembler(ASK)
+    streamed.add_event({"type": "message_start", "message": {"usage": NONE}})
+    delta = {"type": "text_delta", "text": "so"}
+    streamed.add_event({"type": "content_block_delta", "index": 0, "delta": delta})
+    assert streamed.compute_usage().tokens_out == 1, "the numbers of message_start are preliminary"
+    assert streamed.compute_usage().tokens_in > 0
+    streamed.add_event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": NONE})
+    for assembler in (whole, streamed):
+        assert assembler.compute_usage() == Usage()
+
+
+def test_a_message_starts_with_the_input_tokens() -> None:
+    stated = {"prompt_tokens": 77, "completion_tokens": 0, "total_tokens": 77}
+    for usage, tokens in ((None, count_tokens(ASK)), (stated, 77)):
+        events = MessageEvents(ASK)
+        start = next(iter(events.add_chunk({**chat_chunk(), "usage": usage})))
+        assert start["message"]["usage"]["input_tokens"] == tokens > 0
+        assert start["message"]["usage"]["output_tokens"] == 0
+
+
+def test_usage_that_is_not_stated_is_not_zero_after_a_translation() -> None:
+    answer = {"id": "1", "choices": [{"message": {"content": "so it goes"}, "finish_reason": "stop"}]}
+    used = build_message(answer, ASK)["usage"]
+    assert used["input_tokens"] == count_tokens(ASK)
+    assert used["output_tokens"] > 0
+    assert translate_usage({"input_tokens": 3}) == {
+        "prompt_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    assert translate_usage({"output_tokens": 3}) == {
+        "completion_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }

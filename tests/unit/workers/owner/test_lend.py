@@ -34,13 +34,13 @@ only_when_idle = 90
 """
 
 
-def found(home: Path, text: str) -> ProbeResult:
+def probe_seats(home: Path, text: str) -> ProbeResult:
     (home / "seats.toml").write_text(text)
     return probe_machine(Settings(home=home, profiles=(BENCH,)), {"bench": BenchProfile()})
 
 
 def test_each_seat_has_its_own_terms_hidden_from_the_profile(tmp_path: Path) -> None:
-    seats = {seat.name: seat.terms for seat in found(tmp_path, SEATS).seats}
+    seats = {seat.name: seat.terms for seat in probe_seats(tmp_path, SEATS).seats}
     assert (seats["local"].owner, seats["one"].owner, seats["two"]) == ("alice", "alice", Terms())
     assert (seats["one"].lend.only_when_idle, seats["three"].lend.only_when_idle) == (600, 90)
     assert seats["one"].lend.parse_hours() is not None
@@ -99,16 +99,16 @@ def offer(**more: Any) -> SeatOffer:
     return SeatOffer(**{**given, "config": {"models": models, "url": "x"}, **more})
 
 
-def terms(owner: str = "", **lend: Any) -> Terms:
+def make_terms(owner: str = "", **lend: Any) -> Terms:
     return Terms(owner, Lend.model_validate(lend))
 
 
 def test_a_seat_lends_no_more_than_its_terms_say() -> None:
-    assert terms().apply_to(offer()) == offer()
-    assert terms(at_most=2).apply_to(offer()).concurrency == 2
-    assert terms(at_most=9).apply_to(offer()).concurrency == 4
-    some = terms(models=["big", "small"]).apply_to(offer())
-    one = terms(models=["big-2"]).apply_to(offer())
+    assert make_terms().apply_to(offer()) == offer()
+    assert make_terms(at_most=2).apply_to(offer()).concurrency == 2
+    assert make_terms(at_most=9).apply_to(offer()).concurrency == 4
+    some = make_terms(models=["big", "small"]).apply_to(offer())
+    one = make_terms(models=["big-2"]).apply_to(offer())
     assert [[model["name"] for model in each.capability["models"]] for each in (some, one)] == [
         ["big-1", "big-2", "small"],
         ["big-2"],
@@ -116,7 +116,7 @@ def test_a_seat_lends_no_more_than_its_terms_say() -> None:
     assert [model["name"] for model in one.config["models"]] == ["big-2"]
     assert one.config["url"] == "x"
     with pytest.raises(ValueError, match=r"none of the models in lend\.models: huge"):
-        terms(models=["huge"]).apply_to(offer())
+        make_terms(models=["huge"]).apply_to(offer())
 
 
 def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
@@ -126,30 +126,33 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
             Limit(resource="requests", window="5h", amount=9),
         ]
         return [
-            (one.resource, one.amount) for one in terms(share=share).apply_to(offer(limits=limits)).limits
+            (one.resource, one.amount)
+            for one in make_terms(share=share).apply_to(offer(limits=limits)).limits
         ]
 
     assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
     assert lent(0.07, 100) == [("money", 7), ("requests", 0)]
     assert lent(1, 7) == [("money", 7), ("requests", 9)]
-    seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
+    seats = probe_seats(
+        tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n"
+    )
     assert [(s.offer.limits[0].amount, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
     assert seats.missing == ["local: local is not lent: lend.share needs a budget, and the seat has none"]
-    seats = found(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
+    seats = probe_seats(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
     assert seats.missing == [
         "bench: bench is not lent: lend.share lends nothing of its money a month: $0.000001"
     ]
 
 
 def test_a_seat_is_always_lent_to_its_owner() -> None:
-    assert terms("alice").lends_to == ()
-    assert terms(agents=["ci", "team:research"]).lends_to == ("ci", "team:research")
-    assert terms("alice", agents=["ci"]).lends_to == ("ci", "alice")
-    assert terms("ci", agents=["ci"]).lends_to == ("ci",)
+    assert make_terms("alice").lends_to == ()
+    assert make_terms(agents=["ci", "team:research"]).lends_to == ("ci", "team:research")
+    assert make_terms("alice", agents=["ci"]).lends_to == ("ci", "alice")
+    assert make_terms("ci", agents=["ci"]).lends_to == ("ci",)
 
 
 def test_a_seat_with_nothing_to_lend_is_reported(tmp_path: Path) -> None:
-    seats = found(
+    seats = probe_seats(
         tmp_path, '[bench]\nconcurrency = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
     )
     assert [(seat.name, seat.offer.concurrency) for seat in seats.seats] == [("bench", 1)]

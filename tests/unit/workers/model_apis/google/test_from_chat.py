@@ -330,7 +330,7 @@ def test_a_blocked_prompt_and_a_malformed_call_are_errors():
         build_completion({"candidates": []}, body())
 
 
-def test_a_streams_events_become_chunks_and_the_usage_comes_last():
+def test_a_streams_events_become_chunks_after_their_usage():
     chunks = ContentChunks(body())
     call = {"functionCall": {"name": "weather", "args": {}}}
     made = [
@@ -347,9 +347,11 @@ def test_a_streams_events_become_chunks_and_the_usage_comes_last():
     calls = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
     assert [each["index"] for each in calls] == [0, 1]
     assert calls[0]["id"] != calls[1]["id"]
-    assert made[-2]["choices"][0]["finish_reason"] == "tool_calls"
-    assert made[-1]["choices"] == []
-    assert made[-1]["usage"]["completion_tokens"] == 50
+    assert made[0]["choices"] == [], "the input is known before the first piece"
+    assert "completion_tokens" not in made[0]["usage"]
+    assert made[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert made[-2]["choices"] == []
+    assert made[-2]["usage"]["completion_tokens"] == 50
     assert {each["id"] for each in made} == {"chatcmpl-r"}
     used = [each["usage"]["prompt_tokens"] for each in made if not each["choices"]]
     assert used == [1, 1005], "what is known of a stream that breaks off"

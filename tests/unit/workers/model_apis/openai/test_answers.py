@@ -31,11 +31,11 @@ def events(*chunks: dict[str, Any], **more: Any) -> tuple[list[dict[str, Any]], 
     for event in made:
         valid(EVENT, event)
         assembler.add_event(event)
-    in_order(made)
+    check_block_order(made)
     return made, assembler.build_answer()
 
 
-def in_order(made: list[dict[str, Any]]) -> None:
+def check_block_order(made: list[dict[str, Any]]) -> None:
     """Blocks come one after the other, numbered from 0; what goes on with one comes while it is open."""
     open_, number = False, 0
     for event in made:

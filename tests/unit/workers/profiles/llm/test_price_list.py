@@ -16,7 +16,7 @@ from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
 from workers.profiles.llm.costs import add_cost, price_usage
-from workers.profiles.llm.price_list import Tier, look_up
+from workers.profiles.llm.price_list import Tier, PriceList
 from workers.profiles.llm.probe import probe
 
 USED = Usage(
@@ -88,14 +88,14 @@ def test_a_long_call_costs_its_tier_throughout():
 
 
 def test_a_call_has_the_price_of_its_service_tier():
-    services = look_up(["gpt-5"], "openai", "")["gpt-5"].services
+    services = PriceList().look_up(["gpt-5"], "openai", "")["gpt-5"].services
     model = {"price_in": 1.25, "price_out": 10, "services": services}
     used = Usage(tokens_in=1000, tokens_out=100)
     assert cost(used, **model) == 2250
     assert cost(used.model_copy(update={"service": "flex"}), **model) == 1125
     assert cost(used.model_copy(update={"service": "priority"}), **model) == 4500
     assert cost(used.model_copy(update={"service": "unheard"}), **model) == 2250
-    fast = look_up(["claude-fable-5-2"], "anthropic", "")["claude-fable-5-2"].services
+    fast = PriceList().look_up(["claude-fable-5-2"], "anthropic", "")["claude-fable-5-2"].services
     assert [each.name for each in fast] == ["fast"]
 
 
@@ -111,11 +111,11 @@ def test_a_subscription_has_no_price_and_a_stated_cost_counts():
 
 
 def test_listed_prices_are_those_of_the_provider_or_its_address():
-    assert look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_cached"] == 1.25
-    assert "gpt-4o" in look_up(["gpt-4o"], None, "https://api.openai.com/v1")
-    assert look_up(["gpt-4o"], None, "https://llm.example.com/v1") == {}
-    assert look_up(["no-such-model"], "openai", "") == {}
-    (tier,) = look_up(["gemini-2.5-pro"], "google", "")["gemini-2.5-pro"].tiers
+    assert PriceList().look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_cached"] == 1.25
+    assert "gpt-4o" in PriceList().look_up(["gpt-4o"], None, "https://api.openai.com/v1")
+    assert PriceList().look_up(["gpt-4o"], None, "https://llm.example.com/v1") == {}
+    assert PriceList().look_up(["no-such-model"], "openai", "") == {}
+    (tier,) = PriceList().look_up(["gemini-2.5-pro"], "google", "")["gemini-2.5-pro"].tiers
     assert (tier.above, tier.price_in, tier.price_out) == (200_000, 2.5, 15)
 
 
@@ -126,7 +126,10 @@ def test_a_price_lookup_uses_no_network(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert look_up(["claude-sonnet-4-5"], "anthropic", "")["claude-sonnet-4-5"].prices["price_in"] == 3
+    assert (
+        PriceList().look_up(["claude-sonnet-4-5"], "anthropic", "")["claude-sonnet-4-5"].prices["price_in"]
+        == 3
+    )
 
 
 def models_of(**fields: Any) -> dict[str, RemoteModel]:
@@ -221,5 +224,5 @@ def _listed_models() -> int:
 
 def test_the_price_list_is_freed_after_a_lookup():
     before = _listed_models()
-    assert look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_in"] > 0
+    assert PriceList().look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_in"] > 0
     assert _listed_models() == before

@@ -15,7 +15,7 @@ from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.model_apis.openai.client import OpenAIClient
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.credentials import open_client
-from workers.profiles.llm.price_list import look_up
+from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.probe import probe
 from workers.profiles.llm.providers import PROVIDERS
 from workers.profiles.llm.seats_from_environment import VARIABLE_PREFIXES, list_key_variables
@@ -70,7 +70,9 @@ def test_the_price_list_has_every_provider_with_an_id(provider: Any):
 
     found = get_snapshot().find_provider(None, provider.price_list_id, None)
     assert found.id == provider.price_list_id
-    assert look_up([found.models[0].id], provider.price_list_id, "").keys() <= {found.models[0].id}
+    assert PriceList().look_up([found.models[0].id], provider.price_list_id, "").keys() <= {
+        found.models[0].id
+    }
 
 
 def test_azure_has_its_own_header_and_version(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch):
