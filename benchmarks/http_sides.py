@@ -196,9 +196,10 @@ def install_litellm(folder: Path = LITELLM_FOLDER) -> tuple[Path, str]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         python = folder / "bin" / "python"
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
         for command in (
-            [sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", LITELLM],
+            [sys.executable, "-m", "venv", "--without-pip", str(folder)],
+            [*pip, "install", "--quiet", LITELLM],
         ):
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -38,7 +38,7 @@ def run(*, calls: int = 100) -> list[Measurement]:
         work.mkdir()
         inputs.mkdir()
         for streamed in (False, True):
-            call = ProgramCall("echo", work, inputs, work, "Be brief.", streams=streamed)
+            call = ProgramCall("echo", work, inputs, work, system="Be brief.", streams=streamed)
             argv = [program, *VENDOR_PROGRAMS["claude"].make_arguments(call)]
             backend = ProgramBackend(login)
             alone, through = [], []

@@ -1,8 +1,11 @@
-"""Run a gateway in this process, on a thread of its own and with real sockets."""
+"""Run gateways with real sockets: on a thread of this process, or as a process."""
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +20,9 @@ from gridq.config.settings import Settings
 from gridq.gateway.app import make_server
 from gridq.gateway.options import GatewayOptions
 from gridq.store.connection import connect
+from tests.acceptance.homes import GRIDQ
 from tests.fakes.bench_profile import BENCH
+from tests.grid_environment import environment
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -34,9 +39,9 @@ class Gateway:
         """Send a GET and return the JSON of its answer, which must have this status."""
         return self.ask("GET", path, status, **kwargs)
 
-    def post(self, path: str, json: Any = None, status: int = 200, **kwargs: Any) -> Any:
+    def post(self, path: str, body: Any = None, status: int = 200, **kwargs: Any) -> Any:
         """Send a POST and return the JSON of its answer, which must have this status."""
-        return self.ask("POST", path, status, json=json, **kwargs)
+        return self.ask("POST", path, status, json=body, **kwargs)
 
     def ask(self, method: str, path: str, status: int, **kwargs: Any) -> Any:
         """Send a request and return the JSON of its answer, which must have this status."""
@@ -86,6 +91,44 @@ def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+class GatewayProcess:
+    """`gridq gateway` as a process on a free port. `ready` waits until it listens."""
+
+    def __init__(self, config: Settings, drain: float) -> None:
+        quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
+        self.process = subprocess.Popen(
+            [*GRIDQ, "gateway", "--port", "0", "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**quiet, **environment(config), "GRIDQ_DRAIN": str(drain)},
+        )
+        self.url = ""
+
+    def ready(self) -> str:
+        """Return its URL once it listens."""
+        assert self.process.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            line = self.process.stdout.readline()
+            assert line, "the gateway did not start"
+            text += line
+        self.url = str(json.loads(text)["url"])
+        return self.url
+
+    def kill(self) -> None:
+        """Kill it, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """Stop it if it still runs."""
+        self.process.terminate()
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 @dataclass(frozen=True)

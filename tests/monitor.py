@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any, Self
 
 from celery import Celery
 from celery.events.receiver import EventReceiver
 from celery.events.state import State, Task
+
+from tests.waiting import wait_for
 
 
 class _Receiver(EventReceiver):  # type: ignore[misc]
@@ -38,11 +39,7 @@ class Monitor:
         # The subscription is active once an event arrives, not once it is sent to the server.
         with self.app.connection_for_write() as connection:
             dispatcher = self.app.events.Dispatcher(connection, hostname="probe")
-            until = time.monotonic() + 10
-            while not self.heard:
-                assert time.monotonic() < until
-                dispatcher.send("probe-sent")
-                time.sleep(0.02)
+            wait_for(lambda: dispatcher.send("probe-sent") or self.heard)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,13 +52,9 @@ class Monitor:
 
     def task(self, uuid: str, state: str) -> Task:
         """Wait for the task `uuid` to be in `state` and to have a name; return it."""
-        until = time.monotonic() + 20
-        while True:
-            task = self.state.tasks.get(uuid)
-            if task is not None and task.state == state and task.name:
-                return task
-            assert time.monotonic() < until, (uuid, task)
-            time.sleep(0.02)
+        return wait_for(
+            lambda: self.state.tasks.get(uuid), true=lambda task: task and task.state == state and task.name
+        )
 
     def _listen(self) -> None:
         for _ in self._receiver.consume(limit=None, timeout=None, wakeup=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,11 +56,3 @@ def failing(profile: LlmProfile, cli: str, model: str) -> GridError:
     with pytest.raises(GridError) as caught:
         ask(profile, cli, model)
     return caught.value
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs. A zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

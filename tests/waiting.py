@@ -10,11 +10,19 @@ T = TypeVar("T")
 
 
 def wait_for(
-    read: Callable[[], T], seconds: float = 40.0, *, true: Callable[[T], object] = bool, poll: float = 0.02
+    read: Callable[[], T],
+    seconds: float = 40.0,
+    *,
+    true: Callable[[T], object] = bool,
+    poll: float = 0.02,
+    explain: Callable[[], str] = str,
 ) -> T:
-    """Return the first result of `read` for which `true` holds. `read` is called every `poll` seconds."""
+    """Return the first result of `read` for which `true` holds. `read` is called every `poll` seconds.
+
+    `explain` returns more text for the failure, such as a log.
+    """
     until = time.monotonic() + seconds
     while not true(found := read()):
-        assert time.monotonic() < until, f"not met within {seconds:g} s; last result: {found!r}"
+        assert time.monotonic() < until, f"not met within {seconds:g} s; last result: {found!r} {explain()}"
         time.sleep(poll)
     return found

@@ -1,4 +1,4 @@
-"""The services of docker-compose.yml as plain processes: a graph runs through, health checks tell."""
+"""The services of docker-compose.yml as plain processes: jobs, passwords and health checks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from gridq.config.settings import Settings
 from gridq.limits import api_keys
 from tests.acceptance.test_demo import needs_model
 from tests.compose import ROOT, Service, load, programs
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import find_free_port, find_server_program
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ except redis.RedisError as exc:
 
 @dataclass
 class Containers:
-    """What runs: each container's service and process, by name."""
+    """The service and the process of each container, by name."""
 
     services: dict[str, Service]
     children: dict[str, subprocess.Popen[bytes]]
@@ -53,7 +53,7 @@ class Containers:
 
     def start(self, name: str) -> None:
         self.children[name] = self.services[name].start()
-        wait_until(self.services[name].is_healthy, lambda: self.read_log(name))
+        wait_for(self.services[name].is_healthy, 60, poll=0.2, explain=lambda: self.read_log(name))
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> int:
         child = self.children.pop(name)
@@ -64,16 +64,9 @@ class Containers:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
 
-def wait_until(condition: Callable[[], bool], why: Callable[[], str], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, why()
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """All but the worker and the gateway, up and healthy in the order in which Compose starts them."""
+    """All services but the worker and the gateway, healthy, started in the order of Compose."""
     folder = tmp_path_factory.mktemp("compose")
     port, flower, gateway = find_free_port(), find_free_port(), find_free_port()
     (folder / "secrets").mkdir()
@@ -152,9 +145,7 @@ def test_the_briefing_runs_through_all_services(containers: Containers) -> None:
         assert str(client.result(job, 100)).startswith("Good morning, Ada.")
         assert {row.worker.partition("@")[0] for row in client.rows(job)} >= {"cpu", "router"}
     assert containers.end("worker") == 0
-    wait_until(
-        lambda: not containers.services["worker"].is_healthy(), lambda: "it is healthy though it has ended"
-    )
+    wait_for(lambda: not containers.services["worker"].is_healthy(), poll=0.2)
 
 
 def test_flower_requires_the_password_of_its_file(containers: Containers) -> None:
@@ -173,7 +164,7 @@ def test_flower_requires_the_password_of_its_file(containers: Containers) -> Non
 
 
 def test_the_gateway_serves_only_requests_with_a_key(containers: Containers) -> None:
-    """As docs/how-to/operator/deploy.md says: a key is made first, and then nobody submits without one."""
+    """As in docs/how-to/operator/deploy.md: once there is a key, every request needs one."""
     router, gateway = containers.services["router-1"], containers.services["gateway"]
     assert gateway.spec["profiles"] == ["gateway"]
     made = router.run("gridq", "keys", "create", "--agent", "ann")
@@ -209,17 +200,22 @@ def test_a_health_check_fails_when_its_program_is_down(containers: Containers) -
     for name in ("router-2", "flower"):
         assert containers.services[name].is_healthy()
         containers.end(name, signal.SIGKILL)
-        wait_until(lambda name=name: not containers.services[name].is_healthy(), lambda: "still healthy")
+        wait_for(lambda name=name: not containers.services[name].is_healthy(), poll=0.2)
     assert containers.services["router-1"].is_healthy(), "one of two is down"
 
 
 def test_a_router_that_hangs_is_not_healthy(containers: Containers) -> None:
     os.kill(containers.children["router-1"].pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: not containers.services["router-1"].is_healthy(), lambda: "still healthy")
+        wait_for(lambda: not containers.services["router-1"].is_healthy(), poll=0.2)
     finally:
         os.kill(containers.children["router-1"].pid, signal.SIGCONT)
-    wait_until(containers.services["router-1"].is_healthy, lambda: containers.read_log("router-1"))
+    wait_for(
+        containers.services["router-1"].is_healthy,
+        60,
+        poll=0.2,
+        explain=lambda: containers.read_log("router-1"),
+    )
 
 
 def test_without_its_server_nothing_is_healthy(containers: Containers) -> None:

@@ -1,5 +1,5 @@
-"""The server, or the way to it, is away for a while: whoever works, admits or waits comes back by itself,
-nobody is declared dead for it, and no stage is lost or run twice.
+"""Outages of the server, or of the network before it: workers, routers and clients recover by themselves, no
+worker is declared dead, and no stage is lost or run twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gridq import stage
 
 @stage(effects=["Process"], input="Any", output="Any")
 def noted(value):
-    """Run for a while, where a fault comes meanwhile, and leave a trace outside the server."""
+    """Leave a trace outside the server, and run for a while, during which the fault comes."""
     note(os.environ["NOTES"], value)
     time.sleep(float(os.environ["SECONDS"]) if value not in ("before", "after") else 0)
     return value
@@ -45,12 +45,12 @@ NOTED = {"root": {"op": "Stage", "id": "noted"}}
 TWICE = {"root": {"op": "Sequential", "stages": [NOTED["root"], {"op": "Stage", "id": "bench_echo"}]}}
 TOKENS = {"root": {"op": "Stage", "id": "bench_tokens"}}
 SECONDS = 3.0
-"""How long a stage runs: the fault comes meanwhile."""
+"""The run time of a stage, during which the fault comes."""
 
 
 @dataclass
 class Grid:
-    """Router, `local` and `bench` that reach the server by the proxy, as does the client."""
+    """A router, `local` and `bench`, which reach the server through the proxy, like the client."""
 
     server: EmbeddedServer
     proxy: Proxy
@@ -65,7 +65,7 @@ class Grid:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
-    """One grid for all faults, one after the other: it comes back from each of them."""
+    """One grid for all faults, one after the other."""
     tmp_path = tmp_path_factory.mktemp("away")
     notes = tmp_path / "notes"
     with ExitStack() as stack:
@@ -82,14 +82,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 @pytest.fixture
 def grid(shared: Grid) -> Grid:
-    """The grid, all live, without the notes of the test before."""
+    """The grid with all seats live, and without notes of earlier tests."""
     shared.notes.unlink(missing_ok=True)
     wait_for(lambda: len(shared.client.seats()) == 3)
     return shared
 
 
-class Waits(threading.Thread):
-    """Waits for a job in one of the ways there are."""
+class Waiter(threading.Thread):
+    """Waits for a job on a thread."""
 
     def __init__(self, way: Callable[[], Json]) -> None:
         super().__init__(daemon=True)
@@ -110,7 +110,7 @@ def restart(grid: Grid) -> None:
 
 
 def kill(grid: Grid) -> None:
-    time.sleep(1.1)  # the journal reaches the disk each second: what was told within it would be forgotten
+    time.sleep(1.1)  # the journal reaches the disk each second; later writes would be lost
     grid.server.kill()
     time.sleep(5)  # longer than a lease
     grid.server.start()
@@ -124,14 +124,14 @@ def away(grid: Grid) -> None:
 
 
 def swallow(grid: Grid) -> None:
-    """What is sent vanishes, on connections that stand and on new ones; then they are found to be dead."""
+    """Drop all data on existing and new connections; then reset them."""
     grid.proxy.blackhole(True)
     time.sleep(8)
     grid.proxy.blackhole(False)
 
 
 def stall(grid: Grid) -> None:
-    """The same for longer than any time-out, and then all goes on where it stopped."""
+    """Drop all data for longer than any time-out; then the connections continue."""
     grid.proxy.blackhole(True)
     time.sleep(14)
     grid.proxy.blackhole(False, forget=False)
@@ -163,10 +163,10 @@ def test_all_come_back_and_nothing_is_lost_or_doubled(grid: Grid, fault: Callabl
     delayed = run_graph.delay(TWICE, "get")
     tokens = client.submit(TOKENS, {"n": 20, "ms": 200}, stream=True)
     waits = [
-        Waits(lambda: client.result(jobs["result"], timeout=120)),
-        Waits(lambda: asyncio.run(asynchronous(jobs["async"]))),
-        Waits(lambda: delayed.get(timeout=120)),
-        Waits(lambda: "".join(str(piece.value) for piece in client.stream(tokens, timeout=120))),
+        Waiter(lambda: client.result(jobs["result"], timeout=120)),
+        Waiter(lambda: asyncio.run(asynchronous(jobs["async"]))),
+        Waiter(lambda: delayed.get(timeout=120)),
+        Waiter(lambda: "".join(str(piece.value) for piece in client.stream(tokens, timeout=120))),
     ]
     wait_for(lambda: len(grid.noted()) == 4 and sum(seat.busy for seat in client.workers()) >= 4)
     fault(grid)
@@ -180,8 +180,8 @@ def test_all_come_back_and_nothing_is_lost_or_doubled(grid: Grid, fault: Callabl
     ]
     assert grid.noted() == ["async", "before", "get", "result"], "each ran once"
     for job in (*jobs.values(), delayed.id, tokens):
-        assert {row.attempt for row in client.rows(job)} == {1}, "nobody was declared dead"
-    # And by Celery's own ways, not only by the watchdog's.
+        assert {row.attempt for row in client.rows(job)} == {1}, "no worker was declared dead"
+    # Celery delivers messages again, not only the watchdog.
     assert client.run(TWICE, "after", timeout=60) == "after"
     assert run_graph.delay(TWICE, "after").get(timeout=60) == "after"
     assert all(child.poll() is None for child in grid.home.children.values())

@@ -1,4 +1,4 @@
-"""`gridq demo`: the first thing that a user runs, with the real model, and nothing left of it."""
+"""`gridq demo` with the real model: its output, its end, and no process or file left."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.homes import GRIDQ, processes
+from tests.waiting import wait_for
 
 needs_model = pytest.mark.skipif(
     not (importlib.util.find_spec("xllamacpp") or importlib.util.find_spec("llama_cpp"))
@@ -23,7 +23,7 @@ DEMO = [*GRIDQ, "demo"]
 
 
 def start(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
-    """The demo with `folder` as its place for temporary files; its children are told by it."""
+    """Start the demo with `folder` for its temporary files, by which its children are recognised."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
     return subprocess.Popen(
         [*DEMO, *arguments],
@@ -35,7 +35,7 @@ def start(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(line: str, demo: subprocess.Popen[str]) -> None:
+def read_until(line: str, demo: subprocess.Popen[str]) -> None:
     assert demo.stderr is not None
     seen = []
     for text in demo.stderr:
@@ -76,7 +76,7 @@ def test_the_demo_answers_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path, how: signal.Signals, code: int) -> None:
     demo = start(tmp_path)
-    wait_for("Ready", demo)
+    read_until("Ready", demo)
     assert any("workers.process.node" in command for command in processes(tmp_path))
     demo.send_signal(how)
     out, err = demo.communicate(timeout=60)
@@ -90,13 +90,10 @@ def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path, how: signal.S
 @pytest.mark.slow
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     demo = start(tmp_path)
-    wait_for("Ready", demo)
+    read_until("Ready", demo)
     demo.kill()
     demo.communicate(timeout=60)
-    until = time.monotonic() + 60
-    while left := processes(tmp_path):
-        assert time.monotonic() < until, left
-        time.sleep(0.2)
+    wait_for(lambda: not processes(tmp_path), 60, poll=0.2)
 
 
 @needs_model

@@ -1,4 +1,4 @@
-"""How a worker and a router end: by one signal, by two, and where their server is away; and begin anew."""
+"""The end of workers and routers: after one signal, after two, and during an outage; and a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow
 
-OFTEN = "300"
+LONG_DRAIN = "300"
 """A drain that no test waits for."""
 
 LONG = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 120_000}}}
@@ -28,7 +28,7 @@ SHORT = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1500}}}
 @pytest.fixture(scope="module")
 def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
     with whole(
-        tmp_path_factory.mktemp("ending"), server.url, {"bench": 2}, drain=1, env={"GRIDQ_DRAIN": OFTEN}
+        tmp_path_factory.mktemp("ending"), server.url, {"bench": 2}, drain=1, env={"GRIDQ_DRAIN": LONG_DRAIN}
     ) as made:
         yield made
 
@@ -36,7 +36,7 @@ def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def grid(shared: WholeGrid, request: pytest.FixtureRequest) -> WholeGrid:
     """A router, and a bench seat of two slots with the drain that the test names."""
-    home, drain = shared.home, getattr(request, "param", OFTEN)
+    home, drain = shared.home, getattr(request, "param", LONG_DRAIN)
     worker = home.children["bench"]
     if worker.poll() is None and home.env["GRIDQ_DRAIN"] != drain:
         worker.send_signal(signal.SIGQUIT)
@@ -100,16 +100,16 @@ def test_a_second_signal_hands_back_at_once(grid: WholeGrid, signals: tuple[sign
         worker.send_signal(each)
         if number < len(signals):
             wait_for(lambda: [seat.state for seat in client.workers()] == ["draining"])
-            assert worker.poll() is None, "it waits for what runs"
+            assert worker.poll() is None, "it waits for the running stage"
     assert end(worker) in (0, 1)
     [stage] = client.view(job).stages
     assert (stage.state, stage.failures) == ("ready", 0)
-    assert not client.workers(), "it has said that it goes"
+    assert not client.workers(), "it has deregistered"
     client.cancel(job)
 
 
-def heeds(pid: int, number: signal.Signals) -> bool:
-    """Whether the process catches the signal by now."""
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Return whether the process has a handler for the signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     caught = int(status.partition("SigCgt:")[2].split()[0], 16)
     return bool(caught >> (number - 1) & 1)
@@ -119,7 +119,7 @@ def heeds(pid: int, number: signal.Signals) -> bool:
 def test_sighup_restarts_a_worker_in_the_same_process(grid: WholeGrid) -> None:
     client, worker = grid.client, grid.home.children["bench"]
     [before] = client.workers()
-    wait_for(lambda: heeds(worker.pid, signal.SIGHUP))
+    wait_for(lambda: handles(worker.pid, signal.SIGHUP))
     worker.send_signal(signal.SIGHUP)
     wait_for(lambda: [seat.incarnation for seat in client.workers()] not in ([], [before.incarnation]))
     assert worker.poll() is None

@@ -1,4 +1,4 @@
-"""The programs in examples/, each run as its reader would run it, on one real grid."""
+"""Run the programs in examples/ on one real grid, as a reader would."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MOST_LINES = 60
-"""A stranger's profile is meant to be this short, its docstrings and blank lines apart."""
+MAX_LINES = 60
+"""The length of a small profile in lines, without docstrings and blank lines."""
 
 SEATS = """
 [[llm]]
@@ -37,7 +37,7 @@ folder = "{data}"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the example's profile installed, as pip installs any package."""
+    """A folder in which pip has installed the example's profile."""
     folder = tmp_path_factory.mktemp("site")
     source = shutil.copytree(EXAMPLES / "own_profile", folder / "source")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
@@ -127,7 +127,7 @@ def test_own_stage(environment: dict[str, str]) -> None:
 def test_own_profile_is_short() -> None:
     text = (EXAMPLES / "own_profile" / "gridq_dataset.py").read_text()
     code = re.sub(r'"""[^"]*"""', "", text)
-    assert len([line for line in code.splitlines() if line.strip()]) < MOST_LINES
+    assert len([line for line in code.splitlines() if line.strip()]) < MAX_LINES
 
 
 def test_own_profile_passes_the_conformance_suite(installed: Path) -> None:

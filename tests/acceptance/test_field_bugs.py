@@ -1,6 +1,6 @@
-"""What people report of task queues on Redis, tried on a grid of real processes.
+"""Faults that are reported of task queues on Redis, tried on a grid of real processes.
 
-docs/guarantees.md lists all of it, with the tests that stand elsewhere.
+docs/guarantees.md lists all of them, with the tests in other files.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gridq.cli import app as cli
 from gridq.config.settings import settings as own_settings
 from gridq.protocol.states import JobState, StageState
 from tests.acceptance.grids import NOTE, WholeGrid, whole
+from tests.builders import parallel, seq, stage
 from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -57,7 +58,7 @@ LEASE = 2.0
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """Router, `local` and `bench`, with short leases."""
+    """A router, `local` and `bench`, with short leases."""
     given = {
         "lease_ms": int(LEASE * 1000), "renew_ms": 300, "sweep_ms": 200, "max_losses": 3, "drain": 10,
         "heartbeat": 1,
@@ -65,11 +66,6 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     folder, seats = tmp_path_factory.mktemp("field"), {"local": 4, "bench": 2}
     with whole(folder, server.url, seats, stages=STAGES, **given) as made:
         yield made
-
-
-def stage(name: str, **config: Any) -> dict[str, Any]:
-    node: dict[str, Any] = {"op": "Stage", "id": name}
-    return {**node, "config": config} if config else node
 
 
 def run(root: dict[str, Any], value: Any, **options: Any) -> Any:
@@ -81,8 +77,8 @@ def witness(folder: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def incarnation(grid: WholeGrid, name: str) -> Any:
-    """Of the live seat called `name`; None where none is live."""
+def read_incarnation(grid: WholeGrid, name: str) -> Any:
+    """Return the incarnation of the live seat `name`; None if it is not live."""
     client = grid.client
     names = [
         seat for seat in client.redis.zrange(client.keys("seats"), 0, -1) if seat.endswith(name.encode())
@@ -90,12 +86,12 @@ def incarnation(grid: WholeGrid, name: str) -> Any:
     return client.redis.hget(client.keys("seat", names[0].decode()), "incarnation") if names else None
 
 
-def again(grid: WholeGrid, name: str) -> None:
-    """Start a child anew, once the one before has ended, and wait until its seat is live."""
+def restart(grid: WholeGrid, name: str) -> None:
+    """Start a child again once it has ended, and wait until its seat is live."""
     grid.home.children[name].wait(20)
-    before = incarnation(grid, name)
+    before = read_incarnation(grid, name)
     grid.home.spawn(name)
-    wait_for(lambda: incarnation(grid, name) not in (None, before))
+    wait_for(lambda: read_incarnation(grid, name) not in (None, before))
 
 
 def test_a_stage_longer_than_every_timeout_of_a_message_runs_once(grid: WholeGrid, tmp_path: Path) -> None:
@@ -107,13 +103,15 @@ def test_a_stage_longer_than_every_timeout_of_a_message_runs_once(grid: WholeGri
 
 
 def test_stages_of_a_killed_worker_are_ready_within_its_lease(grid: WholeGrid) -> None:
-    """celery 3541: kill -9 of a worker lost the task. Nobody starts it anew: the lease alone tells."""
+    """celery 3541: kill -9 of a worker lost the task. Here the worker is not restarted before the lease
+    expires.
+    """
     client = grid.client
     job = run(stage("bench_sleep", ms=3000), 1)
     wait_for(lambda: client.view(job.id).find_stages(StageState.RUNNING))
     grid.home.children["bench"].kill()
     wait_for(lambda: client.view(job.id).find_stages(StageState.READY), 10 * LEASE)
-    again(grid, "bench")
+    restart(grid, "bench")
     job.get(timeout=30)
     assert [row.attempt for row in client.rows(job.id)] == [2]
 
@@ -125,7 +123,7 @@ def test_a_stage_that_kills_its_worker_fails_after_its_last_attempt(grid: WholeG
         child = grid.home.children["local"]
         wait_for(lambda child=child: child.poll() is not None or grid.client.status(job.id).is_final)  # type: ignore[misc]
         if child.poll() is not None:
-            again(grid, "local")
+            restart(grid, "local")
     with pytest.raises((errors.AttemptsExhausted, errors.StageQuarantined)) as caught:
         job.get(timeout=20)
     assert caught.value.path == "root"
@@ -140,7 +138,7 @@ def test_a_shutdown_before_the_acknowledgement_runs_nothing_twice(grid: WholeGri
     child = grid.home.children["local"]
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 0
-    again(grid, "local")
+    restart(grid, "local")
     assert job.get(timeout=20) == "done"
     assert run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}).get(timeout=20) == "done"
     assert witness(tmp_path) == ["start", "end"] * 2
@@ -149,10 +147,10 @@ def test_a_shutdown_before_the_acknowledgement_runs_nothing_twice(grid: WholeGri
 def test_a_failure_in_a_chain_in_a_parallel_part_fails_the_job_in_time(
     grid: WholeGrid, tmp_path: Path
 ) -> None:
-    """celery 6220: whoever waited for a chord of chains waited for ever."""
-    chain = {"op": "Sequential", "stages": [stage("bench_echo"), stage("broken"), stage("bench_echo")]}
-    both = {"op": "Parallel", "branches": {"good": stage("bench_echo"), "bad": chain}}
-    job = run({"op": "Sequential", "stages": [both, stage("bench_echo")]}, 1)
+    """celery 6220: a client waited for a chord of chains for ever."""
+    chain = seq(stage("bench_echo"), stage("broken"), stage("bench_echo"))
+    both = parallel(good=stage("bench_echo"), bad=chain)
+    job = run(seq(both, stage("bench_echo")), 1)
     with pytest.raises(errors.StageError) as caught:
         job.get(timeout=10)
     assert caught.value.path == "root.stages[0].branches.bad.stages[1]"
@@ -161,21 +159,21 @@ def test_a_failure_in_a_chain_in_a_parallel_part_fails_the_job_in_time(
 
 
 def test_a_cancel_without_a_live_worker_holds(grid: WholeGrid, tmp_path: Path) -> None:
-    """celery 7529, hatchet 1010: a revoke is kept by the workers that hear it, by nobody where none does."""
+    """celery 7529, hatchet 1010: a revoke was stored only by the workers that received it."""
     grid.home.children["local"].send_signal(signal.SIGTERM)
     assert grid.home.children["local"].wait(30) == 0
     job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}, wait_for_seat=True)
     wait_for(lambda: grid.client.status(job.id) is JobState.RUNNING)
     assert grid.client.cancel(job.id)
-    again(grid, "local")
+    restart(grid, "local")
     assert run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}).get(timeout=20) == "done"
-    assert witness(tmp_path) == ["start", "end"], "the other alone"
+    assert witness(tmp_path) == ["start", "end"], "only the other job ran"
     with pytest.raises(errors.JobCancelled):
         job.get(timeout=10)
 
 
 def test_health_shows_the_timeouts_in_effect(grid: WholeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
-    """celery 9339: a timeout that was set was not the one in effect, and nothing told so."""
+    """celery 9339: a timeout that was set was not the one in effect, and nothing showed it."""
     for name, value in {
         "BROKER_URL": grid.config.broker_url.get_secret_value(), "PREFIX": grid.config.prefix,
         "HOME": str(grid.config.home), "PROFILES": BENCH,

@@ -1,4 +1,4 @@
-"""Flower as an operator runs it: a real one before a real grid, through its API and its pages."""
+"""Flower with a grid of real processes, through its API and its pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flower.urls import handlers
 from gridq.config.machine_id import get_machine_id
 from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
-from tests.acceptance.test_grid import ECHO, graph, stage
+from tests.builders import parallel, seq, stage
 from tests.fakes.bench_profile import BENCH
 from tests.flower_process import FlowerProcess, read_task
 from tests.grid_environment import environment, use_grid
@@ -22,6 +22,7 @@ from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
+ECHO = {"root": stage("bench_echo")}
 CANARY = "canary-4711-in-the-prompt"
 SEATS = """
 [[bench]]
@@ -35,12 +36,12 @@ slugs = ["spare"]
 """
 SPARE = {"slug": "spare"}
 OPEN = {"/healthcheck", "/static/(.*)", "/login/?", "/logout", ".*"}
-"""Routes that need no password: they say `OK`, give Flower's own files, or say that there is nothing."""
+"""Routes without a password: `OK`, Flower's own files, and 404."""
 
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """Router, `bench` of two slots, `spare` of one."""
+    """A router, `bench` with two slots, and `spare` with one."""
     folder: Path = tmp_path_factory.mktemp("grid")
     (folder / "home").mkdir()
     (folder / "home" / "seats.toml").write_text(SEATS)
@@ -62,7 +63,7 @@ def environ(grid: WholeGrid, server: EmbeddedServer) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def shown(grid: WholeGrid, environ: dict[str, str]) -> Iterator[FlowerProcess]:
-    """Flower, once it sees the grid and the grid sends events."""
+    """Flower, once it shows the grid and the grid sends events."""
     with FlowerProcess(environ) as flower:
         wait_for(lambda: all(online(flower).get(name) for name in workers_of(grid, "bench", "spare")))
         jobs: list[str] = []
@@ -86,7 +87,7 @@ def lengths(flower: FlowerProcess) -> dict[str, int]:
 
 
 def path_of(route: Any) -> str:
-    """An address that the route takes."""
+    """Return a path that matches the route."""
     pattern: str = route[0] if isinstance(route, tuple) else route.regex.pattern
     return pattern.rstrip("$").replace("(.+)", "x").replace("(.*)", "x")
 
@@ -110,16 +111,16 @@ def test_nothing_is_shown_without_the_password(shown: FlowerProcess) -> None:
 
 
 def test_nothing_can_be_changed(shown: FlowerProcess, grid: WholeGrid) -> None:
-    doors = [
+    changes = [
         route
         for route in handlers
         if isinstance(route, tuple)
         and issubclass(route[1], control.ControlHandler)
         and "post" in vars(route[1])
     ]
-    assert len(doors) >= 10
+    assert len(changes) >= 10
     (bench,) = workers_of(grid, "bench")
-    for route in doors:
+    for route in changes:
         path = route[0].replace("(.+)", bench if "worker" in route[0] else "gridq.run_graph")
         answer = shown.client.post(path, data={"n": 1, "min": 1, "max": 2, "queue": "q", "workername": bench})
         assert answer.status_code == 403, (route, answer.text)
@@ -133,7 +134,7 @@ def test_with_control_a_job_is_cancelled_but_none_submitted_or_read(
     grid: WholeGrid, environ: dict[str, str]
 ) -> None:
     with FlowerProcess(environ, "--control") as flower:
-        job = grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000})
+        job = grid.client.submit({"root": stage("bench_sleep")}, {"ms": 60_000})
         answer = flower.client.post(f"/api/task/revoke/{job}", data={"terminate": "true"})
         assert answer.status_code == 200, answer.text
         wait_for(lambda: grid.client.status(job) == "cancelled")
@@ -152,9 +153,9 @@ def test_every_worker_is_online_by_its_seats_name(shown: FlowerProcess, grid: Wh
 
 
 def test_queue_lengths_are_the_waiting_stages(shown: FlowerProcess, grid: WholeGrid) -> None:
-    busy = [grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000}) for _ in range(3)]
+    busy = [grid.client.submit({"root": stage("bench_sleep")}, {"ms": 60_000}) for _ in range(3)]
     wait_for(lambda: grid.client.redis.zcard(grid.client.keys("leases")) == 3)
-    wait = [grid.client.submit(graph(stage("bench_echo")), number) for number in range(5)]
+    wait = [grid.client.submit({"root": stage("bench_echo")}, number) for number in range(5)]
     wait_for(lambda: lengths(shown)["bench:any"] == 5)
     listed = {each["name"]: each for each in shown.get("/api/queues/length")["active_queues"]}
     assert listed["bench:any"]["consumers"] == 3  # `spare` serves bench:any too
@@ -166,15 +167,13 @@ def test_queue_lengths_are_the_waiting_stages(shown: FlowerProcess, grid: WholeG
 
 
 def end_of(shown: FlowerProcess, uuid: str) -> dict[str, Any]:
-    """A task once Flower says that it has ended."""
+    """Return a task once Flower shows that it has ended."""
     wait_for(lambda: read_task(shown, uuid).get("state") in {"SUCCESS", "FAILURE", "REVOKED"})
     return read_task(shown, uuid)
 
 
 def test_each_stage_and_the_job_are_one_task_each(shown: FlowerProcess, grid: WholeGrid) -> None:
-    chain = graph(
-        {"op": "Sequential", "stages": [stage("bench_echo"), stage("bench_tokens"), stage("bench_echo")]}
-    )
+    chain = {"root": seq(stage("bench_echo"), stage("bench_tokens"), stage("bench_echo"))}
     job = grid.client.submit(chain, {"n": 3, "text": CANARY}, name="chain")
     grid.client.result(job, 20)
     whole = end_of(shown, job)
@@ -195,7 +194,7 @@ def test_each_stage_and_the_job_are_one_task_each(shown: FlowerProcess, grid: Wh
 
 
 def test_all_stages_of_a_wide_job_are_shown(shown: FlowerProcess, grid: WholeGrid) -> None:
-    wide = graph({"op": "Parallel", "branches": {f"b{number}": stage("bench_echo") for number in range(40)}})
+    wide = {"root": parallel(**{f"b{number}": stage("bench_echo") for number in range(40)})}
     job = grid.client.submit(wide, 1)
     grid.client.result(job, 30)
     assert end_of(shown, job)["state"] == "SUCCESS"
@@ -205,9 +204,7 @@ def test_all_stages_of_a_wide_job_are_shown(shown: FlowerProcess, grid: WholeGri
 
 
 def test_a_failure_is_shown_for_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
-    job = grid.client.submit(
-        graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("bench_fail")]}), {"message": CANARY}
-    )
+    job = grid.client.submit({"root": seq(stage("bench_echo"), stage("bench_fail"))}, {"message": CANARY})
     grid.client.wait(job, 20)
     assert end_of(shown, job)["state"] == "FAILURE"
     assert end_of(shown, f"{job}.0")["state"] == "SUCCESS"
@@ -217,7 +214,7 @@ def test_a_failure_is_shown_for_the_stage_and_the_job(shown: FlowerProcess, grid
 
 
 def test_a_cancel_is_shown_for_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
-    job = grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000, "why": CANARY})
+    job = grid.client.submit({"root": stage("bench_sleep")}, {"ms": 60_000, "why": CANARY})
     wait_for(lambda: read_task(shown, f"{job}.0").get("state") == "STARTED")
     assert read_task(shown, job)["state"] == "STARTED"
     grid.client.cancel(job)
@@ -230,7 +227,7 @@ def test_a_killed_worker_disappears_and_its_stage_stays_one_task(
     shown: FlowerProcess, grid: WholeGrid
 ) -> None:
     (spare,) = workers_of(grid, "spare")
-    job = grid.client.submit(graph(stage("bench_sleep", **SPARE)), {"ms": 3000, "why": CANARY})
+    job = grid.client.submit({"root": stage("bench_sleep", **SPARE)}, {"ms": 3000, "why": CANARY})
     task = f"{job}.0"
     wait_for(lambda: read_task(shown, task).get("state") == "STARTED")
     killed = grid.home.children["spare"]
@@ -253,7 +250,7 @@ def test_a_killed_worker_disappears_and_its_stage_stays_one_task(
 def test_prompts_and_passwords_are_shown_nowhere(
     shown: FlowerProcess, grid: WholeGrid, server: EmbeddedServer
 ) -> None:
-    job = grid.client.submit(graph(stage("bench_echo")), CANARY)
+    job = grid.client.submit({"root": stage("bench_echo")}, CANARY)
     assert grid.client.result(job, 20) == CANARY
     end_of(shown, job)
     tasks = list(shown.get("/api/tasks"))
@@ -285,7 +282,7 @@ def test_prompts_and_passwords_are_shown_nowhere(
 
 
 def test_the_pages_in_a_browser(shown: FlowerProcess, grid: WholeGrid, tmp_path: Path) -> None:
-    job = grid.client.submit(graph(stage("bench_echo")), CANARY, name="picture")
+    job = grid.client.submit({"root": stage("bench_echo")}, CANARY, name="picture")
     grid.client.result(job, 20)
     end_of(shown, f"{job}.0")
     (bench, spare) = workers_of(grid, "bench", "spare")

@@ -1,4 +1,4 @@
-"""Flower's process: how it starts, is refused, outlives its server, ends."""
+"""Flower's process: start, refusals, outages of its server, end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gridq.config.settings import Settings
 from gridq.messaging import flower_app
 from gridq.process import parent_watch
 from tests.flower_process import RUN, FlowerProcess, read_task
+from tests.processes import is_running
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -112,7 +113,7 @@ def test_a_public_address_has_its_path_and_a_warning(environ: dict[str, str]) ->
 
 
 def test_flower_survives_an_outage_of_its_server(tmp_path: Path) -> None:
-    """While the server is away Flower stays; it hears the next events, and ends without it too."""
+    """It receives events again afterwards, and can end during an outage too."""
     with EmbeddedServer(tmp_path / "server") as server:
         environ = {"GRIDQ_BROKER_URL": server.url, "GRIDQ_HOME": str(tmp_path), "GRIDQ_PREFIX": "gq:"}
         with FlowerProcess(environ) as flower:
@@ -136,7 +137,7 @@ def test_flower_survives_an_outage_of_its_server(tmp_path: Path) -> None:
 
 
 def test_flower_ends_with_its_parent(environ: dict[str, str]) -> None:
-    """As a child of a program that is killed, it is gone."""
+    """Flower is the child of a program that is killed."""
     program = (
         "import os, subprocess, sys\n"
         f"env = {{**os.environ, '{parent_watch.PARENT_VARIABLE}': str(os.getpid())}}\n"
@@ -152,12 +153,4 @@ def test_flower_ends_with_its_parent(environ: dict[str, str]) -> None:
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    wait_for(lambda: not alive(child))
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+    wait_for(lambda: not is_running(child))

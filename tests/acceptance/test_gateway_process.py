@@ -1,4 +1,4 @@
-"""`gridq gateway` as a program: what it says and how it ends. What it refuses: tests/unit/cli."""
+"""The program `gridq gateway`: its output and its end. Its refusals are in tests/unit/cli."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def environment(env: GridEnv, **more: str) -> dict[str, str]:
 def started(
     env: GridEnv, tmp_path: Path, *arguments: str, **more: str
 ) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """The program and the file of what it says on stdout; what it says on stderr is in `err` beside it."""
+    """Yield the program and the file of its stdout; its stderr is in the file `err` beside it."""
     out = tmp_path / "out"
     with out.open("w") as stdout, (tmp_path / "err").open("w") as stderr:
         program = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What holds the ledger against the invoices finds what is wrong: a good run's books are spoilt in turn."""
+"""The comparison of ledger and invoices finds each discrepancy that is put into a correct run."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_an_overdrawn_limit_is_found(case: Case) -> None:
     assert [use.over for use in compute_uses(limits, case.entries)] == [False, True, True, False]
     late = [*case.entries, replace(case.entries[3], id="9-0", what="late", micro_dollars=7)]
     (use,) = compute_uses([Bound("seat m2.b", "dollars", 200, "month")], late)
-    assert (use.most, use.late, use.over) == (207, 7, False)
+    assert (use.used, use.late, use.over) == (207, 7, False)
 
 
 def test_an_invoice_rounds_up_and_knows_each_kind_of_token() -> None:

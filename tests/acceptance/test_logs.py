@@ -1,5 +1,5 @@
-"""The logs of a whole grid at its most talkative: they say what happened to whom, and never what was asked or
-with which key.
+"""The logs and events of a whole grid at DEBUG: they have what happened to which job, and never prompts or
+keys.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,14 @@ from tests.conftest import GridEnv
 from tests.fakes.openai_server import OpenAIServer
 from tests.flower_process import FlowerProcess
 from tests.grid_environment import use_grid
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
 CANARY = "canary" + secrets.token_hex(4)
-"""Stands in every prompt, key, header, query and error, and may stand in no line and no event."""
+"""A text in every prompt, key, header, query and error, which no log line and no event may contain."""
 
 STAGES = f'''
 import time
@@ -70,8 +70,8 @@ models = [{{ name = "locked" }}]
 
 
 @dataclass
-class Talkative:
-    """A grid at DEBUG, in JSON, narrated; `published` is what its server handed to any subscriber."""
+class LoggingGrid:
+    """A grid with narrated JSON logs at DEBUG. `published` has everything that its server published."""
 
     home: GridProcesses
     client: Client
@@ -83,26 +83,18 @@ class Talkative:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
     def lines(self, event: str, **wanted: Any) -> list[dict[str, Any]]:
-        """The lines of an event that have these fields."""
+        """Return the log lines of an event with these fields."""
         parsed = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
         return [
             line for line in parsed if line["event"] == event and wanted.items() <= line.items()
         ]  # fmt: skip
 
-    def wait_for(self, event: str, **wanted: Any) -> dict[str, Any]:
-        wait_until(lambda: bool(self.lines(event, **wanted)), self.text)
-        return self.lines(event, **wanted)[0]
-
-
-def wait_until(condition: Callable[[], bool], why: Callable[[], str]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until, why()
-        time.sleep(0.05)
+    def wait_for_line(self, event: str, **wanted: Any) -> dict[str, Any]:
+        return wait_for(lambda: self.lines(event, **wanted), poll=0.05, explain=self.text)[0]
 
 
 @pytest.fixture(scope="module")
-def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talkative]:
+def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingGrid]:
     folder = tmp_path_factory.mktemp("talkative")
     (folder / "canary_stages.py").write_text(STAGES)
     (folder / "home").mkdir()
@@ -123,15 +115,15 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
             use_grid(config) as client,
             GridProcesses(config, ["local", "api", "locked"], folder=folder / "logs", env=env) as home,
         ):
-            up = Talkative(home, client, api, folder / "logs")
+            up = LoggingGrid(home, client, api, folder / "logs")
             with Watched(up):
                 yield up
 
 
 class Watched:
-    """Within it a monitor of Celery's has events on, and all that is published is kept, but the answers."""
+    """Enables Celery's events within the block, and collects everything published except answers."""
 
-    def __init__(self, up: Talkative) -> None:
+    def __init__(self, up: LoggingGrid) -> None:
         self.up = up
         self.stop = threading.Event()
         self.threads = [threading.Thread(target=act, daemon=True) for act in (self._monitor, self._listen)]
@@ -139,7 +131,7 @@ class Watched:
     def __enter__(self) -> None:
         for thread in self.threads:
             thread.start()
-        wait_until(lambda: any(b"worker-heartbeat" in data for data in self.up.published), self.up.text)
+        wait_for(lambda: any(b"worker-heartbeat" in data for data in self.up.published), explain=self.up.text)
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
@@ -173,67 +165,67 @@ def stage(name: str, **config: Any) -> dict[str, Any]:
     return {"root": {"op": "Stage", "id": name, "config": config}, "name": "canaries"}
 
 
-def test_events_have_their_fields_and_sentences(grid: Talkative) -> None:
+def test_events_have_their_fields_and_sentences(grid: LoggingGrid) -> None:
     graph = stage("llm_complete", model="echo", max_tokens=9, system=CANARY)
     job = run_graph.delay(graph, {"prompt": f"say {CANARY} twice"})
     assert CANARY in job.get(timeout=30)
-    admitted = grid.wait_for("job admitted", job=job.id)
+    admitted = grid.wait_for_line("job admitted", job=job.id)
     assert (admitted["name"], admitted["agent"], admitted["stages"]) == ("canaries", "default", 1)
     assert admitted["sentence"] == f"Job {job.id[:8]} (canaries) was admitted for agent default: 1 stage."
     worker = grid.client.rows(job.id)[0].worker
     about = {"job": job.id, "attempt": 1, "worker": worker, "name": "canaries"}
-    taken = grid.wait_for("stage claimed", **about)
+    taken = grid.wait_for_line("stage claimed", **about)
     assert taken["sentence"].startswith(f"{worker} took canaries/llm_complete (attempt 1) after ")
-    done = grid.wait_for("stage done", **about, stage=taken["stage"])
+    done = grid.wait_for_line("stage done", **about, stage=taken["stage"])
     assert done["tokens_out"] > 0
     assert done["sentence"].endswith(f" ms, {done['tokens_out']} tokens.")
-    grid.wait_for("job done", **about)
+    grid.wait_for_line("job done", **about)
 
 
-def test_failures_are_logged_with_their_codes(grid: Talkative) -> None:
+def test_failures_are_logged_with_their_codes(grid: LoggingGrid) -> None:
     job = run_graph.delay(stage("boom"), {"prompt": CANARY})
     with pytest.raises(errors.StageError, match=CANARY):
         job.get(timeout=30)
-    failed = grid.wait_for("stage failed", job=job.id)
+    failed = grid.wait_for_line("stage failed", job=job.id)
     assert failed["code"] == "stage.failed"
-    grid.wait_for("job failed", job=job.id, code="stage.failed")
+    grid.wait_for_line("job failed", job=job.id, code="stage.failed")
     wrong = run_graph.delay({"root": {"op": "Stage", "id": CANARY}}, {"prompt": CANARY})
     with pytest.raises(errors.UnknownStage):
         wrong.get(timeout=30)
-    assert grid.wait_for("job refused", job=wrong.id)["code"] == "stage.not_found"
+    assert grid.wait_for_line("job refused", job=wrong.id)["code"] == "stage.not_found"
 
 
-def test_a_refused_key_is_logged_without_the_key(grid: Talkative) -> None:
+def test_a_refused_key_is_logged_without_the_key(grid: LoggingGrid) -> None:
     job = grid.client.submit(stage("llm_complete", model="locked"), {"prompt": CANARY})
-    paused = grid.wait_for("seat cooldown", job=job)
+    paused = grid.wait_for_line("seat cooldown", job=job)
     assert paused["code"] == "seat.degraded"
-    assert grid.wait_for("stage retried", job=job)["code"] == "seat.degraded"
+    assert grid.wait_for_line("stage retried", job=job)["code"] == "seat.degraded"
     grid.client.cancel(job)
 
 
-def test_urls_are_not_logged(grid: Talkative) -> None:
+def test_urls_are_not_logged(grid: LoggingGrid) -> None:
     url = f"{grid.api.url}/models?key={CANARY}"
-    with pytest.raises(errors.GridError):  # it asks for a key that this stage does not have
+    with pytest.raises(errors.GridError):  # the endpoint requires a key that this stage does not have
         grid.client.run(
             {"root": {"op": "Sequential", "stages": [stage("http_get")["root"], stage("http_body")["root"]]}},
             url, 30,
         )  # fmt: skip
 
 
-def test_unknown_messages_are_not_logged(grid: Talkative) -> None:
+def test_unknown_messages_are_not_logged(grid: LoggingGrid) -> None:
     app.send_task("no.such.task", args=[CANARY], kwargs={"prompt": CANARY}, queue="gridq:router")
     app.send_task("gridq.run_graph", args=[CANARY, {"prompt": CANARY}, CANARY], queue="gridq:router")
-    wait_until(lambda: "unregistered task" in grid.text(), grid.text)
+    wait_for(lambda: "unregistered task" in grid.text(), explain=grid.text)
     app.send_task("gridq.complete", kwargs={"prompt": CANARY}, queue="gridq:router")
-    wait_until(lambda: grid.text().count("raised unexpected: TypeError") == 2, grid.text)
+    wait_for(lambda: grid.text().count("raised unexpected: TypeError") == 2, explain=grid.text)
 
 
-def test_a_dead_worker_is_logged(grid: Talkative) -> None:
+def test_a_dead_worker_is_logged(grid: LoggingGrid) -> None:
     job = grid.client.submit(stage("nap"), CANARY)
-    grid.wait_for("stage claimed", job=job)
+    grid.wait_for_line("stage claimed", job=job)
     grid.home.children["local"].kill()
-    grid.wait_for("workers died")
-    lost = grid.wait_for("stage lost", job=job)
+    grid.wait_for_line("workers died")
+    lost = grid.wait_for_line("stage lost", job=job)
     assert (lost["stage"], lost["attempt"], lost["after"]) == ("root", 1, "again")
     assert lost["worker"].startswith("local@")
     assert f"(attempt 1) was lost with {lost['worker']}" in lost["sentence"]
@@ -242,12 +234,12 @@ def test_a_dead_worker_is_logged(grid: Talkative) -> None:
     grid.home.spawn("local")
 
 
-def test_flower_writes_the_same_lines(grid: Talkative) -> None:
+def test_flower_writes_the_same_lines(grid: LoggingGrid) -> None:
     env = {"GRIDQ_LOG": "json", "GRIDQ_LOG_LEVEL": "DEBUG"}
     with FlowerProcess(env) as flower:
         assert flower.client.get("/tasks", params={"search": CANARY}).status_code == 200
         assert flower.anonymous.get("/tasks", auth=("gridq", CANARY)).status_code == 401
-        wait_until(lambda: '"logger": "flower' in flower.read_log(), flower.read_log)
+        wait_for(lambda: '"logger": "flower' in flower.read_log(), explain=flower.read_log)
         log = flower.read_log()
         assert CANARY not in log
         assert flower.password not in log
@@ -255,11 +247,11 @@ def test_flower_writes_the_same_lines(grid: Talkative) -> None:
     assert all({"at", "level", "event"} <= json.loads(line).keys() for line in lines)
 
 
-def test_the_canary_is_nowhere(grid: Talkative) -> None:
-    """Last: every log, every event and whatever Celery printed of all that was done above."""
+def test_the_canary_is_nowhere(grid: LoggingGrid) -> None:
+    """The last test: it reads all logs and events of the tests above."""
     text = grid.text()
     for event in ("job done", "job failed", "job refused", "seat cooldown", "workers died", "stage lost"):
-        assert grid.lines(event), f"{event}: this test looks at too little"
+        assert grid.lines(event), f"{event} was not logged: this test would show nothing"
     assert '"level": "debug"' in text
     assert CANARY not in text
     assert grid.client.config.broker_url.get_secret_value().split("@")[0].split(":")[-1] not in text
@@ -275,7 +267,7 @@ def test_up_narrates_into_its_logs(tmp_path: Path) -> None:
         home.ready()
         assert home.echo(CANARY) == CANARY
         log = home.path / "logs" / "bench.log"
-        wait_until(lambda: "graph/bench_echo answered in" in log.read_text(), log.read_text)
+        wait_for(lambda: "graph/bench_echo answered in" in log.read_text(), explain=log.read_text)
         assert CANARY not in "".join(path.read_text() for path in log.parent.iterdir())
     finally:
         home.end()
@@ -285,18 +277,18 @@ def test_up_narrates_into_its_logs(tmp_path: Path) -> None:
 def test_celerys_options_are_honoured(
     grid_env: GridEnv, tmp_path: Path, arguments: tuple[str, ...], logged: bool
 ) -> None:
-    """`-l` goes before GRIDQ_LOG_LEVEL, its default does not; `-f` names the file."""
+    """`-l` takes precedence over GRIDQ_LOG_LEVEL, but its default does not; `-f` names the file."""
     log = tmp_path / "router.log"
     command = ["-A", "gridq.app", "worker", "-Q", "gridq:router", "-c", "1", "-f", str(log), *arguments]
     env = {**os.environ, **grid_env.environ(), "GRIDQ_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(
         [sys.executable, "-m", "celery", *command], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as child:
-        wait_until(lambda: grid_env.client.zcard(f"{grid_env.prefix}.seats") == 1, lambda: "not live")
+        wait_for(lambda: grid_env.client.zcard(f"{grid_env.prefix}.seats") == 1)
         if logged:
-            wait_until(lambda: "[info] seat live worker=" in log.read_text(), log.read_text)
+            wait_for(lambda: "[info] seat live worker=" in log.read_text(), explain=log.read_text)
         child.terminate()
-        assert child.wait(30) in (0, -signal.SIGTERM), "it may not heed the signal yet"
+        assert child.wait(30) in (0, -signal.SIGTERM), "it may not handle the signal yet"
         assert child.stderr is not None
         assert child.stderr.read() == b""
     assert ("[info] seat live worker=" in log.read_text()) == logged

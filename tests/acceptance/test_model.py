@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from gridq import errors
 from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.grid_environment import use_grid
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
@@ -63,7 +63,7 @@ def test_an_unknown_model_is_refused_naming_the_closest() -> None:
 
 
 def completion(max_tokens: int) -> dict[str, Any]:
-    """Greedy: how long the answer is must not be left to chance."""
+    """Return a graph that completes a prompt greedily, so that the length of the answer is fixed."""
     config = {"model": MODEL, "max_tokens": max_tokens, "temperature": 0}
     return {"root": {"op": "Stage", "id": "llm_complete", "config": config}}
 
@@ -81,7 +81,5 @@ def test_cancel_frees_the_slot_while_it_generates(model_grid: WholeGrid) -> None
     next(client.stream(job, timeout=60))
     assert client.cancel(job)
     busy = next(ad.seat for ad in client.workers() if ad.kind == "gpu")
-    until = time.monotonic() + 5
-    while client.redis.exists(client.keys("slots", busy)):
-        assert time.monotonic() < until, "the slot is still taken"
+    wait_for(lambda: not client.redis.exists(client.keys("slots", busy)), 5)
     assert gridq.complete.delay(prompt="One, two,", model=MODEL, max_tokens=4).get(timeout=60)

@@ -1,4 +1,4 @@
-"""Keys and quotas on a grid of real processes: who is refused and why, and what wakes by itself."""
+"""Keys and quotas on a grid of real processes: refusals, their reasons, and jobs that wait."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Grid:
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
-    """A router with a quotas file and a bench seat of real processes; this process's client and CLI too."""
+    """A router with a quotas file, and a bench seat, as processes. This process uses the same grid."""
     folder: Path = tmp_path_factory.mktemp("quotas")
     (folder / "stages").mkdir()
     (folder / "stages" / "paid.json").write_text(json.dumps(PAID))
@@ -84,13 +84,13 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def graph(*micro: int) -> dict[str, Any]:
-    """Paid stages one after another, each of which uses as much as it is told."""
+    """Return a sequence of paid stages, each with its use in micro-dollars."""
     stages = [{"op": "Stage", "id": "paid", "config": {"micro_dollars": used}} for used in micro]
     return {"root": {"op": "Sequential", "stages": stages} if len(stages) > 1 else stages[0]}
 
 
 def command(*words: str) -> Any:
-    """A command's JSON."""
+    """Run a command and return its JSON."""
     done = CliRunner().invoke(cli.app, [*words, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -102,7 +102,7 @@ def account(name: str, what: str = "money") -> dict[str, Any]:
 
 
 def test_client_and_celery_refuse_with_the_same_reason(grid: Grid) -> None:
-    """Nothing of a refused job is queued, and the reason says who, how much and until when."""
+    """Nothing of a refused job is queued, and the reason names the agent, the amount and the end."""
     refused = graph(1, 1, 1)  # estimated at 12 cents
     with pytest.raises(AgentMoneyExceeded) as direct:
         grid.client.submit(refused, {}, agent="ann")
@@ -119,7 +119,7 @@ def test_client_and_celery_refuse_with_the_same_reason(grid: Grid) -> None:
     assert report["refusal"]["details"].items() <= direct.value.details.items()
     shown = CliRunner().invoke(cli.app, ["explain", str(file), "--agent", "ann"]).stdout
     assert f"A job of the agent 'ann' would be refused now: {direct.value}" in shown
-    assert command("explain", str(file))["refusal"] is None  # nobody's
+    assert command("explain", str(file))["refusal"] is None  # without an agent
     allowed = CliRunner().invoke(cli.app, ["explain", str(file), "--agent", "bob"]).stdout
     assert "The quota of the agent 'bob' allows the job now." in allowed
     assert account("ann")["reserved"] == 0
@@ -145,7 +145,9 @@ def test_jobs_are_counted(grid: Grid) -> None:
 def test_a_changed_file_applies_without_a_restart(grid: Grid) -> None:
     grid.write("[agents.cleo]\nmonthly_dollars = 0.09\n")
     wait_for(lambda: any(found["name"] == "cleo" for found in command("quota")["accounts"]))
-    job = grid.client.submit(graph(100_000, 1), {}, agent="cleo")  # its first stage uses more than it said
+    job = grid.client.submit(
+        graph(100_000, 1), {}, agent="cleo"
+    )  # its first stage uses more than its estimate
     wait_for(lambda: account("cleo")["parked"])
     assert grid.client.status(job) is JobState.RUNNING
     grid.write("[agents.cleo]\nmonthly_dollars = 1\n")
@@ -214,7 +216,7 @@ def test_the_key_sets_the_agent_and_its_secret_is_stored_nowhere(
 
 
 def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
-    """The router asks again: what stood in the inbox when its key ended is not run."""
+    """The router checks the key again: a job in the inbox does not run after its key is revoked."""
     made = command("keys", "create", "--agent", "eve")
     try:
         about = inbox.get_default_inbox()
@@ -227,7 +229,7 @@ def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
 
 
 def test_a_seat_over_its_limits_wakes_by_itself(grid: Grid) -> None:
-    """Nobody sends a wake-up: the seat's own renewal finds that the minute, or the window, has turned."""
+    """No wake-up is sent: the seat's own renewal finds that the minute, or the window, is over."""
     redis, keys = grid.client.redis, grid.client.keys
     (seat,) = [ad.seat for ad in grid.client.workers()]
     grid.write(f'[seats."{seat}"]\nrequests_per_minute = 1\n')
@@ -262,7 +264,7 @@ def logs(grid: Grid) -> str:
 
 
 def stored(client: Client) -> str:
-    """Everything in the grid's corner of the server, as text."""
+    """Return all data of the grid on the server, as text."""
     redis: Any = client.redis
     reads = {
         b"string": redis.get,
@@ -277,7 +279,7 @@ def stored(client: Client) -> str:
 
 
 def test_the_ledger_has_every_attempt(grid: Grid) -> None:
-    """After whatever ran here: tokens as the worker told them, and every counter is what the entries make."""
+    """The entries have the tokens that the worker reported, and all counters equal their sums."""
     usage = {"micro_dollars": 70, "tokens_in": 12, "tokens_out": 34}
     paid = {"root": {"op": "Stage", "id": "paid", "config": usage}}
     job = grid.client.submit(paid, {}, agent="gil")

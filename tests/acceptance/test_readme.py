@@ -1,4 +1,4 @@
-"""The commands and programs of README.md and of the how-to pages, run as they stand there."""
+"""Run the commands and programs of README.md and of the how-to pages, as they are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
+from tests.waiting import wait_for
 from workers.machine.seats import read_seats_file
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -62,7 +62,7 @@ REQUESTS = sorted({line for line in SHELL if line.startswith("curl ")})
 
 @pytest.fixture(scope="module")
 def environment(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a shell in which the README's services have been started, each line as it stands."""
+    """The environment of a shell in which the README's services run, started as written."""
     folder = tmp_path_factory.mktemp("readme")
     env = {
         **os.environ,
@@ -77,11 +77,12 @@ def environment(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
             for line in SERVICES
         ]
         try:
-            until = time.monotonic() + 60
-            while client.zcard(Keys(env["GRIDQ_PREFIX"])("seats")) < len(SERVICES):
-                assert time.monotonic() < until, (folder / "log").read_text()
+
+            def live() -> bool:
                 assert all(child.poll() is None for child in children), (folder / "log").read_text()
-                time.sleep(0.1)
+                return client.zcard(Keys(env["GRIDQ_PREFIX"])("seats")) == len(SERVICES)
+
+            wait_for(live, 60, poll=0.1, explain=(folder / "log").read_text)
             yield env
         finally:
             for child in children:
@@ -108,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_runs(environment: dict[str, str], gateway: str, folder: Path, name: str) -> None:
-    """As it stands there, but for the gateway's port, which may be taken here."""
+    """Only the gateway's port is replaced, which may be taken here."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS[name].replace(GATEWAY, gateway)],
         env={**environment, "no_proxy": "*"},
@@ -155,7 +156,7 @@ def gateway(environment: dict[str, str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("command", REQUESTS)
 def test_each_request_is_answered(environment: dict[str, str], gateway: str, command: str) -> None:
-    """As it stands there, but for the port, which may be taken here."""
+    """Only the port is replaced, which may be taken here."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     assert GATEWAY in command

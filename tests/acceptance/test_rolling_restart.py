@@ -1,4 +1,4 @@
-"""Gateways, routers, workers and server restarted one after the other under load: what was accepted runs
+"""Restart gateways, routers, workers and the server one after the other under load: each accepted job runs
 once.
 """
 
@@ -51,13 +51,14 @@ GRAPH = {
 
 
 class Load(threading.Thread):
-    """Submits one job after the other, by each door, until it is told to stop; what is refused is submitted
-    again under the same id. `gateways` is a client of theirs, of whom one is always there.
+    """Submits jobs by each way in turn until `stop`; a refused job is submitted again with the same id.
+
+    `gateways` is a client of two gateways, one of which is always live.
     """
 
     def __init__(self, client: Client, gateways: Client) -> None:
         super().__init__(daemon=True)
-        self.doors = [
+        self.ways = [
             lambda job: client.submit(GRAPH, job, job=job),
             lambda job: run_graph.apply_async((GRAPH, job), task_id=job),
             lambda job: gateways.submit(GRAPH, job, job=job),
@@ -72,7 +73,7 @@ class Load(threading.Thread):
             job = make_job_id()
             while not self.stop.is_set():
                 try:
-                    self.doors[len(self.accepted) % len(self.doors)](job)
+                    self.ways[len(self.accepted) % len(self.ways)](job)
                 except GatewayUnreachable as exc:
                     self.unexpected.append(exc)
                     return
@@ -87,7 +88,7 @@ class Load(threading.Thread):
 
 
 class Gateways:
-    """Two gateways of a grid, each of which comes back where it was; `url` names both."""
+    """Two gateways of a grid with fixed ports; `url` names both."""
 
     def __init__(self, grid: WholeGrid) -> None:
         self.ports = [find_free_port(), find_free_port()]
@@ -103,14 +104,14 @@ class Gateways:
         return child
 
     def restart(self, number: int) -> None:
-        """End one in order, and start it again."""
+        """Stop a gateway by SIGTERM, and start it again."""
         old = self.children[number]
         old.send_signal(signal.SIGTERM)
         assert old.wait(60) == 0
         self.children[number] = self._start(number)
 
     def end(self) -> None:
-        """End both."""
+        """Stop both."""
         programs.stop_processes([(child, 30.0) for child in self.children])
 
 

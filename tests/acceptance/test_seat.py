@@ -1,4 +1,4 @@
-"""`gridq seat`, by the owner, at a worker that runs."""
+"""`gridq seat`, used by the owner of a running worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
 def gridq(
     grid: WholeGrid, *arguments: str, server: Settings | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`gridq`, which finds no server but the one that is given."""
+    """Run `gridq` with access only to the given server."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
     env = {
         **quiet,

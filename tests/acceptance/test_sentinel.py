@@ -1,4 +1,4 @@
-"""A grid whose server is found by sentinels: its primary dies or is demoted, and the grid goes on."""
+"""A grid that finds its server through sentinels, and continues after a fail-over."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def grid(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made.client
 
 
-def every_door(client: Client, config: Settings) -> None:
-    """One job through each door, and its answer by each way."""
+def run_by_every_way(client: Client, config: Settings) -> None:
+    """Run one job by each way to submit."""
 
     async def asynchronous() -> object:
         async with AsyncClient(config=config) as other:
@@ -66,7 +66,7 @@ def test_every_program_accepts_sentinels(grid: Client, watched: Watched) -> None
 
 
 def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Watched) -> None:
-    every_door(grid, grid.config)
+    run_by_every_way(grid, grid.config)
     jobs = [grid.submit(SLEEP, number) for number in range(3)]
     delayed = run_graph.delay(SLEEP, "celery")
     wait_for(lambda: sum(seat.busy for seat in grid.workers()) == 2)
@@ -76,12 +76,12 @@ def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Wa
     wait_for(lambda: watched.primary is not old, 60)
     for number, job in enumerate(jobs):
         assert grid.result(job, timeout=60) == {"items": number, "ms": 3000}
-        assert [row.attempt for row in grid.rows(job)] == [1], "nobody was declared dead"
+        assert [row.attempt for row in grid.rows(job)] == [1], "no worker was declared dead"
     assert delayed.get(timeout=60) == {"items": "celery", "ms": 3000}
-    every_door(grid, grid.config)
+    run_by_every_way(grid, grid.config)
 
-    # The old primary comes back as a replica, and an operator changes them back: both live on, and whoever
-    # talks to the demoted one is told READONLY or is cut off.
+    # The old primary comes back as a replica, and an operator makes it the primary again. Both run on, and
+    # clients of the demoted one get READONLY or are disconnected.
     old.start()
     wait_for(lambda: not old.is_primary, 60)
     job = grid.submit(SLEEP, "meanwhile")
@@ -89,4 +89,4 @@ def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Wa
     watched.fail_over()
     assert watched.primary is old
     assert grid.result(job, timeout=60) == {"items": "meanwhile", "ms": 3000}
-    every_door(grid, grid.config)
+    run_by_every_way(grid, grid.config)

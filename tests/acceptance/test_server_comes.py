@@ -1,4 +1,4 @@
-"""Programs of a grid whose server cannot be used yet, as they start and while they run."""
+"""Programs whose server is away or loading, at their start and while they run."""
 
 from __future__ import annotations
 

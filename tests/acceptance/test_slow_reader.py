@@ -1,4 +1,4 @@
-"""A client that does not read for a while: the gateway's memory stays bounded, and nothing is lost."""
+"""A client that does not read for a while: the gateway's memory is bounded, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("key_hygiene")]
 
 PIECES = [f"{number:05} {'x' * 2_000}" for number in range(9000)]
-MOST = 16 * 1024 * 1024
-"""Bytes by which the gateway may grow by two readers of 18 MB: it was 4 MB where each has its bounded buffer,
-and 50 without the bound.
+MAX_GROWTH_BYTES = 16 * 1024 * 1024
+"""The growth of the gateway's memory with two readers of 18 MB. It was 4 MB with bounded buffers, 50 MB
+without.
 """
 
 
 def peak(program: subprocess.Popen[str]) -> int:
-    """The most memory that the process has had, in bytes."""
+    """Return the peak memory of the process in bytes."""
     status = Path(f"/proc/{program.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def pieces(stream: str) -> list[str]:
-    """What the pieces of a stream of events say."""
+    """Return the pieces in a stream of events."""
     datas = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
     return [data["piece"] for data in map(json.loads, datas) if "piece" in data]
 
@@ -68,8 +68,8 @@ def test_unread_events_do_not_grow_the_gateway(grid_env: GridEnv, tmp_path: Path
                 slow = client.getresponse()
                 emit(grid, claim.lease, PIECES)
                 grid.done(claim)
-                # Who reads at once is not kept back; by then all of it has gone through the gateway.
+                # A quick reader is not delayed; after it, all data has gone through the gateway.
                 quick = httpx.get(f"{url}/jobs/long/events", trust_env=False, timeout=60).text
                 assert pieces(quick) == PIECES
                 assert pieces(slow.read().decode()) == PIECES
-        assert peak(program) - before < MOST
+        assert peak(program) - before < MAX_GROWTH_BYTES

@@ -1,22 +1,22 @@
-"""Each fault of Celery's stock Redis transport that was reproduced, and the test that shows ours to be
-without it: a test of this file, or of the file that is named.
+"""Each fault of Celery's stock Redis transport that was reproduced, and the test that shows that gridq does
+not have it: a test of this file, or of the file that is named.
 
-- A message that was popped is lost with its worker: `test_what_is_popped_and_lost_with_its_consumer_…`.
-- kill -9 leaves a message in `unacked` for an hour: `test_a_killed_worker_leaves_…`; `test_grid`:
-  `test_a_worker_killed_in_the_midst_…`.
+- A message that was popped is lost with its worker: `test_a_message_lost_with_its_consumer_costs_no_job`.
+- kill -9 leaves a message in `unacked` for an hour: `test_a_killed_worker_leaves_no_unacknowledged_message`.
 - A task longer than the visibility time-out runs again: `test_a_task_longer_than_the_visibility_timeout_…`.
 - A connection that drops while a task runs runs it twice: `test_connections` [cut, client_kill];
-  `test_transport`: `test_a_worker_outlives_its_server_…`.
+  `test_transport`: `test_a_worker_survives_a_restart_of_its_server_…`.
 - A server that goes while a task runs ends the worker: the same, and `test_connections` [kill, away].
 - On a half-open connection nothing runs for minutes: `test_connections` [swallow, stall];
   `test_stuck_consumer`.
 - A fault of the result backend fails a task that never ran: `test_an_answer_that_cannot_be_written_…`.
-- Time limits and revoke do nothing on threads: `test_times`; `test_grid`: `test_celerys_own_revoke_…`.
+- Time limits and revoke do nothing on threads: `test_times`; `test_grid`:
+  `test_celerys_revoke_cancels_the_job`.
 - Every way to stop waits for the task's end: `test_ending`.
 - A chain's message grows with the chain: `test_a_message_does_not_grow_…`.
 - A failure, or a lost message, within a chord of chains waits for ever: `test_grid`:
   `test_a_failure_reaches_get_…`; the first one of this file.
-- A link that is delivered twice runs the next one twice: `test_a_bell_that_comes_twice_…`.
+- A link that is delivered twice runs the next one twice: `test_a_wake_up_that_comes_twice_…`.
 - `rediss://` accepts any certificate: `test_app`: `test_rediss_verifies_unless_told_otherwise`.
 - A queue's priority starves others: what waits stands in pending sets, `tests/unit/store/test_claim`.
 """
@@ -39,6 +39,7 @@ from gridq.messaging.wake_ups import GRAPH_TASK, PLACEHOLDER, STAGE_TASK, make_t
 from gridq.protocol.queue_names import ROUTER
 from gridq.tasks import run_graph
 from tests.acceptance.grids import WholeGrid, whole
+from tests.builders import seq, stage
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
 from tests.waiting import wait_for
@@ -47,17 +48,13 @@ from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
-ECHO = {"op": "Stage", "id": "bench_echo"}
-SLEEP = {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1500}}
-
-
-def graph(*stages: dict[str, object]) -> dict[str, object]:
-    return {"root": {"op": "Sequential", "stages": list(stages)}}
+ECHO = stage("bench_echo")
+SLEEP = stage("bench_sleep", ms=1500)
 
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """A router and a bench seat of two slots, which each test leaves live."""
+    """A router and a bench seat of two slots. Each test leaves them live."""
     with whole(tmp_path_factory.mktemp("stock"), server.url, {"bench": 2}, drain=1) as made:
         yield made
 
@@ -76,9 +73,9 @@ def test_a_message_lost_with_its_consumer_costs_no_job(client: Client, home: Gri
     for child in home.children.values():
         child.send_signal(
             signal.SIGSTOP
-        )  # its BRPOP stands: what is sent now reaches a socket that nobody reads
-    jobs = [client.submit(graph(ECHO, ECHO), number, wait_for_seat=True) for number in range(3)]
-    delayed = [run_graph.delay(graph(ECHO, ECHO), number, wait_for_seat=True) for number in range(3)]
+        )  # its BRPOP is open: a message sent now reaches a socket that is not read
+    jobs = [client.submit({"root": seq(ECHO, ECHO)}, number, wait_for_seat=True) for number in range(3)]
+    delayed = [run_graph.delay({"root": seq(ECHO, ECHO)}, number, wait_for_seat=True) for number in range(3)]
     for name, child in list(home.children.items()):
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -88,8 +85,8 @@ def test_a_message_lost_with_its_consumer_costs_no_job(client: Client, home: Gri
 
 
 def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
-    delayed = [run_graph.delay(graph(SLEEP, ECHO), number) for number in range(2)]
-    jobs = [client.submit(graph(SLEEP, ECHO), number) for number in range(2)]
+    delayed = [run_graph.delay({"root": seq(SLEEP, ECHO)}, number) for number in range(2)]
+    jobs = [client.submit({"root": seq(SLEEP, ECHO)}, number) for number in range(2)]
     seats = [f"seat:{seat.seat}" for seat in client.seats()]
     wake_ups = {queue: make_task_template(app, STAGE_TASK, queue, ()) for queue in ("bench:any", *seats)}
     for _ in range(10):
@@ -106,7 +103,7 @@ def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
 
 
 def test_a_killed_worker_leaves_no_unacknowledged_message(client: Client, home: GridProcesses) -> None:
-    job = client.submit(graph(SLEEP), 1)
+    job = client.submit({"root": SLEEP}, 1)
     wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)
     home.children["bench"].send_signal(signal.SIGKILL)
     home.children["bench"].wait()
@@ -120,9 +117,9 @@ def test_a_message_does_not_grow_with_the_graph(client: Client, home: GridProces
     for child in home.children.values():
         child.send_signal(signal.SIGSTOP)
     try:
-        # the first one may go to a BRPOP that stands
-        delayed = [run_graph.delay(graph(ECHO), 1) for _ in range(2)]
-        delayed.append(run_graph.delay(graph(*[ECHO] * 300), "x" * 10_000))
+        # the first one may go to an open BRPOP
+        delayed = [run_graph.delay({"root": ECHO}, 1) for _ in range(2)]
+        delayed.append(run_graph.delay({"root": seq(*[ECHO] * 300)}, "x" * 10_000))
         long, short = client.redis.lrange(client.keys.queue(ROUTER), 0, 1)
     finally:
         for child in home.children.values():
@@ -136,10 +133,12 @@ def test_a_message_does_not_grow_with_the_graph(client: Client, home: GridProces
 def test_an_answer_that_cannot_be_written_is_written_later_and_fails_nothing(
     client: Client, home: GridProcesses
 ) -> None:
-    job = run_graph.delay(graph(SLEEP), 1)
+    job = run_graph.delay({"root": SLEEP}, 1)
     wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)
     name = app.backend.get_key_for_task(job.id).decode()
-    client.redis.rpush(home.config.prefix + name, "in the way of Celery's SET")  # GET fails: a wrong type
+    client.redis.rpush(
+        home.config.prefix + name, "a value that Celery cannot read"
+    )  # GET fails: a wrong type
     wait_for(lambda: client.status(job.id) == "done")
     assert client.result(job.id) == {"items": 1, "ms": 1500}
     client.redis.delete(home.config.prefix + name)

@@ -1,6 +1,6 @@
-"""Celery's consumer hangs while gridq's own connections are well: the process lives, and takes nothing.
+"""Celery's consumer hangs while gridq's own connections work: the process lives and takes no message.
 
-A proxy that swallows everything stands between Celery and the server; gridq goes past it.
+A proxy between Celery and the server drops all data; gridq does not use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import os
 from gridq.app import app
 app.conf.update(broker_url=os.environ["BY_PROXY"])
 """
-"""A start of Python by which Celery's messages, and they alone, take another way."""
+"""A start hook of Python that sends only Celery's messages through the proxy."""
 
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 60_000}}}
@@ -46,7 +46,7 @@ class Grid:
 
 @contextmanager
 def grid(folder: Path, server: EmbeddedServer, **env: str) -> Iterator[Grid]:
-    """A router and a bench seat whose Celery reaches the server by a proxy, and nothing else does."""
+    """Run a router and a bench seat in which only Celery uses the proxy."""
     (folder / "sitecustomize.py").write_text(HOOK)
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
@@ -85,7 +85,7 @@ def test_a_stuck_program_hands_back_and_ends(tmp_path: Path, server: EmbeddedSer
             assert stuck.read_log(name).count("this process ends") == 1
         [stage] = stuck.client.view(job).stages
         assert stage.state == "ready", "it was handed back"
-        assert not stuck.client.seats(), "and they have said that they go"
+        assert not stuck.client.seats(), "they have deregistered"
         stuck.proxy.blackhole(False)
         stuck.home.start()
         wait_for(lambda: stuck.client.view(job).stages[0].state == "running")

@@ -1,4 +1,4 @@
-"""Whoever submits while the server is away is told so, soon, by each door, and goes on once it is back."""
+"""Submissions during an outage of the server fail soon, by each way to submit, and work again afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
 @pytest.fixture
 def client(proxy: Proxy, tmp_path: Path) -> Iterator[Client]:
     """A client that reaches the server by the proxy, while the grid does so directly."""
-    direct = Settings(broker_url=proxy.direct, prefix="door:", profiles=(BENCH,), home=tmp_path)  # type: ignore[attr-defined]
+    direct = Settings(broker_url=proxy.direct, prefix="away:", profiles=(BENCH,), home=tmp_path)  # type: ignore[attr-defined]
     port = direct.broker_url.get_secret_value().rpartition(":")[2].partition("/")[0]
     url = direct.broker_url.get_secret_value().replace(f":{port}/", f":{proxy.port}/")
     config = direct.model_copy(update={"broker_url": type(direct.broker_url)(url)})
@@ -90,32 +90,32 @@ def test_every_way_to_submit_raises_the_same_error(
     client: Client, proxy: Proxy, tmp_path: Path, fault: Callable[[Proxy], Callable[[], None]]
 ) -> None:
     other = AsyncClient(config=client.config)
-    doors: dict[str, Callable[[], object]] = {
+    ways: dict[str, Callable[[], object]] = {
         "client": lambda: client.submit(ECHO, 1),
         "module": lambda: gridq.submit(ECHO, 1),
         "celery": lambda: run_graph.delay(ECHO, 1),
         "async": lambda: asyncio.run(other.submit(ECHO, 1)),
     }
-    for door in doors.values():
-        door()
+    for submit in ways.values():
+        submit()
     assert by_shell(client, tmp_path).strip() == "1"
 
     def fresh() -> str:
         with Client(config=client.config) as made:
             return made.submit(ECHO, 1)
 
-    away = {**doors, "fresh": fresh, "shell": lambda: by_shell(client, tmp_path)}
+    away = {**ways, "fresh": fresh, "shell": lambda: by_shell(client, tmp_path)}
     back = fault(proxy)
     with ThreadPoolExecutor(len(away)) as pool:  # side by side: each takes as long as its time-outs
-        calls = {name: pool.submit(door) for name, door in away.items()}
+        calls = {name: pool.submit(submit) for name, submit in away.items()}
     assert calls.pop("shell").result().startswith("error: broker.unreachable")  # type: ignore[attr-defined]
     for name, each in calls.items():
         caught = each.exception()
         assert isinstance(caught, BrokerUnreachable), (name, caught)
         assert caught.fix, name
     back()
-    for door in doors.values():
-        door()
+    for submit in ways.values():
+        submit()
     assert client.run(ECHO, "again", timeout=30) == "again"
     asyncio.run(other.close())
     gridq.client.get_default_client().close()
@@ -130,7 +130,7 @@ def test_a_thousand_callers_take_few_connections_and_no_memory(
     went: list[str] = []
     most = 0
 
-    def submit() -> None:
+    def submit_large() -> None:
         try:
             client.submit(ECHO, text)
             went.append("submitted")
@@ -142,7 +142,7 @@ def test_a_thousand_callers_take_few_connections_and_no_memory(
 
     back = fault(proxy)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    threads = [threading.Thread(target=submit, daemon=True) for _ in range(THREADS)]
+    threads = [threading.Thread(target=submit_large, daemon=True) for _ in range(THREADS)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):

@@ -1,4 +1,4 @@
-"""`gridq up`, `down` and `status`: a grid of real processes that keeps itself running and leaves nothing."""
+"""`gridq up`, `down` and `status` with real processes, which are restarted and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_killed_grid_leaves_no_process_and_can_be_restarted(home: HomeFolder) 
     assert "Nothing runs in" in stale.stdout
     wait_for(lambda: not home.processes(), 60)
     assert not listens(port)
-    assert home.state("grid")["pid"] == up.pid, "its record is left, and not believed"
+    assert home.state("grid")["pid"] == up.pid, "its record is left, but ignored"
     home.start("up", "--no-flower", "--no-gateway")
     home.started.remove(up)
     wait_for(lambda: home.state("grid").get("pid") != up.pid)
@@ -159,7 +159,7 @@ def test_down_stops_the_grid(home: HomeFolder) -> None:
     assert home.processes() == []
     assert not listens(port)
     assert home("status").returncode == 3
-    refused = home("jobs", "--grid", url)  # as who knew it by its record; without it a stranger's may answer
+    refused = home("jobs", "--grid", url)  # with the URL of its record; without it another grid may answer
     assert refused.returncode == 2
     assert refused.stderr.startswith(
         f"error: broker.unreachable: The grid of this machine is stopped (at {home.path})"

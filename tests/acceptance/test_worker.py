@@ -21,7 +21,7 @@ TWO = '[[bench]]\nname = "one"\n[[bench]]\nname = "two"\n'
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Iterator[HomeFolder]:
-    """A grid with a router and the seat `local` alone: what a bench stage needs must come from elsewhere."""
+    """A grid with a router and only the seat `local`: bench stages need another machine."""
     folder = tmp_path / "grid"
     folder.mkdir()
     home = HomeFolder(folder)
@@ -35,7 +35,7 @@ def grid(tmp_path: Path) -> Iterator[HomeFolder]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[HomeFolder]:
-    """A machine that belongs to no grid yet, with two bench seats."""
+    """A machine with two bench seats, which has not joined a grid."""
     folder = tmp_path / "machine"
     folder.mkdir()
     home = HomeFolder(folder, TWO)
@@ -63,7 +63,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
     worker = machine.start("join", url_of(grid), "--token", f"@{machine.folder / 'token'}")
     state = machine.ready("worker")
     assert stat.S_IMODE((machine.path / "config.toml").stat().st_mode) == 0o600
-    assert f'profiles = ["{BENCH}"]' in (machine.path / "config.toml").read_text(), "what stood there stays"
+    assert f'profiles = ["{BENCH}"]' in (machine.path / "config.toml").read_text(), "earlier settings stay"
     assert [part["name"] for part in state["parts"]] == ["local", "one", "two"]
     assert token not in machine.read_log()
     there = state["machine"]

@@ -1,4 +1,4 @@
-"""The page about the command line names every command there is, and none that is not."""
+"""The page about the command line names all commands, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile keep the rules of their kind and of the house."""
+"""docker-compose.yml and Dockerfile follow their specifications and the rules of the project."""
 
 from __future__ import annotations
 

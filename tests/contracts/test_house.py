@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows."""
+"""Rules of the project that no linter checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXT = {
 
 
 def _files() -> list[Path]:
-    """Every file of the project, as git sees it."""
+    """Return every file of the project that git knows or may add."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""The check that no key lives for ever can fail."""
+"""The check for keys without a TTL can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every folder says what goes in, what comes out and who imports it, and exports what others use of it."""
+"""The docstring of every folder has its input, output and importers, and `__all__` its used modules."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _is_module(dotted: str) -> bool:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """The modules of the product that a file imports, wherever in it."""
+    """Yield the modules of the product that a file imports, anywhere."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name.split(".")[0] in PRODUCT)
@@ -66,7 +66,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 @cache
 def _importers() -> dict[str, set[tuple[str, str]]]:
-    """For each package: (module of it, module outside of it that imports it)."""
+    """Return for each package the pairs of one of its modules and an outside module that imports it."""
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     packages = _packages()
     for top in PRODUCT:

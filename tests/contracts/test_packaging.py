@@ -1,4 +1,4 @@
-"""What an installed gridq is made of."""
+"""The files of an installed gridq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states, what they mean, who moves them, and the document that shows them."""
+"""The states, their meanings and transitions, and the page that shows them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class BenchProfile(Profile):
     Capability: ClassVar[type[BaseModel]] = BenchCapability
 
     failed: ClassVar[Counter[str]] = Counter()
-    """How often `bench:seat_fail` failed in this process, by key."""
+    """The number of failures of `bench:seat_fail` in this process, by key."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
 

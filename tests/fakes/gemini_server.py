@@ -57,7 +57,7 @@ def google_type(name: str) -> str:
 
 
 def bad_key(key: str) -> dict[str, Any]:
-    """The refusal of `key`, which it repeats as a careless server may."""
+    """Return a refusal that repeats `key`, as a careless server may."""
     reason = {"@type": google_type("ErrorInfo"), "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
     return error(400, f"API key not valid. Please pass a valid API key: {key}", reason)
 
@@ -181,7 +181,7 @@ def _words(body: dict[str, Any]) -> list[str]:
 
 
 def _events(model: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events of a stream; the last one has the reason why it ended."""
+    """Yield the events of a stream; the last one has the finish reason."""
     head = {"modelVersion": "the-real-name", "responseId": "r1"}
     words = _words(body) or ["nothing "]
     used: dict[str, Any] = {"promptTokenCount": len(words), "candidatesTokenCount": len(words)}

@@ -25,7 +25,8 @@ class OpenAIServer(ModelServer):
     code and a field; `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends no JSON;
     `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd chunks;
     `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no usage;
-    `packs` returns vectors as base64. `called` is the model that its answers state, `listed` its list of models.
+    `packs` returns vectors as base64. `called` is the model that its answers state, `listed` its list of
+    models.
     """
 
     def __init__(self, key: str | None = None, called: str = "the-real-name") -> None:

@@ -45,7 +45,7 @@ class FakePrograms:
         (self.folder / f"{PROGRAMS[name]}.out").touch()
 
     def calls(self, name: str) -> list[dict[str, Any]]:
-        """The records that the fake wrote of its calls."""
+        """Return the records that the fake wrote of its calls."""
         path = self.folder / f"{PROGRAMS[name]}.calls"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""A server that reads its data for as long as a test wants."""
+"""A server that loads its data for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.waiting import wait_for
 from workers.supervisor.embedded_server import HOST, EmbeddedServer, find_server_program
 
 WRITES = 200_000
-DELAY = 10
-"""µs that it sleeps before each write that it reads, and some 60 more that the system makes of it. After
-1,024 of them it looks at what it is asked; where nobody hurries it, it reads for a quarter of a minute."""
+DELAY_MICROSECONDS = 10
+"""The pause before each write that it loads, which the system makes some 60 µs longer. The server answers
+clients after each 1,024 writes. Without `hurry` it loads for a quarter of a minute."""
 
 _WRITE = "for number = 1, ARGV[1] do redis.call('SET', 'x', number) end redis.call('DEL', 'x')"
 
 
 class SlowServer(EmbeddedServer):
-    """Has data, and can be started anew so that it reads them slowly."""
+    """A server with data, which can be restarted so that it loads slowly."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, appendonly=True, fsync="always")
@@ -28,25 +28,25 @@ class SlowServer(EmbeddedServer):
 
     @property
     def narrow_url(self) -> str:
-        """Its URL for a user who may not ask it by INFO."""
+        """Its URL for a user without permission for INFO."""
         return f"redis://narrow:narrow@{HOST}:{self.port}/0"
 
     def fill(self) -> Self:
-        """Give it something to read."""
+        """Fill it with data."""
         with connect(self.url) as client:
             for _ in range(10):
                 client.eval(_WRITE, 0, str(WRITES // 10))
         return self
 
     def load_slowly(self) -> None:
-        """Start it, anew where it runs, and return while it reads."""
+        """Start or restart it, and return while it loads."""
         self.kill()
-        self.delay = DELAY
+        self.delay = DELAY_MICROSECONDS
         self._spawn(find_server_program())
         self.delay = 0
-        wait_for(self._reads)
+        wait_for(self._loads)
 
-    def _reads(self) -> bool:
+    def _loads(self) -> bool:
         with connect(self.url, retry=False) as client:
             try:
                 client.ping()
@@ -54,10 +54,10 @@ class SlowServer(EmbeddedServer):
                 return True
             except ConnectionError:
                 return False
-        raise AssertionError("it has read all of it already")
+        raise AssertionError("it has loaded already")
 
     def hurry(self) -> None:
-        """Let it read the rest at once."""
+        """Let it load the rest at once."""
         with connect(self.url) as client:
             client.config_set("key-load-delay", 0)
 

@@ -1,4 +1,4 @@
-"""A job that cannot be admitted ends with an error; it does not come back to the routers for ever."""
+"""Jobs that cannot be admitted end with an error and do not return to the routers for ever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 
 class Paid(BenchProfile):
-    """A bench with a stage that costs what its config says."""
+    """A bench profile with a stage whose cost is in its config."""
 
     def stages(self) -> list[dict[str, Any]]:
         effects = [{"effect": "Bench"}, {"effect": "Cost", "cents": {"$config": "cents", "default": 0}}]
@@ -44,7 +44,7 @@ class Paid(BenchProfile):
 
 @pytest.fixture
 def router(grid_env: GridEnv) -> Router:
-    """A router that does nothing by itself."""
+    """A router that acts only when it is called."""
     made = Router(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
     made.scripts.register("m.a", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
@@ -120,7 +120,7 @@ def test_a_valid_cost_is_accepted(router: Router, cents: float) -> None:
 
 
 def test_a_seat_of_another_version_blocks_no_job(router: Router) -> None:
-    """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
+    """Its advertisement, or the capability in it, cannot be read: only its queues are used."""
     scripts = router.scripts
     scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
     scripts.client.set(scripts.keys("advertisement", "m.b"), '{"seat":5}', px=60_000)

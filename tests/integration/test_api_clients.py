@@ -1,4 +1,4 @@
-"""The vendors' own clients before a seat that speaks Anthropic's API format, and before a local engine."""
+"""The vendors' clients with a seat at an Anthropic endpoint, and with a local engine."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import pytest
 
 from gridq.errors import JobCancelled, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
+from tests.waiting import wait_for
 from workers.model_apis.http import connections
 from workers.model_apis.openai.client import OpenAIClient
 
@@ -27,7 +28,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
 
 class RawServer:
-    """Answers each request with the bytes that `answer(request, connection)` gives; None: it closes."""
+    """Answers each request with the bytes of `answer(request, connection)`; None closes the connection."""
 
     def __init__(
         self, answer: Callable[[bytes, int], Iterator[bytes] | None], tls: ssl.SSLContext | None = None
@@ -181,9 +182,7 @@ def test_a_connection_closed_by_the_endpoint_is_not_reused(api_to: Make):
             assert post(api) == "hi"
             assert closed.wait(5)
             (idle,) = api._connections._idle
-            until = time.monotonic() + 5
-            while not idle[1].is_stale and time.monotonic() < until:
-                time.sleep(0.005)
+            wait_for(lambda line=idle[1]: line.is_stale, 5, poll=0.005)  # type: ignore[misc]
         assert server.opened == 5
 
 
@@ -220,7 +219,7 @@ def test_idle_connections_after_a_burst_are_closed(api_to: Make, monkeypatch: py
 
 
 def drip(body: bytes) -> Iterator[bytes]:
-    """Never silent for long, never done soon."""
+    """Yield the body byte by byte."""
     for byte in body:
         time.sleep(0.05)
         yield bytes([byte])

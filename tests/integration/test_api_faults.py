@@ -1,4 +1,4 @@
-"""Each way in which an endpoint fails, in each API format, whole and streamed: the same error of the grid."""
+"""Failures of an endpoint, in each API format, whole and streamed, and the error that each becomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BEGUN: dict[str, list[dict[str, Any]]] = {
 
 
 class Failing(LocalServer):
-    """Fails as the last `play` says."""
+    """A server whose `play` answers each request."""
 
     def __init__(self) -> None:
         self.play: Callable[[Handler], None] = lambda handler: None
@@ -66,7 +66,7 @@ def profiles(failing: Failing) -> Iterator[dict[str, LlmProfile]]:
 
 
 def refusal(api: str, status: int) -> dict[str, Any]:
-    """As each vendor writes it."""
+    """Return a refusal in the vendor's format."""
     if api == "anthropic":
         return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": "no"}}
     if api == "google":

@@ -1,5 +1,5 @@
-"""Budgets of a seat at work: slots side by side never overdraw what their stages' estimates hold, and who
-waits is told for which budget.
+"""Budgets of a seat: concurrent slots reserve the estimates of their stages and never overdraw, and waiting
+jobs name the budget.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TWICE = {"root": {"op": "Sequential", "stages": [ASK["root"], ASK["root"]]}}
 
 
 class Endpoint:
-    """The slots of a seat at a real API format."""
+    """Runs stages of a seat at a fake endpoint."""
 
     def __init__(self, url: str) -> None:
         self.profile = LlmProfile()
@@ -65,7 +65,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Desk:
-    """A grid of one seat with eight slots at a API format that holds its answers."""
+    """A grid of one seat with eight slots, whose endpoint withholds its answers."""
 
     grid: LocalGrid
     api: OpenAIServer
@@ -104,19 +104,19 @@ def desk(grid_env: GridEnv) -> Iterator[Desk]:
             assert (found.differences, found.notes) == ((), ())
 
 
-def explained(desk: Desk) -> list[dict[str, Any]]:
-    """The steps of such a job, as `gridq explain` shows them."""
+def explain_steps(desk: Desk) -> list[dict[str, Any]]:
+    """Return the steps of a job, as `gridq explain` shows them."""
     config = desk.grid.config
     with BrokerClient(config.broker_url.get_secret_value(), config=config) as client:
         return list(explain_graph(client, json.dumps(ASK), config)["steps"])
 
 
 def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
-    """Each is held at a hundred tokens of answer, $0.001 and its prompt; the budget is of three."""
+    """Each stage reserves a hundred tokens of answer, $0.001, and its prompt; the budget fits three."""
     desk.may(Limit(resource="money", window="day", amount=3_100))
     jobs = desk.ask(8)
     wait_for(lambda: desk.seat.busy == 3)
-    [step] = explained(desk)
+    [step] = explain_steps(desk)
     assert step["seats"] == []
     assert "m.llm has $0.00" in step["no_seat_reason"]
     assert step["tokens"] > 100
@@ -157,8 +157,8 @@ def test_a_waiting_job_names_the_shared_budget(desk: Desk, account: str, file: s
     desk.api.go_on.set()
     wait_for(lambda: desk.meter(account, "requests/5h").used == 2)
     wait_for(lambda: f"{reason} left of 2 requests in 5h, until " in desk.grid.client.waits_for(late))
-    sleep_over(desk.grid.client.admission.forecast)
-    with pytest.raises(DeadlineUnreachable) as refused:  # no second is waited for what cannot be
+    read_again(desk.grid.client.admission.forecast)
+    with pytest.raises(DeadlineUnreachable) as refused:  # it is refused at once
         desk.ask(1, queue_timeout=2_000)
     assert f"{reason} left of 2 requests in 5h, until " in str(refused.value.reason)
     assert refused.value.details["bottleneck"] == refused.value.reason
@@ -182,7 +182,7 @@ def test_tokens_a_minute_are_reserved_before_they_are_used(desk: Desk) -> None:
 
 
 def test_the_forecast_agrees_with_the_claim(desk: Desk) -> None:
-    """The budget is of three such answers, or of one that is as long as they together."""
+    """The budget fits three such answers, or one that is as long as the three."""
     look = desk.grid.client.admission.forecast
 
     def forecast(tokens: int) -> StartForecast:
@@ -193,7 +193,7 @@ def test_the_forecast_agrees_with_the_claim(desk: Desk) -> None:
     desk.may(Limit(resource="money", window="5h", amount=3_100))
     jobs = desk.ask(2)
     wait_for(lambda: desk.seat.busy == 2)
-    sleep_over(look)
+    read_again(look)
     assert forecast(100).is_now
     held = forecast(200)
     assert (held.is_now, held.resets_in) == (False, 0.0)  # one of the two may use less
@@ -203,7 +203,7 @@ def test_the_forecast_agrees_with_the_claim(desk: Desk) -> None:
     for job in jobs:
         assert desk.grid.client.result(job, 20)
     wait_for(lambda: not desk.seat.busy)
-    sleep_over(look)
+    read_again(look)
     left = desk.meter("own", "money/5h").remaining
     assert forecast(left // 10 - 1).is_now
     dry = forecast(left // 10 + 1)
@@ -216,6 +216,6 @@ def test_the_forecast_agrees_with_the_claim(desk: Desk) -> None:
     assert "m.llm has $0.00" in str(caught.value.reason)
 
 
-def sleep_over(look: LiveForecast) -> None:
-    """Let it read again."""
+def read_again(look: LiveForecast) -> None:
+    """Let the forecast read the grid again."""
     look._cache.forget()

@@ -1,8 +1,9 @@
-"""A cancel is durable, is seen wherever the job stands, and stops what runs or leaves it behind."""
+"""Cancels: durable, effective in every state of the job, and ending what runs."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ SLEEP = {"root": stage("bench_sleep", ms=60_000)}
 
 
 class ActingRunner(BenchRunner):
-    """Does `act` in place of a stage, where it is set."""
+    """Runs `act`, if it is set, instead of the next stage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class ActingRunner(BenchRunner):
 
 
 class OneSlot:
-    """A grid of one bench seat with one slot; its runner does what it is told."""
+    """A grid of one bench seat with one slot, and its runner."""
 
     def __init__(self, grid: LocalGrid, runner: ActingRunner) -> None:
         self.grid = grid
@@ -63,13 +64,13 @@ class OneSlot:
         self.redis: Any = grid.scripts.client
         self.keys = grid.scripts.keys
 
-    def held(self) -> int:
+    def count_running(self) -> int:
         return int(self.redis.hlen(self.keys("slots", "m.a")))
 
     def running(self, graph: dict[str, Any] = SLEEP, value: Json = None, **options: Any) -> str:
-        """A job whose stage runs."""
+        """Submit a job and return it once its stage runs."""
         job = self.client.submit(graph, value, **options)
-        wait_for(self.held)
+        wait_for(self.count_running)
         return job
 
 
@@ -184,7 +185,7 @@ def test_nothing_is_emitted_after_a_cancel(slot: OneSlot) -> None:
 
 
 def test_code_that_does_not_stop_is_left_behind(slot: OneSlot) -> None:
-    """Its slot goes on; there are as many slots as before when it ends at last."""
+    """Its slot takes other work, and no slot is left over when the code ends at last."""
     release = threading.Event()
     ended = threading.Event()
 
@@ -234,6 +235,28 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(slot:
     wait_for(lambda: left() == 10_000 - 900)
 
 
+def test_a_stream_that_flows_outlives_the_stage_timeout(slot: OneSlot) -> None:
+    flowed: list[float] = []
+
+    def act(value: Json, context: StageContext) -> Json:
+        begun = time.monotonic()
+        for number in range(value):
+            context.emit(number)
+            assert not context.cancelled.wait(0.1)
+        flowed.append(time.monotonic() - begun)
+        context.cancelled.wait(10 if value == 12 else 0)
+        context.check()
+        return "whole"
+
+    slot.session.config = slot.session.config.model_copy(update={"stage_timeout": 0.5})
+    slot.runner.act = act
+    assert slot.client.run(ECHO, 11, timeout=20, stream=True) == "whole"
+    with pytest.raises(errors.GridError) as caught:  # it says nothing for longer than the timeout
+        slot.client.run(ECHO, 12, timeout=20, stream=True)
+    assert caught.value.code == "stage.timeout"
+    assert min(flowed) > 1.0
+
+
 def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_different_errors(slot: OneSlot) -> None:
     busy = slot.running()
     with pytest.raises(errors.QueueTimeout) as queue:
@@ -253,7 +276,7 @@ def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_different_errors(slo
 
 
 def test_revoke_needs_no_worker_and_no_router(grid_env: GridEnv) -> None:
-    """Celery's own is a broadcast, which is lost where nobody listens."""
+    """Celery's own revoke is a broadcast, which is lost if no worker listens."""
     inbox.get_default_inbox.cache_clear()
     with Client(config=grid_env.settings) as client:
         waits, by_control, ended = (run_graph.delay(ECHO, n) for n in range(3))
@@ -272,7 +295,7 @@ def test_revoke_needs_no_worker_and_no_router(grid_env: GridEnv) -> None:
 
 
 class SeatAtEndpoint:
-    """Runs model stages at an endpoint, all else as the bench does."""
+    """Runs model stages at an endpoint, and others like the bench."""
 
     def __init__(self, url: str) -> None:
         self.profile = LlmProfile()

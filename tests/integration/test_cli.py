@@ -1,4 +1,4 @@
-"""The program `gridq` against a grid of real processes: what a user types, sees and gets as exit code."""
+"""The program `gridq` on a grid of real processes: arguments, output and exit codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pty
 import secrets
 import signal
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,23 +20,17 @@ import pytest
 from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.protocol.states import JobState
+from tests.acceptance.homes import GRIDQ
+from tests.builders import seq, stage
 from tests.fakes.bench_profile import BENCH
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
-
-# Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
-HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-GRIDQ = [sys.executable, "-c", HEED + "from gridq.cli import main; main()"]
-
-
-def stage(name: str, **config: Any) -> dict[str, Any]:
-    node: dict[str, Any] = {"op": "Stage", "id": name}
-    return {**node, "config": config} if config else node
 
 
 @dataclass
 class Shell:
-    """Runs `gridq` with a grid's settings in its environment; graphs are files of its folder."""
+    """Runs `gridq` with a grid's settings in its environment, and writes graphs to files in its folder."""
 
     config: Settings
     env: dict[str, str]
@@ -103,7 +95,7 @@ def client(shell: Shell) -> Iterator[Client]:
 
 
 def error(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of error."""
+    """Return the error, which must be one line."""
     lines = done.stderr.splitlines()
     assert [line for line in lines if line.startswith("error: ")] == lines[-1:], done.stderr
     assert "Traceback" not in done.stderr
@@ -131,7 +123,7 @@ def test_graph_or_input_come_from_stdin(shell: Shell) -> None:
 
 
 def test_json_has_the_job_and_its_stages(shell: Shell, client: Client) -> None:
-    graph = shell.graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("format_json")]})
+    graph = shell.graph(seq(stage("bench_echo"), stage("format_json")))
     record = json.loads(shell("run", graph, "--input", "[1]", "--json").stdout)
     assert (record["state"], record["result"]) == ("done", "[1]")
     assert [row["stage"] for row in record["rows"]] == ["bench_echo", "format_json"]
@@ -145,7 +137,7 @@ def test_watch_shows_each_stage_on_stderr(shell: Shell) -> None:
 
 
 def test_a_failed_job_is_code_1_and_names_stage_and_worker(shell: Shell) -> None:
-    graph = shell.graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("bench_fail")]})
+    graph = shell.graph(seq(stage("bench_echo"), stage("bench_fail")))
     done = shell("run", graph, "--input", '{"message": "out of milk"}')
     assert (done.returncode, done.stdout) == (1, "")
     assert error(done).startswith("stage.failed: out of milk (at root.stages[1]) (on bench@")
@@ -164,24 +156,6 @@ def test_a_failed_job_as_json(shell: Shell) -> None:
     assert [row["state"] for row in record["rows"]] == ["failed"]
 
 
-def test_input_that_is_no_json_is_code_2(shell: Shell) -> None:
-    done = shell("run", shell.graph(stage("bench_echo")), "--input", "Oslo")
-    assert done.returncode == 2
-    assert error(done).startswith("config.invalid: The input is not JSON (at --input)")
-
-
-def test_a_missing_graph_file_is_code_2(shell: Shell) -> None:
-    done = shell("run", "no-such-graph.json")
-    assert done.returncode == 2
-    assert "No such file" in error(done)
-
-
-def test_a_graph_that_is_no_json_is_code_3(shell: Shell) -> None:
-    done = shell("run", "-", stdin="{")
-    assert done.returncode == 3
-    assert error(done).startswith("graph.not_json: ")
-
-
 def test_an_unknown_stage_names_the_nearest(shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_ecko")))
     assert done.returncode == 3
@@ -195,15 +169,6 @@ def test_an_unserved_stage_is_code_4_and_names_what_is_served(shell: Shell) -> N
     assert error(done).startswith("seat.none_live: No live seat serves bench:rare")
     assert "the live seats of bench serve bench:any" in error(done)
     assert error(done).endswith("or submit with --wait-for-seat")
-
-
-def test_a_time_out_is_code_124_and_the_job_continues(shell: Shell, client: Client) -> None:
-    graph = shell.graph(stage("bench_echo", slug="rare"))
-    done = shell("run", graph, "--wait-for-seat", "--timeout", "0.2")
-    assert done.returncode == 124
-    job = error(done).split()[3]
-    assert client.status(job) is JobState.RUNNING
-    assert client.cancel(job)
 
 
 def test_stages_come_from_a_folder(shell: Shell) -> None:
@@ -246,15 +211,12 @@ def test_a_wrong_setting_is_named(shell: Shell) -> None:
 
 
 def running(client: Client, process: subprocess.Popen[str]) -> str:
-    """The id of the only job of the grid, once a slot of it is busy."""
-    until = time.monotonic() + 30
-    while True:
-        leases = client.redis.zrange(client.keys("leases"), 0, -1)
-        if leases:
-            return str(leases[0].decode().partition(":")[0])  # type: ignore[index, union-attr]
-        assert process.poll() is None, "it ended too soon"
-        assert time.monotonic() < until, "it did not start in time"
-        time.sleep(0.02)
+    """Return the id of the grid's only job, once a slot of it is busy."""
+    [lease] = wait_for(
+        lambda: client.redis.zrange(client.keys("leases"), 0, -1),
+        true=lambda leases: leases or process.poll() is not None,
+    )
+    return str(lease.decode().partition(":")[0])
 
 
 def test_ctrl_c_cancels_the_job(shell: Shell, client: Client) -> None:
@@ -302,13 +264,6 @@ def test_workers_lists_the_live_seats(shell: Shell) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
     listed = json.loads(shell("workers", "--json").stdout)
     assert [seat["queues"] for seat in listed] == [["bench:any"], ["gridq:local"]]
-
-
-def test_workers_without_live_seats(shell: Shell) -> None:
-    done = shell("workers", GRIDQ_PREFIX="nobody:")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("No seat is live at redis://127.0.0.1:")
-    assert json.loads(shell("workers", "--json", GRIDQ_PREFIX="nobody:").stdout) == []
 
 
 def test_probe_shows_seats_and_what_was_not_found(shell: Shell) -> None:

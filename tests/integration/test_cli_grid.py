@@ -1,4 +1,4 @@
-"""The commands that look at the grid and steer it, against a grid of real processes."""
+"""The commands that show and operate a grid of real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from gridq.client import Client
 from gridq.protocol.states import JobState
-from tests.integration.test_cli import Shell, error, shell, stage
+from tests.builders import retry, seq, stage
+from tests.integration.test_cli import Shell, error, shell
 from tests.waiting import wait_for
 
 __all__ = ["shell"]
@@ -26,10 +27,6 @@ def run_json(shell: Shell, *arguments: str) -> Any:
     return json.loads(shell(*arguments, "--json").stdout)
 
 
-def pipe(*stages: dict[str, Any]) -> dict[str, Any]:
-    return {"op": "Sequential", "stages": list(stages)}
-
-
 def test_a_job_is_named_after_its_file_and_listed(shell: Shell) -> None:
     graph = shell.graph(stage("bench_echo"))
     done = run_json(shell, "run", graph, "--input", "[1]")
@@ -42,7 +39,7 @@ def test_a_job_is_named_after_its_file_and_listed(shell: Shell) -> None:
 
 
 def test_a_job_is_shown_with_its_stages_on_one_axis(shell: Shell) -> None:
-    graph = shell.graph(pipe(stage("bench_sleep", ms=300), stage("bench_sleep", ms=300), stage("bench_fail")))
+    graph = shell.graph(seq(stage("bench_sleep", ms=300), stage("bench_sleep", ms=300), stage("bench_fail")))
     failed = run_json(shell, "run", graph)
     done = shell("job", failed["job"])
     assert done.returncode == 0
@@ -98,13 +95,14 @@ def test_every_error_is_a_document_on_stdout_with_json(shell: Shell) -> None:
         assert "wait_for_seat" not in done.stdout + done.stderr
 
 
-def test_a_time_out_says_what_the_job_waits_for(shell: Shell) -> None:
+def test_a_time_out_says_what_the_job_waits_for_and_does_not_end_it(shell: Shell, client: Client) -> None:
     graph = shell.graph(stage("bench_echo", slug="rare"))
     done = shell("run", graph, "--wait-for-seat", "--timeout", "0.2", "--json")
     assert done.returncode == 124
     details = json.loads(done.stdout)["error"]["details"]
     assert details["waits_for"].startswith("a seat of bench:rare to run bench_echo")
     assert "it waits for a seat of bench:rare" in error(done)
+    assert client.status(details["job"]) is JobState.RUNNING
     assert shell("cancel", details["job"]).returncode == 0
 
 
@@ -119,7 +117,7 @@ def test_watch_prints_what_the_job_waits_for(shell: Shell) -> None:
 
 def test_explain_shows_each_step_and_its_seats(shell: Shell) -> None:
     graph = shell.graph(
-        pipe(stage("bench_echo"), stage("format_json"), stage("parse_json"), stage("bench_echo", slug="rare"))
+        seq(stage("bench_echo"), stage("format_json"), stage("parse_json"), stage("bench_echo", slug="rare"))
     )
     report = run_json(shell, "explain", graph)
     first, pure, last = report["steps"]
@@ -183,6 +181,7 @@ def test_an_empty_grid_is_named_by_server_and_prefix(shell: Shell) -> None:
     for command in ("workers", "seats", "jobs", "models"):
         done = shell(command, GRIDQ_PREFIX="nobody:")
         assert (done.returncode, done.stdout) == (0, "")
+        assert "redis://127.0.0.1:" in done.stderr
         assert "under the prefix 'nobody:'" in done.stderr
         assert json.loads(shell(command, "--json", GRIDQ_PREFIX="nobody:").stdout) == []
 
@@ -199,7 +198,7 @@ def test_a_shell_completes_jobs_and_seats(shell: Shell, client: Client) -> None:
 
 
 def test_a_quarantined_stage_waits_for_an_operator(shell: Shell, client: Client) -> None:
-    job = client.submit({"root": {"op": "Retry", "stage": stage("bench_die"), "max_attempts": 5}}, 1)
+    job = client.submit({"root": retry(stage("bench_die"), 5)}, 1)
     wait_for(client.quarantined)
     shown = shell("job", job[:8]).stdout
     assert "waits for an operator: stage bench_die killed the process that ran it twice" in shown

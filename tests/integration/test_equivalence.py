@@ -1,5 +1,5 @@
-"""The grid's answer is the reference interpreter's, for random graphs of every operator, on the real scripts
-and sessions.
+"""Random graphs of every operator have the same answer on a grid, with real scripts and sessions, as by the
+reference interpreter.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.local_grid import LocalGrid
 from tests.reference import Outcome, Reference, StageFailed
 from workers.supervisor.embedded_server import EmbeddedServer
 
-MOST_CALLS = 1_500
-"""Retries nested in Retries around a stage that always fails multiply: such a graph says nothing new."""
+MAX_CALLS = 1_500
+"""Nested Retries around a stage that always fails multiply its calls; such graphs show nothing new."""
 
 
 class TestAdmission(Admission):
@@ -43,7 +43,7 @@ class TestAdmission(Admission):
 
 
 class CallsRunner:
-    """Runs the generators' stages; counts anew for each job, so that flaky stages start over."""
+    """Runs the generators' stages, and counts their calls for each job."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Calls] = {}
@@ -76,11 +76,11 @@ def grid(server: EmbeddedServer) -> Iterator[LocalGrid]:
 
 
 def reference(graph: dict[str, Any], value: Json) -> Outcome:
-    """What the graph means; of a generated one that takes thousands of calls nothing is asked."""
+    """Return the expected outcome; discard generated graphs that take thousands of calls."""
     calls = Calls()
     outcome = Reference(CATALOGUE, calls).outcome(parse(json.dumps(graph), max_depth=1000).root, value)
     if currently_in_test_context():
-        assume(calls.counts.total() < MOST_CALLS)
+        assume(calls.counts.total() < MAX_CALLS)
     return outcome
 
 
@@ -90,7 +90,7 @@ def check(grid: LocalGrid, graph: dict[str, Any], value: Json) -> None:
 
 
 def compare(grid: LocalGrid, job: str, expected: Outcome) -> None:
-    """The job's end is the expected one, or where several stages may fail at once one of those."""
+    """Check that the job has the expected answer, or fails at one of the expected stages."""
     try:
         answer = grid.client.result(job, timeout=60)
     except StageError as exc:

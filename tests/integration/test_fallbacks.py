@@ -1,4 +1,4 @@
-"""A graph whose stage makes do with another capability: who runs it, who is told what."""
+"""Graphs with stages that accept several capabilities: the seat that runs them, and what is shown."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def graph(stage: str = "bench_echo", slug: Any = ("one", "two"), **config: Any) -> dict[str, Any]:
-    """A graph of one stage that makes do with several slugs."""
+    """Return a graph of one stage that accepts several slugs."""
     return {"root": {"op": "Stage", "id": stage, "config": {"slug": list(slug), **config}}}
 
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
-    """A seat of bench:one, which is the better, and one of bench:two."""
+    """A grid of a seat of bench:one, the preferred slug, and one of bench:two."""
     config = Settings(
         broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), renew_ms=100, retry_backoff=0.0
     )
@@ -138,7 +138,9 @@ def test_explain_names_the_queue_and_its_seats(grid: LocalGrid) -> None:
         )
         [step] = explain_graph(client, json.dumps(graph(slug=("rare", "rarer"))), grid.config)["steps"]
     assert (step["queue"], step["seats"]) == ("bench:rare", [])
-    assert step["no_seat_reason"].count("bench serve") == 1  # what is true of both is told once
+    assert (
+        step["no_seat_reason"].count("bench serve") == 1
+    )  # the reason is the same for both, and is given once
 
 
 def test_an_invalid_list_of_fallbacks_is_refused(grid: LocalGrid) -> None:

@@ -4,7 +4,6 @@ it recovers by itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,11 +20,12 @@ from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
 from tests.local_grid import LocalGrid
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
 LIMIT = 20_000_000
 PATIENT = {"result_ttl": 60.0}
-"""Settings of who asks for answers, one after the other."""
+"""Settings of a client that reads many answers one after the other."""
 TEXT = "x" * 10_000
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
@@ -50,13 +50,18 @@ def own(config: Settings) -> Iterator[redis.Redis]:
 
 
 def _until_refused(submit: Callable[[], object]) -> GridError:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    """Submit jobs until one is refused; return the error."""
+
+    def refusal() -> GridError | None:
         try:
             submit()
         except GridError as exc:
             return exc
-    raise AssertionError("it was never refused")
+        return None
+
+    found = wait_for(refusal, 60, poll=0)
+    assert found is not None
+    return found
 
 
 def test_a_backlog_fills_the_grid_and_running_jobs_empty_it(config: Settings, own: redis.Redis) -> None:
@@ -67,7 +72,7 @@ def test_a_backlog_fills_the_grid_and_running_jobs_empty_it(config: Settings, ow
         def submit() -> None:
             jobs.append(client.submit(ECHO, TEXT, wait_for_seat=True))
 
-        with LocalGrid(own, config, {}):  # nobody runs anything, one sweeps
+        with LocalGrid(own, config, {}):  # no seat, only a sweeper
             error = _until_refused(submit)
             assert isinstance(error, GridFull), error
             assert error.details["limit"] == LIMIT
@@ -79,22 +84,24 @@ def test_a_backlog_fills_the_grid_and_running_jobs_empty_it(config: Settings, ow
         assert len(jobs) > 500
         patient = config.model_copy(update=PATIENT)
         with LocalGrid(own, config, {"m.a": ["bench:any"]}), Client(config=patient) as other:
-            job = _until_refused_no_more(lambda: other.submit(ECHO, TEXT, wait_for_seat=True))
+            job = _until_accepted(lambda: other.submit(ECHO, TEXT, wait_for_seat=True))
             assert other.result(job, 60) == TEXT
 
 
-def _until_refused_no_more(submit: Callable[[], str]) -> str:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+def _until_accepted(submit: Callable[[], str]) -> str:
+    """Submit a job again and again until it is accepted; return its id."""
+
+    def accepted() -> str:
         try:
             return submit()
         except GridFull:
-            time.sleep(0.02)
-    raise AssertionError("it was never taken")
+            return ""
+
+    return wait_for(accepted, 60)
 
 
 def test_without_memory_running_jobs_end_and_new_ones_are_refused(config: Settings, own: redis.Redis) -> None:
-    """Every write that would need memory is refused from here on, but those of jobs that run."""
+    """Every write that needs memory is refused, except those of running jobs."""
     config = config.model_copy(update=PATIENT)
     with Client(config=config) as client:
         values = {"short": "x", "long": "x" * 100_000}

@@ -1,4 +1,4 @@
-"""Who is let in by two gateways of one grid, and how much one may ask: keys, limits, attempts, CORS."""
+"""Access to two gateways of one grid: keys, scopes, limits, failed attempts, CORS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE = "https://app.example.com"
 
 
 class Site:
-    """Two gateways of one grid that asks for keys. Everybody comes through a proxy, with an own address."""
+    """Two gateways of one grid that requires keys. Each client has its own address behind a proxy."""
 
     def __init__(self, config: Settings) -> None:
         self.redis = connect(config.broker_url.get_secret_value(), name="tests")
@@ -45,7 +45,7 @@ class Site:
         return api_keys.create(self.redis, self.keys, agent, **options)
 
     def clients(self, key: str = "", **headers: str) -> tuple[httpx.Client, httpx.Client]:
-        """A client of each gateway, both at one address that nobody else has (`_` stands for `-`)."""
+        """Return a client of each gateway, with the same new address. In `headers`, `_` stands for `-`."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         given["x-forwarded-for"] = f"10.1.0.{next(self._addresses)}"
         if key:
@@ -57,7 +57,7 @@ class Site:
 
     @contextlib.contextmanager
     def open_request(self, gateway: Gateway, key: str) -> Iterator[None]:
-        """A request that has been let in and whose body does not come."""
+        """Keep a request open that is accepted but sends no body."""
         at = urlsplit(gateway.url)
         with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as sock:
             sock.sendall(
@@ -99,7 +99,7 @@ def code(answer: httpx.Response) -> str:
 
 
 def until(client: httpx.Client, status: int) -> httpx.Response:
-    """The first answer with this status."""
+    """Wait for an answer with this status and return it."""
     return wait_for(lambda: client.get("/v1/models"), 5, true=lambda answer: answer.status_code == status)
 
 
@@ -190,7 +190,7 @@ def test_invalid_keys_are_limited_per_address(site: Site) -> None:
     assert (error["position"], error["fix"][:15]) == (None, "use a valid key")
     for text in (good, site.key()[1]):
         answer = client.get("/v1/models", headers={"x-api-key": text})
-        assert answer.status_code == 200, "only who is wrong is kept waiting"
+        assert answer.status_code == 200, "only invalid keys are limited"
     elsewhere, _ = site.clients()
     assert elsewhere.get("/v1/models", headers={"x-api-key": wrong[0]}).status_code == 401
 
@@ -291,7 +291,7 @@ def test_every_response_has_a_request_id_and_no_server_banner(site: Site) -> Non
 
 
 def test_official_clients_raise_our_errors(site: Site) -> None:
-    """By their own classes, with our code and the request's id; a wrong key is tried once."""
+    """The errors have the clients' own classes, our code and the request's id."""
     _, submitter = site.key(scopes=("submit",))
     _, slow = site.key(limits=KeyLimits(rpm=1))
     at = {"x-forwarded-for": "10.1.1.1"}

@@ -1,4 +1,4 @@
-"""What a gateway does with what no client would send, without keys, beyond its machine, and with TLS."""
+"""Edge cases of a gateway: malformed requests, no keys, access from other machines, outages and TLS."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gateway(config: Settings) -> Iterator[Gateway]:
 
 
 def connection(gateway: Gateway) -> socket.socket:
-    """A bare connection, for what no client would send."""
+    """Open a raw connection."""
     return socket.create_connection(("127.0.0.1", port_of(gateway)), timeout=20)
 
 
@@ -83,8 +83,9 @@ def header(line: bytes) -> bytes:
 
 
 def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
-    """(status, what came) for raw bytes, after which the client sends no more and `ends`; 0 where the
-    connection just ended.
+    """Return the status and the bytes of the answer to raw bytes; status 0 if the connection was just closed.
+
+    With `ends`, the client closes its side afterwards.
     """
     with connection(gateway) as sock:
         with contextlib.suppress(OSError):
@@ -174,7 +175,7 @@ def test_malformed_requests_are_refused_without_server_errors(
         assert reply["error"]["code"]
         assert b"x-request-id" in head
     assert gateway.http.get("/v1/models").status_code == 200, "and the gateway goes on"
-    assert not caplog.records, "nobody can fill the log"
+    assert not caplog.records, "clients cannot fill the log"
 
 
 def test_endless_headers_are_bounded_in_size_and_time(
@@ -237,14 +238,14 @@ SLEEP = json.dumps(
 
 
 def upgrading(body: bytes, *, chunked: bool = False) -> bytes:
-    """A POST of a client that would rather speak HTTP/2: curl's --http2, Java's HttpClient."""
+    """Return a POST of a client that offers HTTP/2, such as curl with --http2 or Java's HttpClient."""
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
     sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
     return b"POST /jobs HTTP/1.1\r\n" + HEAD + UPGRADES + length + b"\r\n\r\n" + sent
 
 
 def read_answers(sock: socket.socket, count: int) -> list[tuple[int, Any]]:
-    """(status, JSON) of so many answers of a connection that goes on."""
+    """Return the status and the JSON of `count` answers of an open connection."""
     came = b""
     found: list[tuple[int, Any]] = []
     while len(found) < count:

@@ -1,4 +1,4 @@
-"""Google's own client with a fake server, and a seat at that server with the clients of other vendors."""
+"""Google's own client with the fake server, and other vendors' clients with a seat at that server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def openai_at(door: ProfileServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{door.url}/v1", api_key="none", max_retries=0)
 
 
-# -- Google's own client before the test server -------------------------------------------------------------
+# -- Google's own client with the fake server -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_googles_client_reads_the_test_servers_refusals(genai: Any, model: str, 
 
 
 def test_googles_client_sends_what_the_translation_makes(genai: Any, server: GeminiServer):
-    """The same request by Google's client and from an OpenAI one: the same names in the same places."""
+    """Google's client and the translation of an OpenAI request produce the same request."""
     from google.genai import types
 
     config = types.GenerateContentConfig(
@@ -213,8 +213,9 @@ def test_googles_client_sends_what_the_translation_makes(genai: Any, server: Gem
 
 
 def _plain(body: Any) -> Any:
-    """In one spelling, as the API takes both `mime_type` and `mimeType`, and without the role that Google's
-    client gives the system's text, which the API ignores.
+    """Return a request in camel case, without the role of the system's text.
+
+    The API accepts both `mime_type` and `mimeType`, and ignores that role.
     """
     body["systemInstruction"].pop("role", None)
     return _camel(body)
@@ -230,7 +231,7 @@ def _camel(value: Any) -> Any:
     }
 
 
-# -- the other vendors' clients before a seat at it ---------------------------------------------------------
+# -- other vendors' clients with a seat at it ---------------------------------------------------------
 
 
 def test_openais_client_at_a_google_seat(door: ProfileServer, server: GeminiServer):
@@ -288,7 +289,7 @@ def test_anthropics_client_at_a_google_seat(door: ProfileServer, server: GeminiS
         assert (used.input_tokens, used.cache_read_input_tokens, used.output_tokens) == (100, 900, 4)
 
 
-# -- what a seat makes of it --------------------------------------------------------------------------------
+# -- stages of a seat at it --------------------------------------------------------------------------------
 
 
 def run(

@@ -19,6 +19,8 @@ from gridq.config.settings import settings
 from gridq.errors import ChildDied, JobCancelled, ModelFileError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, SeatOffer, StageCall
+from tests.processes import is_running
+from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu import GpuProfile, model_process
 from workers.profiles.gpu.capability import GpuCapability
@@ -71,7 +73,7 @@ def open_offer(profile: GpuProfile, offer: SeatOffer, **seat: Any) -> None:
 
 @pytest.fixture(scope="module")
 def shared(engine: str) -> Iterator[GpuProfile]:
-    """A seat for the tests that leave it as it was."""
+    """A seat for tests that leave it unchanged."""
     profile = opened()
     yield profile
     profile.close()
@@ -97,19 +99,6 @@ def process_of(profile: GpuProfile) -> ModelProcess:
     assert profile._runner is not None
     (process,) = profile._runner.loaded_models.list_processes()
     return process
-
-
-def gone(pid: int, seconds: float = 3) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_chat_answers_and_states_its_usage(shared: GpuProfile):
@@ -168,8 +157,7 @@ def test_cancel_stops_one_generation_and_the_model_stays(shared: GpuProfile, mon
     context = StageContext(emit=pieces.append)
 
     def cancel_after_three() -> None:
-        while len(pieces) < 3:
-            time.sleep(0.005)
+        wait_for(lambda: len(pieces) >= 3, poll=0.005)
         context.cancel()
 
     threading.Thread(target=cancel_after_three, daemon=True).start()
@@ -223,9 +211,7 @@ def test_cancelling_one_leaves_the_others(shared: GpuProfile, engine: str):
 
 
 def test_the_child_is_killed_if_its_prompt_cannot_be_interrupted(own: GpuProfile):
-    """An engine looks for a cancel between tokens only; alone in its process it is killed instead of waited
-    for.
-    """
+    """An engine notices a cancel only between tokens, so the process of a single stage is killed instead."""
     run(own, "complete", {"prompt": "x", "max_tokens": 1})
     first = process_of(own).pid
     assert first is not None
@@ -233,7 +219,7 @@ def test_the_child_is_killed_if_its_prompt_cannot_be_interrupted(own: GpuProfile
     threading.Timer(0.1, context.cancel).start()
     with pytest.raises(JobCancelled):
         run(own, "complete", {"prompt": "word " * 1900, "max_tokens": 5}, context)
-    assert gone(first)
+    wait_for(lambda: not is_running(first), 3)
     assert run(own, "complete", {"prompt": "x", "max_tokens": 2})
     assert process_of(own).pid != first
 
@@ -394,4 +380,4 @@ def test_the_child_dies_with_its_parent(engine: str):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert gone(child)
+    wait_for(lambda: not is_running(child), 3)

@@ -1,4 +1,4 @@
-"""`gridq health`: live is what renews its lease, on this machine."""
+"""`gridq health`: seats of this machine that renew their lease."""
 
 from __future__ import annotations
 

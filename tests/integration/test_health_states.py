@@ -1,4 +1,4 @@
-"""A seat that is not well: which state it is in, for how long, and how it comes back."""
+"""Seats with an open circuit breaker: state, cooldown and recovery."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.errors import NoLiveSeat, SeatDegraded, SeatError, SeatRateLimited, SeatUnavailable
+from gridq.errors import NoLiveSeat, SeatDegraded, SeatError
 from gridq.execution.session import Session
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
@@ -85,43 +85,12 @@ def test_each_cause_is_a_state_of_its_own(reporter: FailureReporter, cause: str,
     assert (ad.reason, before <= ad.since <= time.time()) == ("It was refused", True)
 
 
-def test_the_cooldown_doubles_up_to_an_hour(reporter: FailureReporter) -> None:
-    cooldowns = []
-    for _ in range(8):
-        reporter.session.breaker._cooldown_ends = 0.0  # its time is over
-        reporter.session._advance_breaker()
-        cooldowns.append((reporter.report(refused("logged out")) or ("", 0.0))[1])
-    assert cooldowns == [60, 120, 240, 480, 960, 1920, 3600, 3600]
-
-
-def test_concurrent_failures_count_as_one(reporter: FailureReporter) -> None:
-    assert [reporter.report(refused("no credit")) for _ in range(4)] == [("no_credit", 60)] * 4
-
-
 def test_a_stated_retry_after_is_the_cooldown(reporter: FailureReporter) -> None:
     assert reporter.report(refused("rate limited", retry_after=600)) == ("rate_limited", 600)
 
 
-def test_only_a_long_rate_limit_opens_the_breaker(reporter: FailureReporter) -> None:
-    assert reporter.report(SeatRateLimited("slow down")) is None
-    assert reporter.report(SeatRateLimited("slow down", {"retry_after": 5})) is None
-    assert reporter.report(SeatRateLimited("slow down", {"retry_after": 90})) == ("rate_limited", 90)
-
-
-def test_consecutive_overloads_open_the_breaker(reporter: FailureReporter) -> None:
-    busy = SeatUnavailable("HTTP 529", {"state": "overloaded"})
-    assert [reporter.report(busy), reporter.report(busy)] == [None, None]
-    reporter.session.breaker.record_success()
-    assert [reporter.report(busy), reporter.report(busy), reporter.report(busy)] == [
-        None,
-        None,
-        ("overloaded", 60),
-    ]
-    assert reporter.report(SeatUnavailable("HTTP 500")) == ("overloaded", 60)  # as before
-
-
 class Login:
-    """Refuses until it is logged in; counts what runs side by side."""
+    """Fails until it is logged in, and counts running stages."""
 
     def __init__(self) -> None:
         self.logged_in = False
@@ -144,8 +113,8 @@ class Login:
                 self.running -= 1
 
 
-class Ill:
-    """A grid of one seat of three slots whose login has run out."""
+class LoggedOutGrid:
+    """A grid of one seat of three slots, whose login has expired."""
 
     def __init__(self, grid: LocalGrid, login: Login) -> None:
         self.client = grid.client
@@ -161,45 +130,45 @@ class Ill:
 
 
 @pytest.fixture
-def ill(grid_env: GridEnv) -> Iterator[Ill]:
+def grid(grid_env: GridEnv) -> Iterator[LoggedOutGrid]:
     config = Settings(
         broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), retry_backoff=0.05,
         renew_ms=100, max_attempts=100,
     )  # fmt: skip
     login = Login()
     seats: dict[str, Sequence[str]] = {"m.bench": ["bench:any"]}
-    with LocalGrid(connect(grid_env.url), config, seats, concurrency=3, runner=login) as grid:
+    with LocalGrid(connect(grid_env.url), config, seats, concurrency=3, runner=login) as local_grid:
         try:
-            yield Ill(grid, login)
+            yield LoggedOutGrid(local_grid, login)
         finally:
             login.go_on.set()
 
 
-def test_a_half_open_seat_runs_one_stage_at_a_time(ill: Ill) -> None:
-    jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(6)]
-    wait_for(ill.seat, true=lambda seat: seat.state == "logged_out")
+def test_a_half_open_seat_runs_one_stage_at_a_time(grid: LoggedOutGrid) -> None:
+    jobs = [grid.client.submit(ECHO, number, wait_for_seat=True) for number in range(6)]
+    wait_for(grid.seat, true=lambda seat: seat.state == "logged_out")
     with pytest.raises(NoLiveSeat, match="is logged_out: It was refused"):
-        ill.client.submit(ECHO, 9)
-    ill.login.logged_in = True
-    wait_for(lambda: ill.login.running)
-    seat = ill.seat()
+        grid.client.submit(ECHO, 9)
+    grid.login.logged_in = True
+    wait_for(lambda: grid.login.running)
+    seat = grid.seat()
     assert (seat.state, seat.concurrency) == ("ready", 1)
     assert seat.reason == "recovering, one stage at a time, after: It was refused"
-    assert not ill.client.wait(jobs[5], 0.7)  # several renewals, and each slot has looked
-    assert ill.login.running == 1
-    ill.login.go_on.set()
-    assert sorted(ill.client.result(job, 20) for job in jobs) == [0, 1, 2, 3, 4, 5]
-    wait_for(ill.seat, true=lambda seat: (seat.state, seat.concurrency, seat.reason) == ("ready", 3, ""))
+    assert not grid.client.wait(jobs[5], 0.7)  # several renewals, and each slot has polled
+    assert grid.login.running == 1
+    grid.login.go_on.set()
+    assert sorted(grid.client.result(job, 20) for job in jobs) == [0, 1, 2, 3, 4, 5]
+    wait_for(grid.seat, true=lambda seat: (seat.state, seat.concurrency, seat.reason) == ("ready", 3, ""))
 
 
-def test_a_failing_seat_is_called_once_a_cooldown(ill: Ill) -> None:
-    """Three slots fail side by side once; then each trial is one call, though many stages wait."""
-    jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(12)]
-    falls = ill.login
+def test_a_failing_seat_is_called_once_a_cooldown(grid: LoggedOutGrid) -> None:
+    """Three slots fail at once; then each trial is one call, although many stages wait."""
+    jobs = [grid.client.submit(ECHO, number, wait_for_seat=True) for number in range(12)]
+    falls = grid.login
     wait_for(lambda: falls.calls >= 5)
     began, before = time.monotonic(), falls.calls
-    ill.client.wait(jobs[0], 1.0)
+    grid.client.wait(jobs[0], 1.0)
     assert falls.calls - before <= (time.monotonic() - began) / 0.3 + 1
     assert UNHEALTHY[0] == "logged_out"
     for job in jobs:
-        ill.client.cancel(job)
+        grid.client.cancel(job)

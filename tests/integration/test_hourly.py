@@ -1,5 +1,5 @@
-"""A GPU seat whose time has a price, with a real model: its slots are held to its budget by the time that
-stages are expected to take, and settled by what they took.
+"""A GPU seat with an hourly price and a real model: slots reserve the expected time of their stages and are
+settled by the real time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_concurrent_stages_never_overdraw_the_budget(desk: Desk) -> None:
     jobs = desk.ask(LONG, 4)
-    wait_for(lambda: desk.seat.busy == 2)  # sixty cents each: nobody knows more of them than their time-out
+    wait_for(lambda: desk.seat.busy == 2)  # sixty cents each: only their time-out is known
     (waits,) = [reason for job in jobs if "budget" in (reason := desk.grid.client.waits_for(job))][:1]
     assert "m.cpu has $0.10 left of $1.30 a day" in waits
     assert (desk.money.used, desk.money.reserved) == (0, 1_200_000)

@@ -1,4 +1,4 @@
-"""A seat that is lent to some alone: who is refused, who waits, and what each is told."""
+"""A seat that is lent only to some agents: refusals, waiting jobs and their reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
-    """One seat, which is lent to the agent ci and the team research."""
+    """A grid of one seat, which is lent to the agent ci and the team research."""
     config = Settings(broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), renew_ms=100)
     with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}) as made:
         session = made.sessions["m.bench"]
@@ -46,7 +46,7 @@ def test_only_allowed_agents_are_served(grid: LocalGrid) -> None:
     ) as caught:
         client.submit(ECHO, 1)
     assert caught.value.reason == "m.bench is lent only to ci, team:research"
-    assert caught.value.path == "agent"  # so that a gateway does not hold it: nobody need come
+    assert caught.value.path == "agent"  # so that a gateway does not let it wait: no seat is missing
     assert client.run(ECHO, 2, agent="ci", timeout=20) == 2
     with pytest.raises(NoLiveSeat, match=r"The seat m\.bench is not lent to the agent 'default'"):
         client.submit(ECHO, 1, pin="m.bench")

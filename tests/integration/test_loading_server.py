@@ -1,4 +1,4 @@
-"""Routers, workers and gateways that start while their server reads its data wait for it, and then go on."""
+"""Routers, workers and gateways that start while their server loads its data wait for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridq.app import app
 from gridq.cli.commands.gateway import _check_grid
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
-from gridq.gateway.options import gateway_options
+from gridq.gateway.options import load_options
 from gridq.router.router import Router
 from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
@@ -22,7 +22,7 @@ from workers.supervisor import up
 from workers.supervisor import worker as seats_worker
 from workers.supervisor.up import UpOptions
 
-SAYS = "the server is loading its data"
+LOADING = "the server is loading its data"
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +33,21 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowServer]:
 
 @pytest.fixture
 def log_lines(slow: SlowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The settings point at a server that reads its data until somebody says that it waits; what was said."""
+    """Point the settings to a server that loads until a program logs that it waits; yield the log."""
     monkeypatch.setenv("GRIDQ_BROKER_URL", slow.url)
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GRIDQ_PROFILES", BENCH)
     settings.cache_clear()
-    heard = Heard(slow)
-    logging.getLogger("gridq").addHandler(heard)
+    collector = LogCollector(slow)
+    logging.getLogger("gridq").addHandler(collector)
     slow.load_slowly()
-    yield heard.lines
-    logging.getLogger("gridq").removeHandler(heard)
+    yield collector.lines
+    logging.getLogger("gridq").removeHandler(collector)
     settings.cache_clear()
 
 
-class Heard(logging.Handler):
-    """What is said in the log or to a terminal; the server hurries once somebody waits for it."""
+class LogCollector(logging.Handler):
+    """Collects lines of the log and of the terminal. The server loads quickly once a program waits for it."""
 
     def __init__(self, server: SlowServer) -> None:
         super().__init__(logging.WARNING)
@@ -59,7 +59,7 @@ class Heard(logging.Handler):
 
     def report(self, line: str) -> None:
         self.lines.append(line)
-        if SAYS in line:
+        if LOADING in line:
             self.server.hurry()
 
 
@@ -75,7 +75,7 @@ def _worker(report: Callable[[str], None]) -> None:
 
 
 def _gateway(report: Callable[[str], None]) -> None:
-    assert _check_grid(gateway_options(host=None, port=None, certfile=None, keyfile=None)) is False
+    assert _check_grid(load_options(host=None, port=None, certfile=None, keyfile=None)) is False
 
 
 def _gridq_worker(report: Callable[[str], None]) -> None:
@@ -94,9 +94,9 @@ def _gridq_up(report: Callable[[str], None]) -> None:
 def test_a_program_waits_for_a_loading_server(
     start: Callable[[Callable[[str], None]], None], slow: SlowServer, log_lines: list[str]
 ) -> None:
-    [heard] = [each for each in logging.getLogger("gridq").handlers if isinstance(each, Heard)]
-    start(heard.report)
-    assert [SAYS in line for line in log_lines].count(True) == 1, log_lines
+    [collector] = [each for each in logging.getLogger("gridq").handlers if isinstance(each, LogCollector)]
+    start(collector.report)
+    assert [LOADING in line for line in log_lines].count(True) == 1, log_lines
     assert not [line for line in log_lines if "appendonly" in line], (
-        "the server tells that only when it has read"
+        "the server shows that only once it has loaded"
     )

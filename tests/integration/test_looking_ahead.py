@@ -1,4 +1,4 @@
-"""Admission looks ahead, by every door: full queues, deadlines out of reach, what the refused are told."""
+"""Admission by forecast: full queues, unreachable deadlines, and the details of a refusal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 ANY, WIDE = "bench:one", "bench:any"
 ECHO = {"root": {"op": "Stage", "id": "bench_echo", "config": {"slug": "one"}}}
-TOLD = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix"}
+REFUSAL_FIELDS = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix"}
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clien
 def join(
     scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0, limits: tuple[Limit, ...] = ()
 ) -> None:
-    """Make a seat live whose stages take so long."""
+    """Register a seat whose stages take `took` seconds."""
     scripts.register(seat, "i", host="h", concurrency=1, queues=queues, record_ttl_ms=60_000, limits=limits)
     found = {} if took is None else {q: ServiceTime(n=50, mean=took, p50=took, p90=took) for q in queues}
     ad = Advertisement(
@@ -77,7 +77,7 @@ def test_a_full_queue_refuses_and_stores_nothing(client: Client) -> None:
     with pytest.raises(QueueFull) as caught:
         client.submit(ECHO, "x" * 100_000)
     error = caught.value
-    assert error.details.keys() > TOLD
+    assert error.details.keys() > REFUSAL_FIELDS
     assert (error.details["pending"], error.details["limit"], error.details["position"]) == (3, 3, 4)
     assert error.details["bottleneck"] == f"max_pending of {ANY} (3)"
     assert error.details["starts_in"]["p50"] == pytest.approx(6.0)
@@ -111,7 +111,7 @@ def test_a_deadline_out_of_reach_is_refused_at_once(client: Client) -> None:
     with pytest.raises(DeadlineUnreachable) as caught:
         client.submit(ECHO, "x" * 100_000, deadline=5)
     details = caught.value.details
-    assert details.keys() > TOLD
+    assert details.keys() > REFUSAL_FIELDS
     assert details["position"] == 21
     assert details["starts_in"]["low"] > 5
     assert details["bottleneck"] == f"the only slot of {ANY}"
@@ -142,7 +142,7 @@ def test_a_repeated_submission_is_not_refused_as_late(client: Client) -> None:
 
 
 def test_the_check_of_a_free_queue_takes_few_commands(client: Client) -> None:
-    client.scripts.claim("m.a", "i", "0", "n0")  # it looked for work, and found none
+    client.scripts.claim("m.a", "i", "0", "n0")  # it found no work
     compiled = client.admission.compile(json.dumps(ECHO).encode())
     check = client.admission.forecast.check
     watched: Any = SimpleNamespace(client=client.redis)
@@ -155,7 +155,7 @@ def test_the_check_of_a_free_queue_takes_few_commands(client: Client) -> None:
 
 
 def test_an_exhausted_budget_refuses_though_the_seat_is_idle(client: Client) -> None:
-    """Also where nobody ever measured how long stages take: that the window turns later is known."""
+    """This needs no measured service times: the end of the window is known."""
     once = Limit(resource="requests", window="5h", amount=1)
     join(client.scripts, "m.a", ANY, WIDE, took=None, limits=(once,))
     first = client.submit(ECHO, 1, deadline=60)
@@ -195,7 +195,7 @@ def test_a_refusal_by_the_router_becomes_the_jobs_error(client: Client, grid_env
     assert client.status("fine") == "running"
     full = error(client, "full")
     assert full.code == "queue.full"
-    assert full.details.keys() > TOLD
+    assert full.details.keys() > REFUSAL_FIELDS
 
 
 def test_a_job_past_its_deadline_before_admission_expires(client: Client, grid_env: GridEnv) -> None:
@@ -243,7 +243,7 @@ def test_excluded_seats_give_no_position_and_no_other_queue(
     with pytest.raises(NoLiveSeat) as caught:
         client.submit(ECHO, 1, **options)
     details = caught.value.details
-    assert details.keys() > TOLD
+    assert details.keys() > REFUSAL_FIELDS
     assert (details["position"], details["starts_in"]) == (None, None), "though all slots are free"
     assert details["bottleneck"] == bottleneck
     assert "would run it now" not in details["fix"]

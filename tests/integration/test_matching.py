@@ -1,4 +1,4 @@
-"""A demand that says more than its queue is kept to: by the seats' own words, when the job is admitted."""
+"""Demands beyond the queue, which admission compares with the capabilities of the seats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE = "gpu:cuda-24g"
 
 @pytest.fixture
 def scripts(grid_env: GridEnv) -> Scripts:
-    """Two live cards of 24 GB: an old and a new one."""
+    """Scripts of a grid with two live cards of 24 GB, an old and a new one."""
     scripts = Scripts(grid_env.client, grid_env.settings)
     for name, cap in (("m.old", "7.5"), ("m.new", "10.0")):
         scripts.register(name, "i", host="h", concurrency=1, queues=[QUEUE], record_ttl_ms=60_000)

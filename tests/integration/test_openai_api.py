@@ -1,4 +1,4 @@
-"""The OpenAI-shaped API format against a server that speaks it, well and badly."""
+"""The client of the OpenAI API format with a fake server, which also fails in many ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gridq.errors import (
     SeatRateLimited,
     SeatUnavailable,
     StageError,
-    StageTimeout,
 )
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall, Usage
@@ -171,40 +170,13 @@ def test_a_key_echoed_by_the_endpoint_is_redacted():
     assert KEY not in caught.value.to_json()
 
 
-@pytest.mark.parametrize("model", ["cut-first", "malformed", "error-event"])
-def test_a_stream_that_fails_before_its_first_piece_is_the_seats_fault(api: OpenAIClient, model: str):
-    pieces: list[Any] = []
-    with pytest.raises(SeatUnavailable):
-        run_request(CHAT, model, StageContext(emit=pieces.append), api)
-    assert pieces == []
-
-
-@pytest.mark.parametrize("model", ["cut", "error-late"])
-def test_a_stream_cut_after_a_piece_is_the_seats_fault(api: OpenAIClient, model: str):
-    pieces: list[Any] = []
-    with pytest.raises(SeatUnavailable):
-        run_request(CHAT, model, StageContext(emit=pieces.append), api)
-    assert pieces
-
-
-def test_an_answer_that_is_not_json_says_so(api: OpenAIClient):
-    with pytest.raises(SeatUnavailable, match="not JSON"):
-        run_request(CHAT, "malformed", StageContext(), api)
-
-
 @pytest.mark.parametrize(("model", "streaming"), [("slow", True), ("silent", True), ("silent", False)])
 def test_cancel_closes_the_connection(api: OpenAIClient, server: OpenAIServer, model: str, streaming: bool):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     threading.Thread(target=lambda: server.started.wait(5) and context.cancel()).start()
     with pytest.raises(JobCancelled):
         run_request(CHAT, model, context, api)
-    assert server.disconnected.wait(1), "the endpoint goes on generating for nobody"
-
-
-def test_the_stages_deadline_ends_the_call(api: OpenAIClient, server: OpenAIServer):
-    with pytest.raises(StageTimeout):
-        run_request(CHAT, "silent", StageContext(deadline=time.monotonic() + 0.2), api)
-    assert server.disconnected.wait(1)
+    assert server.disconnected.wait(1), "the endpoint continues to generate"
 
 
 def test_a_silent_endpoint_times_out(server: OpenAIServer):

@@ -1,4 +1,4 @@
-"""The owner's switch against sessions on a real server: what runs, what waits and who is told."""
+"""An owner's pause: running and waiting stages, submitters, and outages of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 
 class Paid(BenchRunner):
-    """Says at once that it has used something, and counts its runs."""
+    """Reports some usage at once, and counts its runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Paid(BenchRunner):
 
 
 class Owned:
-    """A grid of one seat whose owner has a switch in `home`."""
+    """A grid of one seat, whose owner has a switch in `home`."""
 
     def __init__(self, grid: LocalGrid, runner: Paid, home: Path) -> None:
         self.grid = grid
@@ -113,7 +113,7 @@ def test_a_pause_hands_back_running_stages(owned: Owned) -> None:
 
 
 def test_a_pause_cuts_an_answer_whose_first_piece_was_sent(owned: Owned) -> None:
-    """Whether the stage stops by itself first, or is handed back first."""
+    """Either the stage stops by itself first, or it is handed back first."""
     talk = {"root": {"op": "Stage", "id": "bench_tokens", "config": {"n": 1_000, "ms": 20}}}
     for _ in range(5):
         job = owned.client.submit(talk, {}, stream=True)
@@ -186,7 +186,7 @@ def test_recovery_does_not_end_a_pause(owned: Owned) -> None:
 
 
 def test_a_pause_takes_effect_while_the_server_is_away(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing runs here though the grid cannot be told; it is told once it is there again."""
+    """Running stages end although the server cannot be reached. It learns of the pause later."""
     job = owned.start()
     away = connect("redis://127.0.0.1:1/0", timeout=0.1, retry=False)
     there = owned.grid.scripts.client

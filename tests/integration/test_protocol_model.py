@@ -1,6 +1,6 @@
-"""The scripts called in any order, late and again: what must always hold, holds after each call.
+"""Call the scripts in any order, late and repeatedly, and check the invariants after each call.
 
-`GRIDQ_MODEL=long` makes it look for longer, elsewhere each time; else it is the same each time.
+The calls are the same each time, unless `GRIDQ_MODEL=long` searches longer and with a new seed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ REPEATED: dict[str, tuple[Any, ...]] = {
     "complete": (0, -1), "fail": (b"fenced",), "stop": (b"over",), "admit": (b"known", b"same", b"conflict"),
     "enqueue": (b"known", b"same", b"conflict"),
 }  # fmt: skip
-"""What a repeated call may say."""
+"""Allowed replies to a repeated call."""
 
 seats = st.sampled_from(sorted(SEATS))
 
 
 class Protocol(Entering):
-    """Three seats; any lease ever given may be reported at any time and again."""
+    """Three seats. Any lease ever granted may be reported at any time, and again."""
 
     def __init__(self, env: GridEnv, number: int) -> None:
         super().__init__(env, number)
@@ -63,7 +63,7 @@ class Protocol(Entering):
         ),
     )
     def at_a_seat(self, seat: str, what: str) -> None:
-        """Its worker starts, moves, dies, renews, drains, goes; an operator drains it or puts it back."""
+        """Let a worker start, move, die, renew, drain or leave, or an operator drain it or undo that."""
         if what in ("new", "same", "moved"):
             self.register(seat, same=what == "same", host="h2" if what == "moved" else "h1")
         elif what == "silent":
@@ -93,7 +93,7 @@ class Protocol(Entering):
 
     @act(6, used=st.integers(0, 3_000))
     def fill(self, used: int) -> None:
-        """Every slot takes what it can."""
+        """Let every slot claim a stage."""
         for seat, (concurrency, _, _) in SEATS.items():
             for slot in range(concurrency):
                 self.claim(seat, slot, used, old=False)
@@ -139,7 +139,7 @@ class Protocol(Entering):
         return result
 
     def write(self, output: bytes) -> None:
-        """A long value is written in the same round trip, before the script runs."""
+        """Write a long value, as a worker does in the same round trip before the script runs."""
         if output.startswith(b"@"):
             self.grid.client.set(self.grid.keys("value", output[1:].decode()), '"long"', ex=3600)
 
@@ -173,7 +173,7 @@ class Protocol(Entering):
         outputs=st.lists(st.sampled_from([b"true", b"false"]), min_size=1, max_size=8),
     )
     def go_on(self, pick: random.Random, outputs: list[bytes]) -> None:
-        """Nothing goes wrong for a while."""
+        """Run and complete stages for a while without a fault."""
         for output in outputs:
             self.fill(10)
             if not self.open():
@@ -188,7 +188,7 @@ class Protocol(Entering):
         kind=st.sampled_from(["seat", "died", "lost", "lapse", "new"]),
     )
     def again_and_again(self, pick: random.Random, kind: str) -> None:
-        """One stage meets the same fault wherever it runs."""
+        """Let one stage meet the same fault several times, wherever it runs."""
         lease = pick.choice(self.open())
         stage = lease.rsplit(":", 2)[0]
         for _ in range(4):
@@ -222,7 +222,7 @@ class Protocol(Entering):
         then=st.sampled_from(["", "sweep", "done", "done", "stage", "seat", "died", "back", "emit", "fill"]),
     )  # fmt: skip
     def lapse(self, pick: random.Random, then: str) -> None:
-        """A lease lapses; what its attempt says afterwards comes late."""
+        """Let a lease lapse, and its attempt report too late."""
         lease = pick.choice(self.open())
         self.grid.age("leases", lease)
         if then:
@@ -246,20 +246,20 @@ class Protocol(Entering):
             self.grid.client.set(self.grid.keys("last_sweep"), 1)
             open_ones = {lease.decode() for lease in self.grid.client.zrange(self.grid.keys("leases"), 0, -1)}
             found, _, lost, *_ = self.grid.scripts.sweep()  # who started anew before tells of what it lost
-            assert open_ones.isdisjoint(loss.lease for loss in lost), "nobody swept: nobody is declared dead"
+            assert open_ones.isdisjoint(loss.lease for loss in lost), "after a gap no worker is declared dead"
             assert not found["died"]
         else:
             self.grid.sweep()
 
     @act(1)
     def forget(self) -> None:
-        """A server that starts again knows no script and no connection."""
+        """Let the server forget its scripts and connections, as after a restart."""
         self.grid.client.script_flush()
         self.grid.client.connection_pool.disconnect()
 
     @act(4, lambda self: self.calls, pick=picks)
     def again(self, pick: random.Random) -> None:
-        """A reply was lost: the same call once more, though others have acted since."""
+        """Repeat a call, as after a lost reply, although others have acted since."""
         script, args, before = pick.choice(self.calls[-12:])
         if script == "admit" and before[0] != b"ok":
             return  # it was refused: another call may well be admitted
@@ -295,7 +295,7 @@ class Protocol(Entering):
             self.entries()
 
     def entries(self) -> None:
-        """The ledger comes to what the server's counters say, and with them the books."""
+        """Check that the ledger equals the server's counters."""
         entered = verify(self.grid.client, self.grid.keys)
         assert (entered.differences, entered.notes) == ((), ())
 
@@ -305,7 +305,7 @@ class Protocol(Entering):
             assert self.grid.wake_ups(queue) <= 3  # the most slots that ever listen
 
     def teardown(self) -> None:
-        """Whatever happened: with one good seat every job comes to its end, and nothing of it stays."""
+        """With one good seat every job ends, and nothing of it is left."""
         grid = self.grid
         self.limit(None, None, {}, lifted=True)
         self.all_depart()
@@ -378,7 +378,7 @@ class Protocol(Entering):
         return [lease for seat in SEATS for lease in sorted(self.grid.held(seat).values())]
 
     def some_lease(self) -> list[str]:
-        """To pick from: mostly open ones, some that are over."""
+        """Return leases to pick from: mostly open ones, and some that are closed."""
         return self.open() * 2 + self.leases[-6:]
 
     def keep(self, claim: Claim, used: int) -> None:
@@ -389,6 +389,6 @@ class Protocol(Entering):
 
 @pytest.mark.timeout(600)  # to shrink what it finds takes longer
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
-    """Stages run once, the books are right, and every step is in one place, whatever is called when."""
+    """Each stage is recorded once, the sums are right, and every step is in one place."""
     numbers = itertools.count()
     machines.run(lambda: Protocol(grid_env, next(numbers)), runs=100)

@@ -1,4 +1,4 @@
-"""A stage that kills whatever runs it: what becomes of it, its job and the workers, and who may say so."""
+"""Quarantine of stages that kill their child process: its effect on jobs, release and drop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEATS: dict[str, Sequence[str]] = {
 
 
 class Deadly(BenchRunner):
-    """`bench_die` kills its child as often as `deaths` says; what it ran on is counted."""
+    """Fails the first `deaths` runs of `bench_die` as if its child had died."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,8 @@
-"""What a seat's attempts come to is told by its worker and shown to operators."""
+"""The reliability of a seat, from the outcomes of its attempts, as operators see it."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
 from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
 
 SEATS: dict[str, Sequence[str]] = {
     "m.router": [queue_names.PURE], "m.bad": ["bench:any", "bench:bad"], "m.good": ["bench:any"],
@@ -38,8 +38,8 @@ def _seat(client: Client, name: str) -> float:
     return found.reliability
 
 
-def _told(grid: LocalGrid, seat: str) -> int:
-    """How many recorded stages the server knows of."""
+def _count_recorded(grid: LocalGrid, seat: str) -> int:
+    """Return the number of recorded stages that the server knows of."""
     client: Any = grid.scripts.client
     return int(client.hget(grid.scripts.keys("seat", seat), "recorded_stages") or 0)
 
@@ -53,10 +53,7 @@ def test_failures_count_against_a_seat_and_records_for_it(grid_env: GridEnv) -> 
             grid.client.run({"root": stage("bench_echo", slug="bad")}, 1, timeout=20)
         for number in range(10):
             assert grid.client.run({"root": stage("bench_echo")}, number, timeout=20) == number
-        until = time.monotonic() + 20
-        while _told(grid, "m.good") != good._recorded:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_for(lambda: _count_recorded(grid, "m.good") == good._recorded)
         assert good._recorded > 0
         assert _seat(grid.client, "m.good") == 1.0
         assert _seat(grid.client, "m.bad") <= 0.41

@@ -23,14 +23,14 @@ def client(server: ResponsesServer) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_an_answer_whole(client: openai.OpenAI) -> None:
+def test_a_whole_answer(client: openai.OpenAI) -> None:
     answer = client.responses.create(model="echo", input="so it goes on", instructions="be brief")
     assert answer.output_text == "so it goes on"
     assert answer.usage is not None
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (7, 3)
 
 
-def test_an_answer_in_pieces(client: openai.OpenAI) -> None:
+def test_a_streamed_answer(client: openai.OpenAI) -> None:
     with client.responses.stream(model="reasoning", input="so it goes on") as stream:
         pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
         answer = stream.get_final_response()
@@ -39,7 +39,7 @@ def test_an_answer_in_pieces(client: openai.OpenAI) -> None:
     assert [item.type for item in answer.output] == ["reasoning", "message"]
 
 
-def test_a_call_of_a_function(client: openai.OpenAI) -> None:
+def test_a_function_call(client: openai.OpenAI) -> None:
     with client.responses.stream(model="tools", input="and the weather?") as stream:
         (item,) = stream.get_final_response().output
     assert (item.type, getattr(item, "name", "")) == ("function_call", "weather")
@@ -55,12 +55,14 @@ def test_a_call_of_a_function(client: openai.OpenAI) -> None:
         ("unknown", openai.NotFoundError),
     ],
 )
-def test_a_refusal(client: openai.OpenAI, model: str, error: type[openai.APIStatusError]) -> None:
+def test_a_refusal_raises_its_error(
+    client: openai.OpenAI, model: str, error: type[openai.APIStatusError]
+) -> None:
     with pytest.raises(error):
         client.responses.create(model=model, input="so it goes on")
 
 
-def test_a_wrong_key(server: ResponsesServer) -> None:
+def test_a_wrong_key_is_refused(server: ResponsesServer) -> None:
     with (
         openai.OpenAI(base_url=server.url, api_key="sk-wrong", max_retries=0) as client,
         pytest.raises(openai.AuthenticationError),
@@ -68,7 +70,7 @@ def test_a_wrong_key(server: ResponsesServer) -> None:
         client.responses.create(model="echo", input="so it goes on")
 
 
-def test_a_stream_that_breaks_off(client: openai.OpenAI) -> None:
+def test_a_cut_stream_raises_an_error(client: openai.OpenAI) -> None:
     stream = client.responses.create(model="cut", input="so it goes on", stream=True)
     with pytest.raises((httpx.RemoteProtocolError, openai.APIError)), stream:
         list(stream)

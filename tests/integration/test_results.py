@@ -1,4 +1,4 @@
-"""Celery's `AsyncResult` of who asks while the server is away: `get()` waits, anything else says so."""
+"""Celery's `AsyncResult` during an outage of the server: `get()` waits, other calls raise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 @pytest.fixture
 def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server that this process is pointed at, and which is away."""
+    """The server of this process, which is away."""
     with EmbeddedServer(tmp_path / "data") as server:
         config = Settings(broker_url=server.url, prefix="results:", home=tmp_path)
         with use_grid(config):
@@ -42,9 +42,8 @@ def test_get_waits_for_a_server_that_is_away(away: EmbeddedServer) -> None:
     threads = (single, both)
     for thread in threads:
         thread.start()
-    for thread in threads:  # longer than Celery's own patience
-        thread.join(4)
-        assert thread.is_alive()
+    single.join(4)  # longer than Celery's own patience
+    assert all(thread.is_alive() for thread in threads)
     away.start()
     for number, job in enumerate(("one", "two", "three")):
         app.backend.mark_as_done(job, number)
@@ -92,4 +91,4 @@ def test_dropping_a_result_opens_no_connection(away: EmbeddedServer, lost: str) 
     assert pubsub.connection is None or not pubsub.connection.is_connected
     consumer.cancel_for("two")
     assert not consumer.subscribed_to
-    assert not pubsub.channels, "who connects later asks for them no more"
+    assert not pubsub.channels, "a later connection does not subscribe to them"

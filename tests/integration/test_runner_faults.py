@@ -1,4 +1,4 @@
-"""Whatever a seat's runner does, its stage ends in one recorded way, and every run of it is told of."""
+"""Faults of a seat's runner: the stage has one recorded end, and every run is accounted for."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from gridq.store.connection import connect
 from gridq.submission.admission import Admission
 from tests.fakes.bench_profile import BenchProfile
 from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 
 class OwnError(StageError):
-    """An error of somebody's own, made in another way than gridq's."""
+    """A custom error with another constructor than those of gridq."""
 
     def __init__(self) -> None:
         super().__init__("of its own kind")
 
 
 class Odd(BenchRunner):
-    """Does once what `raises` names, and counts the runs."""
+    """Raises `raises` or runs `act`, if they are set, and counts the runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,10 +123,7 @@ def test_a_huge_retry_after_is_bounded(odd: tuple[LocalGrid, Odd], retry_after: 
     grid, runner = odd
     runner.raises = SeatUnavailable("not now", {"retry_after": retry_after})
     job = grid.client.submit(ECHO, 1)
-    until = time.monotonic() + 20
-    while grid.scripts.client.zcard(grid.scripts.keys("delays")) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(lambda: grid.scripts.client.zcard(grid.scripts.keys("delays")) == 2)
     assert grid.client.cancel(job)
     assert runner.runs == 2
 
@@ -133,14 +131,14 @@ def test_a_huge_retry_after_is_bounded(odd: tuple[LocalGrid, Odd], retry_after: 
 def test_an_attempt_that_cannot_be_recorded_is_lost(
     odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slot must not be given the same claim again: nobody would know of the second run."""
+    """The slot must not get the same claim again: the second run would not be accounted for."""
     grid, runner = odd
     failing = itertools.count()
     really = grid.scripts.fail
 
     def fail(*args: Any, **more: Any) -> str:
         if next(failing) < 2:
-            raise ValueError("it cannot be told")
+            raise ValueError("it cannot be recorded")
         return really(*args, **more)
 
     monkeypatch.setattr(grid.scripts, "fail", fail)
@@ -168,10 +166,7 @@ def test_a_slow_cancel_callback_delays_no_renewal(odd: tuple[LocalGrid, Odd]) ->
 
     runner.act = slow
     job = grid.client.submit(ECHO, 1)
-    until = time.monotonic() + 20
-    while not runner.runs:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(lambda: runner.runs)
     runner.act = lambda context: context.cancelled.wait(1.5)
     other = [grid.client.submit(ECHO, n) for n in range(2)]
     assert grid.client.cancel(job)
@@ -184,7 +179,7 @@ def test_a_slow_cancel_callback_delays_no_renewal(odd: tuple[LocalGrid, Odd]) ->
 def test_a_broken_connection_loses_neither_pieces_nor_result(
     odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that breaks while pieces are written costs neither the pieces nor the result."""
+    """The connection breaks while pieces are written."""
     grid, runner = odd
     broken = itertools.count()
     really = grid.scripts.emit
@@ -203,7 +198,7 @@ def test_a_broken_connection_loses_neither_pieces_nor_result(
 
 
 def test_a_forgotten_session_registers_again(odd: tuple[LocalGrid, Odd]) -> None:
-    """Also where a slot, not the renewal, is the first to see it."""
+    """This holds too if a slot, not the renewal, notices it first."""
     grid, _ = odd
     was_live: list[bool] = []  # whether the seat was live already
 

@@ -1,4 +1,4 @@
-"""Routers, workers and `gridq up` do not start on a server that throws away what it accepted."""
+"""Checks of the server at the start of routers, workers, `gridq up` and clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 @pytest.fixture
 def evicting(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    """The settings point at a server that evicts."""
+    """Point the settings to a server that evicts keys."""
     with EmbeddedServer() as server, connect(server.url) as client:
         client.config_set("maxmemory-policy", "volatile-lru")
         monkeypatch.setenv("GRIDQ_BROKER_URL", server.url)

@@ -1,4 +1,4 @@
-"""Time is over: whose time it was, and what the stage had made by then, decides what it means."""
+"""Time limits that pass: of the job, or of the stage, before or after its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ECHO: Json = {"root": stage("bench_echo")}
 
 
 class Doing(BenchRunner):
-    """Does `act` in place of every stage."""
+    """Runs `act` instead of every stage."""
 
     act: Callable[[StageContext], Json]
 
@@ -35,7 +35,7 @@ class Doing(BenchRunner):
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> LocalGrid:
-    """A grid that nothing sweeps and nothing renews, but what the test does."""
+    """A grid that only the test sweeps and renews."""
     config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     made = LocalGrid(grid_env.client, config, {"m.a": ["bench:any"]}, concurrency=1, runner=Doing())
     made.sessions["m.a"].register()
@@ -48,7 +48,7 @@ def running(session: Session) -> Attempt:
 
 
 def run_out_of_time(session: Session) -> None:
-    """Let the running attempt's time be over, and the grace after it."""
+    """End the time of the running attempt, and its grace period."""
     attempt = running(session)
     attempt.deadline = time.monotonic() - 1
     session.check_running()
@@ -70,7 +70,7 @@ def test_the_next_sweep_expires_a_job_past_its_deadline(grid: LocalGrid) -> None
     session.runner.act = act  # type: ignore[attr-defined]
     job = grid.client.submit(ECHO, 1, deadline=0.3)
     session.work()
-    assert grid.client.status(job) is JobState.RUNNING, "it is no fault of the stage"
+    assert grid.client.status(job) is JobState.RUNNING, "the stage did not fail"
     wait_for(lambda: grid.sweeper.sweep() and grid.client.status(job) is JobState.EXPIRED)
 
 
@@ -113,3 +113,19 @@ def test_a_stage_knows_its_attempt(grid: LocalGrid) -> None:
 
     wait_for(ended)
     assert grid.client.result(job, 1) == 2
+
+
+def test_a_stream_that_flows_ends_with_its_job(grid: LocalGrid) -> None:
+    session = grid.sessions["m.a"]
+    session.config = session.config.model_copy(update={"stage_timeout": 60.0})
+
+    def act(context: StageContext) -> Json:
+        context.emit("so")
+        assert context.deadline is not None
+        assert context.deadline < time.monotonic() + 5
+        return None
+
+    session.runner.act = act  # type: ignore[attr-defined]
+    job = grid.client.submit(ECHO, 1, stream=True, deadline=2.0)
+    session.work()
+    assert grid.client.status(job) is JobState.DONE

@@ -1,4 +1,4 @@
-"""A real Celery worker on a real server: it runs what is pushed raw, and it outlives the server."""
+"""A real Celery worker on a real server: raw messages, malformed messages and outages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,22 +21,15 @@ from gridq.messaging.wake_ups import PLACEHOLDER, make_task_template
 from gridq.store.connection import connect, translate_errors
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
+from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
 QUEUE = "llm:a"
 
 
-def _until(true: Callable[[], object], what: str) -> None:
-    for _ in range(3000):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"never happened: {what}")
-
-
 @contextmanager
 def _worker(environ: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of two threads in a process of its own, ready; its end is this block's end."""
+    """Run a worker of two threads as a process within the block."""
     code = (
         "import sys; from tests.integration.witness_app import make;"
         "make().worker_main(['worker', '-Q', sys.argv[1], '-c', '2', '-l', 'INFO', '--without-mingle'])"
@@ -45,7 +38,7 @@ def _worker(environ: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[
     with (folder / "worker.log").open("wb") as log:
         child = subprocess.Popen(command, env={**os.environ, **environ}, stdout=log, stderr=log)
     try:
-        _until(lambda: b" ready." in (folder / "worker.log").read_bytes(), "the worker is ready")
+        wait_for(lambda: b" ready." in (folder / "worker.log").read_bytes())
         yield child
     finally:
         child.kill()
@@ -114,23 +107,20 @@ def test_a_worker_survives_a_restart_of_its_server_and_runs_nothing_twice(tmp_pa
             # Late acknowledgement, one task in flight and a free slot: here the stock transport ends the
             # worker.
             _push(client, "w:", text, "one")
-            _until(lambda: notes(tmp_path) == ["start one"], "the task runs")
+            wait_for(lambda: notes(tmp_path) == ["start one"])
             server.kill()
-            _until(
-                lambda: b"onnection to broker lost" in (tmp_path / "worker.log").read_bytes(),
-                "the loss is seen",
-            )
+            wait_for(lambda: b"onnection to broker lost" in (tmp_path / "worker.log").read_bytes())
             server.start()
             _push(client, "w:", text, "two")
-            _until(lambda: "start two" in notes(tmp_path), "the worker takes work again")
+            wait_for(lambda: "start two" in notes(tmp_path))
             assert worker.poll() is None
             for peer in client.client_list():
                 if peer["cmd"] != "client|list":
                     client.client_kill_filter(_id=peer["id"])
             _push(client, "w:", text, "three")
             (tmp_path / "go").touch()
-            _until(lambda: "end three" in notes(tmp_path), "the worker survives the kills")
-            _until(lambda: len(notes(tmp_path)) >= 6, "all have ended")
+            wait_for(lambda: "end three" in notes(tmp_path))
+            wait_for(lambda: len(notes(tmp_path)) >= 6)
             time.sleep(1)
             assert worker.poll() is None
         assert sorted(notes(tmp_path)) == sorted(
@@ -216,7 +206,7 @@ def test_a_worker_survives_malformed_messages(grid_env: GridEnv, tmp_path: Path)
     with _worker(grid_env.environ(), tmp_path) as child:
         grid_env.client.lpush(grid_env.prefix + QUEUE, *POISON, *map(json.dumps, odd))
         _push(grid_env.client, grid_env.prefix, text, "good")
-        _until(lambda: notes(tmp_path) or child.poll() is not None, "the message behind them ran")
+        wait_for(lambda: notes(tmp_path) or child.poll() is not None)
         assert notes(tmp_path)[0] == "start good"
         assert child.poll() is None
         assert not grid_env.client.exists(grid_env.prefix + QUEUE)

@@ -1,4 +1,4 @@
-"""A profile, or a request, that speaks of more than there can be: the books stay whole, the grid goes on."""
+"""Usage and estimates beyond all bounds: the ledger stays right, and the grid continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Celery app as gridq's, with one task that leaves a trace outside the server."""
+"""A Celery app like gridq's, with one task that leaves a trace outside the server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gridq.config.settings import settings
 
 
 def make() -> Celery:
-    """An app of its own with gridq's configuration."""
+    """Return a separate app with gridq's configuration."""
     made = Celery("witness", amqp=Messaging, set_as_current=False)
     made.config_from_object("broker_config.celeryconfig")
     made.conf.update(server_options(settings()), imports=())
 
     @made.task(name="witness.run", ignore_result=False, shared=False)
     def run(folder: str, name: str, wait: bool = False) -> str:
-        """Note the start, wait for the file `go` where asked to, note the end."""
+        """Note the start, wait for the file `go` if `wait`, note the end."""
         note(folder, f"start {name}")
         while wait and not (Path(folder) / "go").exists():
             time.sleep(0.01)
@@ -38,6 +38,6 @@ def note(folder: str, line: str) -> None:
 
 
 def notes(folder: Path) -> list[str]:
-    """What was noted so far."""
+    """Return the lines noted so far."""
     file = folder / "witness"
     return file.read_text().splitlines() if file.exists() else []

@@ -38,9 +38,7 @@ SPELLINGS = {
     "templates": "{{file:{user}/template.txt}} {{file:~/template.txt}} {{env:CANARY}} ${{CANARY}} $CANARY "
     "{{{{args}}}} $ARGUMENTS $1 @$1 $& $$",
 }
-"""What the programs, or one of them, replace by the content of a file somewhere: in prompts, in custom commands,
-in their settings.
-"""
+"""What one of the programs replaces by something of the owner's: in prompts, in commands, in its settings."""
 
 COMMANDS = (
     *("/help", "/mine please", "  /mine", "\n/compact", "/plan it", "/etc/hosts?"),
@@ -205,9 +203,10 @@ def test_with_tools_the_canaries_of_what_claude_code_reads_arrive(
 ) -> None:
     """Show that a canary in a request is found at all, and that the switch is what keeps it out."""
     with lend("claude", server.url, tmp_path_factory.mktemp("tools"), tools=True) as lent:
-        prompt = f"Repeat: {lent.spell(SPELLINGS['files'])} {lent.spell(SPELLINGS['folders'])}"
+        prompt = " ".join(lent.spell(SPELLINGS[kind]) for kind in ("files", "names", "folders"))
         sent, leaked = lent.run_stage("llm_complete", {"prompt": prompt})
-        names = ("absolute", "home", "relative", "lines", "linked")
+        names = ("absolute", "home", "relative", "lines", "linked", "a quoted")
         assert {f"user/{name}.txt" for name in names} | {"file name"} <= leaked
-        sent, _ = lent.run_stage("llm_complete", {"prompt": "/help"})
-        assert quote("/help") in sent
+        for command in ("/help", "/cost", "/model opus", "\ufeff/help"):
+            sent, _ = lent.run_stage("llm_complete", {"prompt": command})
+            assert quote(command) in sent

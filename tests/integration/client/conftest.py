@@ -1,13 +1,9 @@
-"""One grid, and each way into it that a client can take."""
+"""A grid, and a client of it of each kind."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import secrets
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,16 +24,14 @@ from gridq.errors import ChildDied
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
-from tests.acceptance.homes import GRIDQ
 from tests.fakes.bench_profile import BENCH
-from tests.gateways import serving
-from tests.grid_environment import environment
+from tests.gateways import GatewayProcess, serving
 from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
 class Deadly(BenchRunner):
-    """`bench_die` kills its child, as it were."""
+    """Fails `bench_die` as if its child had died."""
 
     def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if stage.implementation == "bench:die":
@@ -47,7 +41,7 @@ class Deadly(BenchRunner):
 
 @dataclass
 class Place:
-    """A grid in this process with a gateway before it."""
+    """A grid in this process, behind a gateway."""
 
     grid: LocalGrid
     url: str
@@ -76,7 +70,7 @@ def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class OnLoop:
-    """An AsyncClient's methods as those of a Client: each runs on a loop until it is done."""
+    """An AsyncClient with the methods of a Client: each runs on an event loop until it is done."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
@@ -111,7 +105,7 @@ WAYS = {
 
 @pytest.fixture(params=WAYS)
 def client(request: pytest.FixtureRequest, place: Place) -> Iterator[Client]:
-    """A client by each of the ways."""
+    """A client of each kind."""
     made = WAYS[request.param](place)
     yield made  # type: ignore[misc]
     made.close()
@@ -119,7 +113,7 @@ def client(request: pytest.FixtureRequest, place: Place) -> Iterator[Client]:
 
 @pytest.fixture(params=[name for name in WAYS if name.startswith("gateway")])
 def reach(request: pytest.FixtureRequest, place: Place) -> Iterator[Callable[..., Client]]:
-    """Makes a client of the gateways at a URL, on threads or for asyncio."""
+    """Makes synchronous and asyncio clients of the gateways at a URL."""
     with ExitStack() as stack:
 
         def made(url: str, key: str | None = None) -> Any:
@@ -133,51 +127,13 @@ def reach(request: pytest.FixtureRequest, place: Place) -> Iterator[Callable[...
         yield made
 
 
-class GatewayProcess:
-    """A gateway as a process of its own, which can be killed."""
-
-    def __init__(self, config: Settings) -> None:
-        quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
-        self.process = subprocess.Popen(
-            [*GRIDQ, "gateway", "--port", "0", "--json"],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**quiet, **environment(config), "GRIDQ_DRAIN": "1"},
-        )
-        self.url = ""
-
-    def ready(self) -> str:
-        """Its URL, once it listens."""
-        assert self.process.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            line = self.process.stdout.readline()
-            assert line, "the gateway did not start"
-            text += line
-        about: Json = json.loads(text)
-        self.url = str(about["url"])
-        return self.url
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def end(self) -> None:
-        """End it, in order where it lives."""
-        self.process.terminate()
-        self.process.wait(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
 @pytest.fixture
 def gateways(place: Place) -> Iterator[Callable[[int], list[GatewayProcess]]]:
-    """Starts gateways of the grid, side by side."""
+    """Starts several gateways of the grid."""
     with ExitStack() as stack:
 
         def started(number: int) -> list[GatewayProcess]:
-            found = [GatewayProcess(place.config) for _ in range(number)]
+            found = [GatewayProcess(place.config, drain=1) for _ in range(number)]
             for each in found:
                 stack.callback(each.end)
             for each in found:

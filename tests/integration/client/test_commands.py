@@ -1,4 +1,4 @@
-"""The program `gridq` by a gateway: it needs no way to the server, and does as with it."""
+"""The program `gridq` through a gateway, without access to the server."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_the_key_comes_from_the_environment(shell: Shell, place: Place) -> None:
         assert late.returncode == 124, late.stderr
         [job] = server.jobs()
         assert job.agent == "ann"
-        # A key that may submit and not look is told so, as a refusal and not as the job's own error.
+        # A key that may submit but not read is refused; that is not the job's own error.
         blind = api_keys.create(server.redis, server.keys, "ann", scopes=("submit",))[1]
         done = shell(*run, GRIDQ_KEY=blind)
         assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (6, "auth.scope")

@@ -1,4 +1,4 @@
-"""A client does the same by every way into the grid: on threads, for asyncio, by the server, over HTTP."""
+"""The same behaviour of every client: synchronous and asyncio, by the server and by a gateway."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ WRONG: dict[str, Any] = {
     "a wrong option": lambda client: client.submit(ECHO, priority="now"),
     "a wrong id": lambda client: client.submit(ECHO, job="a/b"),
     "too long": lambda client: client.submit(ECHO, "x" * (9 << 20)),
-    "nobody serves it": lambda client: client.submit({"root": stage("bench_echo", slug="rarer")}),
+    "an unserved stage": lambda client: client.submit({"root": stage("bench_echo", slug="rarer")}),
     "a stage fails": lambda client: client.run({"root": stage("bench_fail")}, {}, timeout=30),
     "no such job": lambda client: client.result("none-such", 1),
     "no id": lambda client: client.result("a/../b", 1),
@@ -236,7 +236,7 @@ def test_an_unknown_job_has_no_status_and_no_rows(client: Client) -> None:
 
 
 def _steady(error: GridError) -> dict[str, Any]:
-    """Return what an error says, except what differs each time."""
+    """Return the fields of an error, except those that differ each time."""
     changing = ("worker", "attempt", "waited_seconds")
     details = {name: value for name, value in error.details.items() if name not in changing}
     return {"message": error.message, "code": error.code, **details}

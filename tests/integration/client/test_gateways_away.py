@@ -1,4 +1,4 @@
-"""Gateways that are killed, restarted, cut off or wrong, and a client that has others, or waits."""
+"""Outages of gateways: killed, cut off or invalid ones, and clients that fail over or wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Reach = Callable[..., Client]
 
 
 class Background(threading.Thread):
-    """Does one thing, and keeps what came of it."""
+    """Runs a call on a thread, and stores its result or error."""
 
     def __init__(self, way: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -55,7 +55,7 @@ class Background(threading.Thread):
 
 @contextmanager
 def proxied(place: Place) -> Iterator[tuple[Proxy, str]]:
-    """A way to the gateway that can be cut."""
+    """Yield a proxy in front of the gateway, and its URL."""
     port = int(place.url.rpartition(":")[2])
     with Proxy(("127.0.0.1", port)) as proxy:
         yield proxy, f"http://127.0.0.1:{proxy.port}"
@@ -108,20 +108,20 @@ def test_the_callers_time_out_holds_during_an_outage(place: Place, reach: Reach)
 
 
 def test_a_lost_reply_makes_no_second_job(place: Place, reach: Reach) -> None:
-    """The submission arrives, its reply does not: it is sent again, and is the same job."""
+    """The submission arrives but its reply is lost, so it is sent again; it is the same job."""
     with proxied(place) as (proxy, url):
         client = reach(url)
         client.result(client.submit(ECHO, "before"), 30)  # the connection stands
         name = f"once-{secrets.token_hex(4)}"
         proxy.delay = 0.3
         submits = Background(lambda: client.submit(ECHO, "twice", name=name))
-        wait_for(lambda: _called(place, name), poll=0.001)
+        wait_for(lambda: _jobs_named(place, name), poll=0.001)
         proxy.cut(reset=True)  # the gateway has it, and its reply is on the way
         proxy.delay = 0.0
         job = submits.outcome()
         assert isinstance(job, str), job
         assert client.result(job, 30) == "twice"
-        assert _called(place, name) == [job]
+        assert _jobs_named(place, name) == [job]
         assert len(client.rows(job)) == 1
 
 
@@ -166,13 +166,13 @@ def test_a_path_without_a_gateway_is_an_error(place: Place, reach: Reach) -> Non
 
 @dataclass
 class Keyed:
-    """A gateway of a grid that asks for keys, and a client of its server."""
+    """A gateway of a grid that requires keys, and a client of its server."""
 
     url: str
     server: BrokerClient
 
     def make(self, agent: str, *scopes: str, **more: Any) -> str:
-        """A new key."""
+        """Return a new key."""
         usual = {"scopes": scopes} if scopes else {}
         return api_keys.create(self.server.redis, self.server.keys, agent, **usual, **more)[1]
 
@@ -221,6 +221,6 @@ def test_waiting_survives_a_busy_key(keyed: Keyed, reach: Reach) -> None:
     assert [type(each.outcome()) for each in waits] == [errors.JobCancelled] * 2
 
 
-def _called(place: Place, name: str) -> list[str]:
-    """The jobs that are called `name`."""
+def _jobs_named(place: Place, name: str) -> list[str]:
+    """Return the jobs named `name`."""
     return [each.job for each in place.grid.client.jobs(20) if each.name == name]

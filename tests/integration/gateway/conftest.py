@@ -31,8 +31,8 @@ MODELS = (
 
 
 class LlmRunner:
-    """Runs stages like an llm seat. `models`: those of the seat; default: all of OpenAIServer; None: those that
-    its endpoint lists.
+    """Runs stages like an llm seat. `models`: those of the seat; default: all of OpenAIServer; None: those
+    that its endpoint lists.
     """
 
     def __init__(self, url: str, models: Sequence[dict[str, Json]] | None = (), **table: Json) -> None:

@@ -110,9 +110,11 @@ def test_unserved_queues_give_no_queue_position(served: Served) -> None:
 
 
 def test_embeddings_of_a_model_without_them_are_the_requests_fault(served: Served) -> None:
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=3) as client:
-        with pytest.raises(openai.BadRequestError) as refused:
-            client.embeddings.create(model="echo", input="x")
+    with (
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=3) as client,
+        pytest.raises(openai.BadRequestError) as refused,
+    ):
+        client.embeddings.create(model="echo", input="x")
     error: Any = refused.value.body
     assert error["gridq_code"] == "seat.demand_unmet"
     assert "`embeddings = true`" in error["message"]

@@ -1,4 +1,4 @@
-"""The official `anthropic` package, unmodified but for its base URL; the seat behind speaks OpenAI's API."""
+"""The official `anthropic` package, unmodified but for its base URL; its seat has an OpenAI endpoint."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_a_streamed_tool_call(client: anthropic.Anthropic) -> None:
 
 
 def test_counting_tokens_calls_no_model(client: anthropic.Anthropic, served: Served) -> None:
-    before = served.seen()
+    before = served.count_requests()
     few = client.messages.count_tokens(model="echo", messages=HELLO).input_tokens
     more = client.messages.count_tokens(model="echo", messages=HELLO, tools=TOOLS, system="be brief")
     assert 0 < few < more.input_tokens
-    assert served.seen() == before
+    assert served.count_requests() == before
 
 
 def test_models(client: anthropic.Anthropic) -> None:

@@ -1,5 +1,5 @@
-"""Several seats serve one model: what one fails before its first token, another answers whole; what it fails
-after it, is told to the caller and asked of nobody else.
+"""Several seats serve one model: if one fails before its first token, another one answers; if it fails later,
+the caller gets the error.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 TEXT = " ".join(f"w{number}" for number in range(30))
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 BEFORE = ("status-500", "status-429", "cut-first", "error-event", "malformed")
-"""How `m.bad` fails before its first token; it has a model of that name."""
+"""Faults of `m.bad` before its first token; each is the name of a model."""
 AFTER = ("cut", "error-late")
 REFUSED = "refused"
-"""Where `m.shut` is, nobody listens."""
+"""The fault of `m.shut`: its endpoint refuses connections."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Seats:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Within it the slot of `m.good` is taken."""
+        """Keep the slot of `m.good` busy within the block."""
         self.good.go_on.clear()
         self.good.started.clear()
         held = self.pool.submit(self.ask, CHAT, "held", "one two", pin="m.good", stream=True)
@@ -68,7 +68,7 @@ class Seats:
             assert held.result(30).status_code == 200
 
     def fall_over(self, path: str, fault: str, *, stream: bool) -> httpx.Response:
-        """The answer to a question that a failing seat had to take first."""
+        """Return the answer to a request that a failing seat has taken first."""
         name = f"n{secrets.token_hex(4)}"
         with self.busy():
             reply: Future[httpx.Response] = self.pool.submit(
@@ -78,12 +78,12 @@ class Seats:
         return reply.result(30)
 
     def rows(self, name: str) -> list[HistoryRow]:
-        """What has become of the attempts of the job of this name."""
+        """Return the rows of the job of this name."""
         client = self.grid.client
         return [row for job in client.jobs(5) if job.name == name for row in client.rows(job.job)]
 
     def tried(self, reply: httpx.Response) -> list[tuple[str, str]]:
-        """Who tried the job of a reply, and how that went."""
+        """Return the worker and the state of each attempt of a reply's job."""
         rows = self.grid.client.rows(reply.headers["x-gridq-job"])
         return [(row.worker, row.state) for row in rows]
 
@@ -115,7 +115,7 @@ def seats(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def text_of(path: str, reply: httpx.Response) -> str:
-    """The text of an answer, whole or streamed, on either API format."""
+    """Return the text of an answer, whole or streamed, in either API format."""
     if reply.headers["content-type"] == "application/json":
         answer = reply.json()
         content = answer["choices"][0]["message"]["content"] if path == CHAT else answer["content"][0]["text"]

@@ -1,4 +1,4 @@
-"""A request names several models: the best that a seat can take now serves it, and the answer says which."""
+"""Requests with several models: the first that a seat can serve now answers, and the answer names it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Two:
         )
 
     def queues(self, reply: httpx.Response) -> list[tuple[str, str, str]]:
-        """Who tried the job of a reply, from which queue, and how that went."""
+        """Return the worker, the queue and the state of each attempt of a reply's job."""
         rows = self.grid.client.rows(reply.headers["x-gridq-job"])
         return [(row.worker, row.queue, row.state) for row in rows]
 
@@ -57,7 +57,7 @@ def two(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def fresh(server: EmbeddedServer, tmp_path: Path) -> Iterator[Two]:
-    """One whose seats a test may spoil."""
+    """Seats that a test may break."""
     with _two(server, tmp_path) as made:
         yield made
 
@@ -111,7 +111,7 @@ def test_the_fallback_serves_while_the_preferred_model_is_paused(fresh: Two) -> 
     assert [answer.parse().model for answer in answers] == ["gpt-5-2025"] * 2
     assert {chunk.model for chunk in chunks} == {"gpt-5-2025"}
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "so it goes on "
-    assert len(fresh.first.requests) == 1  # it rests since
+    assert len(fresh.first.requests) == 1  # its seat is paused since
     assert [request["body"]["model"] for request in fresh.second.requests] == ["gpt-5"] * 3
     tried = [fresh.queues(httpx.Response(200, headers=dict(answer.headers))) for answer in answers]
     assert tried == [

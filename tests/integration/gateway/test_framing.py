@@ -1,4 +1,4 @@
-"""How a request says what it is: its host, its body's coding, HEAD."""
+"""The framing of requests: host, coding of the body, HEAD."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = ("host", "localhost")
 
 def ask(served: Served, method: str, path: str, *headers: tuple[str, str], body: bytes = b"",
         version: int = 11) -> tuple[int, dict[str, str], bytes]:  # fmt: skip
-    """(status, headers, body) for a request with just these headers."""
+    """Return status, headers and body for a request with only these headers."""
     connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=20)
     connection._http_vsn, connection._http_vsn_str = version, f"HTTP/{version // 10}.{version % 10}"  # type: ignore[attr-defined]
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)

@@ -1,4 +1,4 @@
-"""docs/reference/http.md: its commands do what it says, and it names everything there is."""
+"""docs/reference/http.md: its commands work, and it names every header and route."""
 
 from __future__ import annotations
 

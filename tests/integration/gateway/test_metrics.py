@@ -34,7 +34,7 @@ def gateway(place: Benches) -> Gateway:
 
 
 def read(gateway: Gateway, accept: str = "") -> dict[str, dict[tuple[str, ...], float]]:
-    """Every sample by its name and the values of its labels, in the order of their names."""
+    """Return each sample by its name and the values of its labels."""
     reply = gateway.http.get("/metrics", headers={"accept": accept})
     assert reply.status_code == 200, reply.text
     parse: Any = read_openmetrics if "openmetrics" in reply.headers["content-type"] else read_text

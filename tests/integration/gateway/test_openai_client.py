@@ -133,13 +133,6 @@ def test_an_error_in_mid_stream_is_raised_by_the_client(client: openai.OpenAI) -
             list(stream)
 
 
-def test_an_unknown_model(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.APIStatusError) as refused:
-        client.chat.completions.create(model="ecko", messages=HELLO)
-    assert refused.value.status_code in (404, 503)
-    assert "echo" in str(refused.value)
-
-
 def test_many_concurrent_requests_by_the_async_client(served: Served) -> None:
     async def ask(client: openai.AsyncOpenAI, number: int) -> str:
         messages: Any = [{"role": "user", "content": f"number {number}"}]

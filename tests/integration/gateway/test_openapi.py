@@ -1,4 +1,4 @@
-"""The gateway does what its OpenAPI document says, whatever is sent: no 500, no other status or form."""
+"""Responses to generated requests conform to the OpenAPI document: no 500, no other status or schema."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_document_holds(place: Benches, path: str, method: str, mode: Genera
         checks = list(CHECKS)
         if mode is GenerationMode.NEGATIVE and "requestBody" in DOCUMENT["paths"][path][method]:
             checks.append(negative_data_rejection)  # of a query every text may be a name
-        if response.status_code == 503:  # nobody serves it, as is said
+        if response.status_code == 503:  # no seat serves it
             checks = [check for check in checks if check is not not_a_server_error]
         case.validate_response(response, checks=checks)
 

@@ -1,4 +1,4 @@
-"""What an operator sees and does over HTTP: seats, queues, quarantine, health."""
+"""Operations over HTTP: seats, queues, quarantine, health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway that is told to stop says to those whom it gives up."""
+"""Open requests when a gateway shuts down."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.waiting import wait_for
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHATS = {"/v1/chat/completions": False, "/v1/messages": True}
-"""Path → whether a stream is asked for, of which no event comes."""
+"""Path → whether a stream is requested, which has no event."""
 
 
 def test_shutdown_refuses_open_requests_and_cancels_their_jobs(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = served.seen()
+    before = served.count_requests()
     config = served.config.model_copy(update={"drain": 0.1})
 
     def ask(path: str) -> httpx.Response:
@@ -32,7 +32,7 @@ def test_shutdown_refuses_open_requests_and_cancels_their_jobs(
         with serving(config) as gateway:
             url = gateway.url
             replies = [threads.submit(ask, path) for path in CHATS]
-            wait_for(lambda: served.seen() == before + len(CHATS))
+            wait_for(lambda: served.count_requests() == before + len(CHATS))
             jobs = [each.job for each in served.grid.client.jobs(len(CHATS))]
         for each in replies:
             error = check_refusal(each.result(), 503, "gateway.stopping")
