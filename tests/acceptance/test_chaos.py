@@ -1,4 +1,4 @@
-"""The bounded chaos run: one seed that is always the same, one that never is."""
+"""Bounded chaos runs: one with a fixed seed, one with a random seed."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from tests.chaos.plan import Job, Plan
 
 log = logging.getLogger(__name__)
 
-AGAIN = 0.3
+RETRY_SECONDS = 0.3
 """Seconds until a call that did not reach the server is repeated."""
-WAITING = 8
+WAITING_THREADS = 8
 """Threads that wait at gateways for the results of jobs."""
-HELD = 2.0
+WAIT_SECONDS = 2.0
 """Duration of one such wait."""
 
 
@@ -44,7 +44,7 @@ class SubmittedJob:
     wrong: list[str] = field(default_factory=list)
     """Errors that no call should return."""
 
-    def refuse(self, what: str, error: GridError) -> None:
+    def record_error(self, what: str, error: GridError) -> None:
         """Record the final error of a call, such as `submit`. It refuses the job if that is an allowed error
         of a job that was not accepted before; else it is wrong.
         """
@@ -71,12 +71,14 @@ class Agents:
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._lock = threading.Condition()
-        self._ending = False
+        self._stopping = False
         self._open = 0
-        self._unread: queue.SimpleQueue[SubmittedJob | None] = queue.SimpleQueue()
-        self._reading = 0
+        self._awaited: queue.SimpleQueue[SubmittedJob | None] = queue.SimpleQueue()
+        self._awaited_count = 0
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
-        self._threads += [threading.Thread(target=self._read, daemon=True) for _ in range(WAITING)]
+        self._threads += [
+            threading.Thread(target=self._read_results, daemon=True) for _ in range(WAITING_THREADS)
+        ]
         self.began = 0.0
         self._plan = plan
 
@@ -84,29 +86,29 @@ class Agents:
         """Start. The plan's times count from now."""
         self.began = time.monotonic()
         for job in self._plan.jobs:
-            self._at(self.began + job.at, lambda job=job: self._first(job))  # type: ignore[misc]
+            self._schedule(self.began + job.at, lambda job=job: self._submit_first(job))  # type: ignore[misc]
         for thread in self._threads:
             thread.start()
 
     @property
     def busy(self) -> int:
         """Number of calls that are pending or running."""
-        return len(self._calls) + self._open + self._reading
+        return len(self._calls) + self._open + self._awaited_count
 
     def stop(self) -> None:
         """Stop making calls."""
         with self._lock:
-            self._ending = True
+            self._stopping = True
             self._calls.clear()
             self._lock.notify_all()
-        for _ in range(WAITING):
-            self._unread.put(None)
+        for _ in range(WAITING_THREADS):
+            self._awaited.put(None)
         for thread in self._threads:
             thread.join(30)
         self._client.close()
         self._gateways.close()
 
-    def _at(self, when: float, call: Callable[[], None]) -> None:
+    def _schedule(self, when: float, call: Callable[[], None]) -> None:
         with self._lock:
             heapq.heappush(self._calls, (when, next(self._number), call))
             self._lock.notify()
@@ -114,9 +116,9 @@ class Agents:
     def _work(self) -> None:
         while True:
             with self._lock:
-                while not self._ending and (not self._calls or self._calls[0][0] > time.monotonic()):
+                while not self._stopping and (not self._calls or self._calls[0][0] > time.monotonic()):
                     self._lock.wait(0.1)
-                if self._ending:
+                if self._stopping:
                     return
                 call = heapq.heappop(self._calls)[2]
                 self._open += 1
@@ -126,13 +128,13 @@ class Agents:
                 with self._lock:
                     self._open -= 1
 
-    def _first(self, job: Job) -> None:
+    def _submit_first(self, job: Job) -> None:
         self._submit(job)
         now = time.monotonic()
         if job.cancel is not None:
-            self._at(now + job.cancel, lambda: self._cancel(job))
+            self._schedule(now + job.cancel, lambda: self._cancel(job))
         if job.again is not None:
-            self._at(now + job.again, lambda: self._submit(job))
+            self._schedule(now + job.again, lambda: self._submit(job))
 
     def _submit(self, job: Job) -> None:
         """Submit the job until the server has accepted or refused it."""
@@ -149,8 +151,8 @@ class Agents:
                 given = self._client_of(job).submit(graph, value, job=name, **job.options)
             if job.channel == "gateway" and not state.accepted:
                 with self._lock:
-                    self._reading += 1
-                self._unread.put(state)
+                    self._awaited_count += 1
+                self._awaited.put(state)
             state.accepted = True
             if given != job.id:
                 state.wrong.append(f"{job.id} was submitted again by its key, which gave {given}")
@@ -158,7 +160,7 @@ class Agents:
                 with translate_errors():
                     self._run_graph.send_wake_up(given, {})
 
-        self._until_answered(state, call, "submit")
+        self._retry_until_answered(state, call, "submit")
 
     def _cancel(self, job: Job) -> None:
         state = self.submitted[job.id]
@@ -170,22 +172,22 @@ class Agents:
                 if state.accepted:
                     raise
 
-        self._until_answered(state, call, "cancel")
+        self._retry_until_answered(state, call, "cancel")
 
     def _client_of(self, job: Job) -> BaseClient:
         return self._gateways if job.channel == "gateway" else self._client
 
-    def _read(self) -> None:
+    def _read_results(self) -> None:
         """Wait at the gateways for the results of jobs."""
-        while (state := self._unread.get()) is not None:
-            self._until_answered(state, lambda state=state: self._wait(state), "result")  # type: ignore[misc]
+        while (state := self._awaited.get()) is not None:
+            self._retry_until_answered(state, lambda state=state: self._wait(state), "result")  # type: ignore[misc]
             with self._lock:
-                self._reading -= 1
+                self._awaited_count -= 1
 
     def _wait(self, state: SubmittedJob) -> None:
-        while not self._ending:
+        while not self._stopping:
             try:
-                state.answer = self._gateways.result(state.job.id, HELD), None
+                state.answer = self._gateways.result(state.job.id, WAIT_SECONDS), None
                 return
             except WaitTimeout:
                 continue
@@ -195,16 +197,16 @@ class Agents:
                 state.answer = None, exc
                 return
 
-    def _until_answered(self, state: SubmittedJob, call: Callable[[], None], what: str) -> None:
-        while not self._ending:
+    def _retry_until_answered(self, state: SubmittedJob, call: Callable[[], None], what: str) -> None:
+        while not self._stopping:
             try:
                 call()
                 return
             except BrokerError as exc:
                 log.info("%s of %s: %s", what, state.job.id, exc)
-                time.sleep(AGAIN)
+                time.sleep(RETRY_SECONDS)
             except GridError as exc:
-                state.refuse(what, exc)
+                state.record_error(what, exc)
                 return
             except Exception as exc:
                 log.exception("%s of %s", what, state.job.id)

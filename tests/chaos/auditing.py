@@ -22,7 +22,7 @@ from tests.chaos.witness import Run, tokens
 
 EXHAUSTED = "stage.attempts_exhausted"
 CUT = "stage.stream_cut"
-STANDINGS = ("interactive", "batch", "poor")
+WAIT_CLASSES = ("interactive", "batch", "poor")
 
 
 @dataclass(slots=True)
@@ -125,8 +125,8 @@ class Auditor:
             return []
         if code == CUT and job.options.get("stream") and any(record.lost.values()):
             return []
-        most = max((len(attempts) for attempts in record.lost.values()), default=0)
-        if code == EXHAUSTED and most >= self.config.max_losses:
+        losses = max((len(attempts) for attempts in record.lost.values()), default=0)
+        if code == EXHAUSTED and losses >= self.config.max_losses:
             return []
         return [f"{job.id} ended by {code} at {path}: {record.error}, which nothing explains"]
 
@@ -183,7 +183,7 @@ class Auditor:
                 if len(step.ops) == 1 and row.path == step.ops[0].path
                 if row.attempt in lost and row.state == "done"
             ]
-            if step.ops:  # of a step without stages no history is kept
+            if step.ops:  # steps without stages have no history
                 known = lost | set(record.recorded(number, step.ops[0].path))
                 missing = sorted(set(range(1, max(known, default=0) + 1)) - known)
                 wrong += [f"{job}: nothing is known of attempt {each} of {step.path}" for each in missing]
@@ -312,7 +312,7 @@ def costless(step: Step) -> bool:
     return step.queue.startswith("gridq:")
 
 
-def standing(job: Job) -> str:
+def wait_class(job: Job) -> str:
     """Return the class of a job's waits: stages of `batch` jobs wait for interactive ones, those of the agent
     `poor` for money too.
     """
@@ -332,11 +332,11 @@ def recovery(
     for run in runs:
         starts[run.job, run.stage].append(run.begun)
         by_pid[run.pid].append(run)
-    found: dict[str, list[float]] = {name: [] for name in STANDINGS}
+    found: dict[str, list[float]] = {name: [] for name in WAIT_CLASSES}
     for at, pid in deaths:
         for run in by_pid[pid]:
             if run.begun <= at and not run.ended:
                 after = [begun for begun in starts[run.job, run.stage] if begun > at]
                 if after:
-                    found[standing(jobs[run.job].job)].append((min(after) - at) / 1000)
+                    found[wait_class(jobs[run.job].job)].append((min(after) - at) / 1000)
     return {name: sorted(times) for name, times in found.items()}

@@ -24,12 +24,12 @@ CLIENT = "client"
 SERVER = "server"
 
 
-def is_dispensable(part: Part, parts: Iterable[Part], stays: Collection[str]) -> bool:
+def is_dispensable(part: Part, parts: Iterable[Part], always_restarted: Collection[str]) -> bool:
     """Return whether a part may stay down: at least two of each sort must be left, and those named in
-    `stays`.
+    `always_restarted`.
     """
     like = [other for other in parts if other.sort == part.sort and not other.gone]
-    return len(like) > 2 and part.name not in stays
+    return len(like) > 2 and part.name not in always_restarted
 
 
 class FaultInjector:
@@ -46,8 +46,8 @@ class FaultInjector:
         self._next = 0
         self._undo: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
-        self._down = False
-        self._kept: Counter[str] = Counter()
+        self._server_is_down = False
+        self._pauses: Counter[str] = Counter()
         self._admin = grid.direct()
 
     def tick(self, elapsed: float) -> None:
@@ -56,7 +56,7 @@ class FaultInjector:
         while self._next < len(self._faults) and self._faults[self._next].at <= elapsed:
             fault = self._faults[self._next]
             self._next += 1
-            hit = self._do(fault)
+            hit = self._inject(fault)
             if hit:
                 self.counts[fault.kind] += 1
                 lasts = "" if fault.seconds == 0 else f" for {fault.seconds:g} s"
@@ -76,7 +76,7 @@ class FaultInjector:
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._number), act))
 
-    def _do(self, fault: Fault) -> str:
+    def _inject(self, fault: Fault) -> str:
         """Inject a fault and return what it hit, with `@` where its duration belongs; empty: there was no
         target.
         """
@@ -88,24 +88,26 @@ class FaultInjector:
     def _running(self) -> list[Part]:
         return [part for part in self.grid.parts.values() if part.running]
 
-    def _one(self, fault: Fault) -> Part | None:
+    def _choose_part(self, fault: Fault) -> Part | None:
         parts = self._running()
         return parts[int(fault.pick * len(parts))] if parts else None
 
-    def _link(self, fault: Fault) -> tuple[str, Proxy]:
+    def _choose_link(self, fault: Fault) -> tuple[str, Proxy]:
         """Return a proxy: that of a part, or that of the agents."""
         links = [(part.name, part.proxy) for part in self.grid.parts.values() if not part.gone]
         links.append((CLIENT, self.grid.client_proxy))
         return links[int(fault.pick * len(links))]
 
     def _kill_part(self, part: Part, seconds: float) -> str:
-        if math.isinf(seconds) and not is_dispensable(part, self.grid.parts.values(), self.grid.layout.stays):
+        if math.isinf(seconds) and not is_dispensable(
+            part, self.grid.parts.values(), self.grid.layout.always_restarted
+        ):
             seconds = 6.0
         self.grid.kill(part)
         if math.isinf(seconds):
             part.gone = True
             return f"{part.name} for good"
-        part.due = time.monotonic() + seconds
+        part.restart_at = time.monotonic() + seconds
         return f"{part.name} for {seconds:g} s"
 
     # -- faults
@@ -137,12 +139,12 @@ class FaultInjector:
         return self._kill_part(parts[int(fault.pick * len(parts))], fault.seconds) if parts else ""
 
     def _machine(self, fault: Fault) -> str:
-        part = self._one(fault)
+        part = self._choose_part(fault)
         hit = [other for other in self._running() if part and other.machine == part.machine]
         return ", ".join([self._kill_part(other, fault.seconds) for other in hit])
 
     def _stop(self, fault: Fault) -> str:
-        parts = [part for part in self._running() if part.ending is None]
+        parts = [part for part in self._running() if part.terminated_at is None]
         chosen = int(fault.pick * (len(parts) + 1))
         if chosen < len(parts):
             part = parts[chosen]
@@ -158,14 +160,14 @@ class FaultInjector:
         pid = self.grid.server.pid
         if pid is None:
             return ""
-        still = self.grid.suspender
-        still.stop(pid)
-        self._later(fault.seconds, lambda: still.resume(pid) if self.grid.server.pid == pid else None)
+        suspender = self.grid.suspender
+        suspender.stop(pid)
+        self._later(fault.seconds, lambda: suspender.resume(pid) if self.grid.server.pid == pid else None)
         return SERVER + "@"
 
     def _drain(self, fault: Fault) -> str:
-        part = self._one(fault)
-        if part is None or part.ending is not None:
+        part = self._choose_part(fault)
+        if part is None or part.terminated_at is not None:
             return ""
         self.grid.drain(part)
         return part.name
@@ -177,39 +179,39 @@ class FaultInjector:
         return self._stop_server(fault, kill=True)
 
     def _stop_server(self, fault: Fault, *, kill: bool) -> str:
-        if self._down:
+        if self._server_is_down:
             return ""
-        self._down = True
+        self._server_is_down = True
         self.grid.stop_server(kill=kill)
 
-        def bring_back() -> None:
+        def restart_server() -> None:
             self.grid.server.start()
-            self._down = False
+            self._server_is_down = False
 
-        self._later(fault.seconds, bring_back)
+        self._later(fault.seconds, restart_server)
         return SERVER + "@"
 
     def _cut(self, fault: Fault) -> str:
-        name, proxy = self._link(fault)
+        name, proxy = self._choose_link(fault)
         reset = fault.size < 0.5
         proxy.cut(reset=reset)
         return f"{name} by {'RST' if reset else 'FIN'}"
 
     def _blackhole(self, fault: Fault) -> str:
-        name, proxy = self._link(fault)
+        name, proxy = self._choose_link(fault)
         forget = fault.size < 0.6
         proxy.blackhole(True)
         self._later(fault.seconds, lambda: proxy.blackhole(False, forget=forget))
         return f"{name}@" + (", then forgotten" if forget else "")
 
     def _delay(self, fault: Fault) -> str:
-        name, proxy = self._link(fault)
+        name, proxy = self._choose_link(fault)
         proxy.delay = round(0.002 + fault.size * 0.1, 3)
 
-        def quick() -> None:
+        def reset_delay() -> None:
             proxy.delay = 0.0
 
-        self._later(fault.seconds, quick)
+        self._later(fault.seconds, reset_delay)
         return f"{name} by {proxy.delay * 1000:.0f} ms@"
 
     def _clock(self, fault: Fault) -> str:
@@ -220,18 +222,18 @@ class FaultInjector:
         return f"{machine} by {seconds:+g} s"
 
     def _client_kill(self, fault: Fault) -> str:
-        return self._ask(self._kill_clients, "every connection")
+        return self._call_server(self._kill_clients, "every connection")
 
     def _kill_clients(self) -> None:
         for sort in ("normal", "pubsub"):
             self._admin.execute_command("CLIENT", "KILL", "TYPE", sort)  # type: ignore[no-untyped-call]
 
     def _script_flush(self, fault: Fault) -> str:
-        return self._ask(self._admin.script_flush, SERVER)
+        return self._call_server(self._admin.script_flush, SERVER)
 
-    def _ask(self, act: Callable[[], object], hit: str) -> str:
+    def _call_server(self, act: Callable[[], object], hit: str) -> str:
         """Make the server do something; return `hit`, or nothing if the server cannot be reached now."""
-        if self._down:
+        if self._server_is_down:
             return ""
         try:
             act()
@@ -240,8 +242,10 @@ class FaultInjector:
         return hit
 
     def _quota(self, fault: Fault) -> str:
-        self.grid.set_poor_budget(False)
-        self._later(fault.seconds + 3.0, lambda: self.grid.set_poor_budget(True))  # a router looks each 2 s
+        self.grid.set_poor_agents_budget(False)
+        self._later(
+            fault.seconds + 3.0, lambda: self.grid.set_poor_agents_budget(True)
+        )  # a router looks each 2 s
         return "the agent poor has no money@"
 
     def _pause(self, fault: Fault) -> str:
@@ -251,7 +255,8 @@ class FaultInjector:
             part
             for part in parts
             if any(
-                like.sort == part.sort and like is not part and like.name not in self._kept for like in parts
+                like.sort == part.sort and like is not part and like.name not in self._pauses
+                for like in parts
             )
         ]
         if not spare:
@@ -259,13 +264,13 @@ class FaultInjector:
         part = spare[int(fault.pick * len(spare))]
         home = self.grid.home(part.machine)
         switch.pause(home, part.seat)
-        self._kept[part.name] += 1
+        self._pauses[part.name] += 1
 
-        def lend() -> None:
-            self._kept[part.name] -= 1
-            if not self._kept[part.name]:
-                del self._kept[part.name]
+        def resume() -> None:
+            self._pauses[part.name] -= 1
+            if not self._pauses[part.name]:
+                del self._pauses[part.name]
                 switch.resume(home, part.seat)
 
-        self._later(fault.seconds, lend)
+        self._later(fault.seconds, resume)
         return part.name + "@"

@@ -166,7 +166,7 @@ class GraphGenerator:
         return node, test if test.errors else if_true if test.value is True else if_false
 
     def retry(self, value: Any, path: str, depth: int) -> tuple[Node, ExpectedOutcome]:
-        """Some stages, then one that fails at first: it takes as many tries as it may fail, and one."""
+        """Return a Retry of some stages and one that fails at first, with enough tries."""
         if self.tight:
             return self.sequence(value, path, 2, depth)
         times = 0 if self._streamed else self.chance.randint(0, 2)

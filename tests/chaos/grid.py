@@ -22,7 +22,7 @@ from gridq.errors import ConfigError, StartTimeout
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.chaos import clock, time_zone, witness
-from tests.chaos.layout import RICH, Layout, Machine
+from tests.chaos.layout import AMPLE_DOLLARS, Layout, Machine
 from tests.chaos.proxy import HOST, Proxy
 from tests.chaos.suspension import Suspender
 from workers.supervisor import programs
@@ -32,14 +32,14 @@ from workers.supervisor.programs import Program
 CHECKOUT = str(Path(__file__).parents[2])
 """The folder from which the programs import `tests.chaos`."""
 GATEWAYS = 2
-START = 120.0
+START_TIMEOUT_SECONDS = 120.0
 """Seconds within which the grid must be live."""
-STARTS = 10.0
+USUAL_START_SECONDS = 10.0
 """Seconds that it takes to be, about."""
-DRAIN = 2.0
-QUARANTINE = 4.0
+DRAIN_SECONDS = 2.0
+QUARANTINE_SECONDS = 4.0
 """Seconds after which a quarantined stage fails: no operator releases it."""
-END = 60.0
+STOP_TIMEOUT_SECONDS = 60.0
 """Seconds that a part may take to stop after SIGTERM while faults go on."""
 
 
@@ -58,9 +58,9 @@ class Part:
     child: subprocess.Popen[bytes] | None = None
     gone: bool = False
     """Killed and not restarted."""
-    ending: float | None = None
+    terminated_at: float | None = None
     """The monotonic time of its SIGTERM."""
-    due: float | None = None
+    restart_at: float | None = None
     """The monotonic time of its restart."""
 
     @property
@@ -107,10 +107,10 @@ class ChaosGrid:
     def start(self) -> Self:
         """Start everything and return once every seat is live. ConfigError, StartTimeout: it failed."""
         self.server.start()
-        self.set_poor_budget(True)
+        self.set_poor_agents_budget(True)
         hook = clock.install(self.folder / "hook")
         if self.layout.midnight is not None:
-            begins = time.time() + STARTS + self.layout.midnight
+            begins = time.time() + USUAL_START_SECONDS + self.layout.midnight
             self._zone = time_zone.install(self.folder / "zones", begins)
         for machine in self.layout.machines:
             for seat, sort in machine.seats.items():
@@ -122,7 +122,7 @@ class ChaosGrid:
         self.client_proxy = self._proxy()
         for part in self.parts.values():
             self.spawn(part)
-        until = time.monotonic() + START
+        until = time.monotonic() + START_TIMEOUT_SECONDS
         with self.direct() as client:
             while client.zcard(self.keys("seats")) < len(self.parts) - GATEWAYS or any(
                 map(is_port_free, self._ports.values())
@@ -147,7 +147,7 @@ class ChaosGrid:
             parts = [part for part in self.parts.values() if (part.sort == "router") is last]
             group = [part for part in parts if part.child is not None]
             late = programs.stop_processes(
-                [(part.child, DRAIN + 20.0) for part in group if part.child is not None]
+                [(part.child, DRAIN_SECONDS + 20.0) for part in group if part.child is not None]
             )
             killed += [part.name for part in group if part.child in late]
         for proxy in self._proxies:
@@ -172,7 +172,7 @@ class ChaosGrid:
             profiles=self.layout.profiles,
             stages=self.layout.stages,
             stages_dir=self.layout.stages_dir,
-            quarantine=QUARANTINE,
+            quarantine=QUARANTINE_SECONDS,
         )
 
     @property
@@ -186,14 +186,14 @@ class ChaosGrid:
         """Start or restart a part."""
         part.child = part.program.start()
         self._groups.append(part.child.pid)
-        part.due = part.ending = None
+        part.restart_at = part.terminated_at = None
 
     def kill(self, part: Part) -> None:
         """Kill a part as a power cut would."""
         if part.child is not None and part.running:
             self.deaths.append((time.monotonic_ns() // 1_000_000, part.child.pid))
             programs.kill_process(part.child)
-        part.ending = None
+        part.terminated_at = None
 
     def suspend(self, part: Part) -> None:
         """Suspend a running part by SIGSTOP, until `resume` or the end of this process."""
@@ -207,9 +207,9 @@ class ChaosGrid:
 
     def drain(self, part: Part) -> None:
         """Stop a part by SIGTERM. It is restarted once it has ended."""
-        if part.child is not None and part.running and part.ending is None:
+        if part.child is not None and part.running and part.terminated_at is None:
             part.child.send_signal(signal.SIGTERM)
-            part.ending = time.monotonic()
+            part.terminated_at = time.monotonic()
 
     def stop_server(self, *, kill: bool) -> None:
         """Stop the server by SIGTERM or SIGKILL. `server.start` brings it back."""
@@ -220,9 +220,9 @@ class ChaosGrid:
         else:
             self.server.stop()
 
-    def set_poor_budget(self, rich: bool) -> None:
+    def set_poor_agents_budget(self, rich: bool) -> None:
         """Give the agent `poor` all the money it wants, or none."""
-        write_private(self.quotas, self.layout.quotas.format(dollars=RICH if rich else 0.000001))
+        write_private(self.quotas, self.layout.quotas.format(dollars=AMPLE_DOLLARS if rich else 0.000001))
 
     def tick(self) -> None:
         """Restart the parts that are due, and report those that ended unexpectedly."""
@@ -231,19 +231,21 @@ class ChaosGrid:
             if part.gone or part.child is None:
                 continue
             if part.running:
-                if part.ending is not None and now > part.ending + END:
-                    self.late_ends.append(f"{part.name} had not ended {END:g} s after SIGTERM")
+                if part.terminated_at is not None and now > part.terminated_at + STOP_TIMEOUT_SECONDS:
+                    self.late_ends.append(
+                        f"{part.name} had not ended {STOP_TIMEOUT_SECONDS:g} s after SIGTERM"
+                    )
                     self.kill(part)
-                    part.due = now
-            elif part.due is None:
+                    part.restart_at = now
+            elif part.restart_at is None:
                 code = part.child.wait()
-                if part.ending is None:
+                if part.terminated_at is None:
                     self.unexpected_ends.append(
                         f"{part.name} ended by itself ({code}): {part.program.last_log_line()}"
                     )
                     self.report(self.unexpected_ends[-1])
-                part.due = now if part.ending is not None else now + 1.0
-            elif now >= part.due:
+                part.restart_at = now if part.terminated_at is not None else now + 1.0
+            elif now >= part.restart_at:
                 self.spawn(part)
 
     def resume_all(self) -> None:
@@ -257,8 +259,8 @@ class ChaosGrid:
             self.suspender.resume(self.server.pid)
         for part in self.parts.values():
             self.resume(part)
-            if part.due is not None:
-                part.due = min(part.due, time.monotonic())
+            if part.restart_at is not None:
+                part.restart_at = min(part.restart_at, time.monotonic())
 
     def clock_file(self, machine: str) -> Path:
         """Return the file with the seconds by which a machine's clock is off."""
@@ -286,14 +288,14 @@ class ChaosGrid:
         config = self.config(proxy, home)
         env = {
             name: value
-            for name, value in programs.make_environment(config, orphaned=DRAIN).items()
-            if not name.startswith("GRIDQ_") or name in _KEPT
+            for name, value in programs.make_environment(config, orphaned=DRAIN_SECONDS).items()
+            if not name.startswith("GRIDQ_") or name in _CHILD_SETTINGS
         } | {
             **self.layout.env,
             **self._zone,
             "GRIDQ_STAGES": ",".join(self.layout.stages),
-            "GRIDQ_DRAIN": str(DRAIN),
-            "GRIDQ_QUARANTINE": str(QUARANTINE),
+            "GRIDQ_DRAIN": str(DRAIN_SECONDS),
+            "GRIDQ_QUARANTINE": str(QUARANTINE_SECONDS),
             "PYTHONPATH": os.pathsep.join(filter(None, [hook, CHECKOUT, os.environ.get("PYTHONPATH", "")])),
             witness.FILE: str(self.witness),
             clock.FILE: str(self.clock_file(machine.name)),
@@ -304,15 +306,15 @@ class ChaosGrid:
             env |= {"GRIDQ_QUOTAS": str(self.quotas), "GRIDQ_NARRATE": "1"}
         logs = self.folder / "logs" / machine.name
         if seat:
-            program = programs.make_seat_worker(config, seat, logs, env, DRAIN)
+            program = programs.make_seat_worker(config, seat, logs, env, DRAIN_SECONDS)
         elif sort == "router":
             program = programs.make_router(config, name.replace(".", "-"), logs, env)
         else:
-            program = programs.make_gateway(self._ports[machine.name], logs, env, DRAIN)
+            program = programs.make_gateway(self._ports[machine.name], logs, env, DRAIN_SECONDS)
         self.parts[name] = Part(name, sort, machine.name, program, proxy, seat)
 
 
-_KEPT = {
+_CHILD_SETTINGS = {
     "GRIDQ_BROKER_URL",
     "GRIDQ_PREFIX",
     "GRIDQ_HOME",

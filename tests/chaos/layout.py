@@ -8,18 +8,18 @@ from pathlib import Path
 
 from tests.chaos.limits import Bound, format_quotas_file, format_seat_limits
 from tests.chaos.plan import LIMITED_AGENTS, Plan
-from tests.chaos.profile import MOST, PROFILE, RARE
+from tests.chaos.profile import MAX_MICRO_DOLLARS, PROFILE, RARE
 from tests.chaos.witness import tokens
 
 CONCURRENCY = 4
 BUDGET = 1_000_000
 """Monthly dollars of each bench seat: never used up, but counted."""
-RICH = 1_000_000
+AMPLE_DOLLARS = 1_000_000
 """Monthly dollars of the agent `poor`, unless a fault takes its money."""
 OWNER = "alice"
 """The owner of the first machine's seat."""
 TEAM = "research"
-LEAST = 10
+MIN_STAGES = 10
 """Number of stages that the smallest budget of money or tokens admits at once."""
 
 
@@ -41,7 +41,8 @@ class Layout:
     `profiles`, `stages`, `stages_dir`: the settings of these names. `env`: more environment variables.
     `quotas`: the text of the quotas file, with `{dollars}` for the money of the agent `poor`. `limits`: the
     limits in that file and in the machines' files. `owners`: by the ids of seats. `midnight`: seconds from
-    the grid's start to the start of a day; None: days of UTC. `stays`: seats that are always restarted.
+    the grid's start to the start of a day; None: days of UTC. `always_restarted`: seats that are always
+    restarted.
     """
 
     machines: tuple[Machine, ...]
@@ -53,7 +54,7 @@ class Layout:
     limits: tuple[Bound, ...] = ()
     owners: Mapping[str, str] = field(default_factory=dict)
     midnight: float | None = None
-    stays: frozenset[str] = frozenset()
+    always_restarted: frozenset[str] = frozenset()
 
 
 def make_layout(machines: int, plan: Plan) -> Layout:
@@ -80,7 +81,7 @@ def make_layout(machines: int, plan: Plan) -> Layout:
         limits=limits,
         owners={"m1.bench": OWNER},
         midnight=plan.seconds / 2,
-        stays=frozenset({f"m{machines}.bench"}),
+        always_restarted=frozenset({f"m{machines}.bench"}),
     )
 
 
@@ -90,18 +91,21 @@ def make_limits(machines: int, plan: Plan) -> tuple[Bound, ...]:
     """
     spends = plan.spends
     minute = min(1.0, 60 / plan.seconds)  # of the plan, which is as even over its time
-    # Of what is asked two thirds are used: jobs fail, are cancelled and refused. Who is done within a minute
-    # is not to wait for the next.
+    # About two thirds of it is used: jobs fail, are cancelled and refused. A plan of less than a minute must
+    # not wait for the next window.
     used = minute * (0.85 if plan.seconds > 60 else 1.3)
 
     def money(part: float) -> int:
-        return max(round(sum(spends) * part), LEAST * MOST)
+        return max(round(sum(spends) * part), MIN_STAGES * MAX_MICRO_DOLLARS)
 
     def words(part: float) -> int:
-        return max(round(sum(sum(tokens(spend)) for spend in spends) * part), LEAST * sum(tokens(MOST)))
+        return max(
+            round(sum(sum(tokens(spend)) for spend in spends) * part),
+            MIN_STAGES * sum(tokens(MAX_MICRO_DOLLARS)),
+        )
 
     def requests(part: float) -> int:
-        return max(round(len(spends) * part), LEAST)
+        return max(round(len(spends) * part), MIN_STAGES)
 
     last = f"seat m{machines}.bench"
     limits = [

@@ -96,36 +96,36 @@ def format_quotas_file(limits: Iterable[Bound], teams: Mapping[str, str]) -> str
 
 @dataclass(frozen=True)
 class Use:
-    """The use of a limit. `most`: in its fullest window. `late`: the part of that which attempts reported
+    """The use of a limit. `used`: in its fullest window. `late`: the part of that which attempts reported
     after the grid had given them up, when their reservation was gone. `windows`: the number of windows with
     any use.
     """
 
     bound: Bound
-    most: int
+    used: int
     late: int = 0
     windows: int = 1
 
     @property
     def over(self) -> bool:
-        return self.most > self.bound.amount + self.late
+        return self.used > self.bound.amount + self.late
 
     @property
     def reached(self) -> bool:
-        """Whether at least nine tenths of it were used."""
-        return self.most >= self.bound.amount * 0.9
+        """True if at least nine tenths of it were used."""
+        return self.used >= self.bound.amount * 0.9
 
     def to_json(self) -> dict[str, str | int]:
         """Return it as JSON."""
         bound = self.bound
         return {"who": bound.who, "of": bound.amount, "resource": bound.resource, "per": bound.per,
-                "used": self.most, "late": self.late, "windows": self.windows}  # fmt: skip
+                "used": self.used, "late": self.late, "windows": self.windows}  # fmt: skip
 
 
 def list_overdrawn(compute_uses: Iterable[Use]) -> tuple[str, ...]:
     """Return a sentence for each limit that was exceeded."""
     return tuple(
-        f"{use.bound.who}: {use.most} {use.bound.resource} in {use.bound.per}, of {use.bound.amount} and "
+        f"{use.bound.who}: {use.used} {use.bound.resource} in {use.bound.per}, of {use.bound.amount} and "
         f"{use.late} of attempts given up"
         for use in compute_uses
         if use.over
@@ -141,9 +141,9 @@ def compute_uses(
     """Return the use of each limit, from the entries of the ledger alone. `owners`, `families`: by the ids of
     seats.
     """
-    given_up = _given_up(entries)
+    late_entries = _find_late_entries(entries)
 
-    def concerns(entry: Entry, bound: Bound) -> bool:
+    def applies(entry: Entry, bound: Bound) -> bool:
         if bound.kind == "owner":
             return owners.get(entry.seat) == bound.name
         if bound.kind == "family":
@@ -154,39 +154,39 @@ def compute_uses(
 
     def use(bound: Bound) -> Use:
         if bound.per == "minute":
-            claims = [at for at, entry in _requests(entries) if concerns(entry, bound)]
-            return Use(bound, _most_within(sorted(claims), MINUTE_MS - ROUNDING_MS))
+            claims = [at for at, entry in _list_claims(entries) if applies(entry, bound)]
+            return Use(bound, _max_within(sorted(claims), MINUTE_MS - ROUNDING_MS))
         sums: Counter[str] = Counter()
         late: Counter[str] = Counter()
         window = ""  # the id of the entry with which it begins
         for entry in entries:
-            if _begins(entry, bound):
+            if _starts_window(entry, bound):
                 window = entry.id
-            elif concerns(entry, bound):
-                used = _used(bound, entry)
+            elif applies(entry, bound):
+                used = _get_use(bound, entry)
                 # What agents and teams have used in a month is counted by the month, without such entries.
                 at = entry.month if bound.key.startswith("monthly_") else window
                 sums[at] += used
-                late[at] += used * (entry.id in given_up)
-        most = max(sums, key=lambda name: sums[name] - late[name], default="")
-        return Use(bound, sums[most], late[most], len(+sums))
+                late[at] += used * (entry.id in late_entries)
+        fullest = max(sums, key=lambda name: sums[name] - late[name], default="")
+        return Use(bound, sums[fullest], late[fullest], len(+sums))
 
     return [use(bound) for bound in limits]
 
 
-def _begins(entry: Entry, bound: Bound) -> bool:
+def _starts_window(entry: Entry, bound: Bound) -> bool:
     """Return whether an entry starts a new window of a limit."""
     if entry.what != "refill":
         return False
     name = f"{'money' if bound.resource == 'dollars' else bound.resource}/{bound.per}"
     if bound.kind == "seat":
-        sheet = "own" if bound.own else "grid"
-        return (entry.seat, entry.queue) == (bound.name, f"{sheet}/{name}")
-    bearer = WHOLE_GRID if bound.kind == "grid" else f"{bound.kind[0]}:{bound.name}"
-    return (entry.seat, entry.agent, entry.queue) == ("", bearer, name)
+        account = "own" if bound.own else "grid"
+        return (entry.seat, entry.queue) == (bound.name, f"{account}/{name}")
+    account_name = WHOLE_GRID if bound.kind == "grid" else f"{bound.kind[0]}:{bound.name}"
+    return (entry.seat, entry.agent, entry.queue) == ("", account_name, name)
 
 
-def _used(bound: Bound, entry: Entry) -> int:
+def _get_use(bound: Bound, entry: Entry) -> int:
     """Return what an entry uses of a limit. Agents and teams pay for recorded attempts, seats and all above
     them for every attempt.
     """
@@ -200,7 +200,7 @@ def _used(bound: Bound, entry: Entry) -> int:
     return entry.tokens_in + entry.tokens_out if bound.resource == "tokens" else entry.micro_dollars or 0
 
 
-def _requests(entries: list[Entry]) -> list[tuple[int, Entry]]:
+def _list_claims(entries: list[Entry]) -> list[tuple[int, Entry]]:
     """Return the first entry of each attempt, with the time of its claim."""
     found: dict[tuple[str, int | None, int | None], tuple[int, Entry]] = {}
     for entry in entries:
@@ -209,7 +209,7 @@ def _requests(entries: list[Entry]) -> list[tuple[int, Entry]]:
     return list(found.values())
 
 
-def _given_up(entries: list[Entry]) -> set[str]:
+def _find_late_entries(entries: list[Entry]) -> set[str]:
     """Return the ids of the entries that add use to an attempt that the ledger already had."""
     known: set[tuple[str, int | None, int | None]] = set()
     found = set()
@@ -222,7 +222,7 @@ def _given_up(entries: list[Entry]) -> set[str]:
     return found
 
 
-def _most_within(times: list[int], span: int) -> int:
+def _max_within(times: list[int], span: int) -> int:
     """Return the largest number of these sorted times that lie within any `span`."""
     most = start = 0
     for end, at in enumerate(times):

@@ -12,7 +12,7 @@ PROFILE = "tests.chaos.profile:ChaosProfile"
 
 CENTS = 0.05
 """The declared cost of a run: 500 micro-dollars, of which it uses what its orders say."""
-MOST = round(CENTS * 10_000)
+MAX_MICRO_DOLLARS = round(CENTS * 10_000)
 """The same in micro-dollars."""
 
 RARE = "rare"
@@ -47,7 +47,11 @@ class ChaosProfile(BenchProfile):
         """Return the most that a run can use."""
         if stage.implementation != "bench:witnessed":
             return super().estimate(stage, value)
-        return Estimate(micro_dollars=MOST, tokens_in=tokens(MOST)[0], tokens_out=tokens(MOST)[1])
+        return Estimate(
+            micro_dollars=MAX_MICRO_DOLLARS,
+            tokens_in=tokens(MAX_MICRO_DOLLARS)[0],
+            tokens_out=tokens(MAX_MICRO_DOLLARS)[1],
+        )
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if stage.implementation != "bench:witnessed":

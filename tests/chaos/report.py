@@ -9,7 +9,7 @@ import typer
 from gridq.cli.commands.audit import print_checks as show_checks
 from gridq.cli.commands.audit import to_json as checks_as_json
 from gridq.cli.output import make_console, make_table
-from tests.chaos.auditing import STANDINGS
+from tests.chaos.auditing import WAIT_CLASSES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +45,7 @@ def list_figures(result: Result) -> list[tuple[str, str]]:
         ("unexpected ends", str(len(result.unexpected_ends))),
         *(
             (f"kill to next run, p50 / p99: {name}", _format_times(result.recovery[name]))
-            for name in STANDINGS
+            for name in WAIT_CLASSES
         ),
     ]
 

@@ -27,7 +27,7 @@ from tests.chaos import records, witness
 from tests.chaos.agents import Agents, SubmittedJob
 from tests.chaos.auditing import Auditor, AuditResult, recovery
 from tests.chaos.faults import FaultInjector
-from tests.chaos.grid import GATEWAYS, START, ChaosGrid
+from tests.chaos.grid import GATEWAYS, START_TIMEOUT_SECONDS, ChaosGrid
 from tests.chaos.layout import Layout
 from tests.chaos.limits import compute_uses, list_overdrawn
 from tests.chaos.plan import Plan
@@ -98,7 +98,7 @@ def audit_by_witness(grid: ChaosGrid, submitted: dict[str, SubmittedJob]) -> Aud
 
 def max_run_seconds(seconds: float) -> float:
     """Return the longest duration of a run with faults for `seconds`."""
-    return START + seconds + SETTLE_SECONDS + QUIET_SECONDS + 120.0
+    return START_TIMEOUT_SECONDS + seconds + SETTLE_SECONDS + QUIET_SECONDS + 120.0
 
 
 def run(

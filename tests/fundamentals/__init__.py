@@ -1,6 +1,7 @@
 """A tutorial that runs: one idea a file, in reading order.
 
-Every test here submits work to a real grid: a server, a router and two workers, each a process of its own
-(`conftest.py` starts them). The seat `local` runs the stages of `own_stages.py`; the seat `bench` runs stages
-that stand in for a model: they echo, count, fail or sleep as their input says.
+Every test submits work to a real grid, which `conftest.py` starts: a server, a router and three workers, each
+a separate process. Each worker runs the stages of one seat. The seat `local` runs the stages of
+`own_stages.py`, and `weather` those of `weather_profile.py`. The seat `bench` runs stages that stand in for a
+model: they echo, stream, fail or sleep as their input says.
 """

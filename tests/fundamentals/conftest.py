@@ -33,9 +33,9 @@ monthly_jobs = 2
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a grid that runs. `import gridq` in the test's process reaches the same grid."""
+    """Start the grid and return a client of it. In the tests, the functions of `gridq` use the same grid."""
     folder = tmp_path_factory.mktemp("fundamentals")
     home = folder / "home"
     home.mkdir(mode=0o700)
@@ -48,7 +48,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         home=home,
         profiles=(BENCH, "tests.fundamentals.weather_profile:WeatherProfile"),
     )
-    children = {
+    variables = {
         "GRIDQ_STAGES": "tests.fundamentals.own_stages",
         "GRIDQ_QUOTAS": str(quotas),
         "GRIDQ_RETRY_BACKOFF": "0.1",
@@ -57,6 +57,6 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     seats = ["local", "bench", "weather"]
     with (
         use_grid(config) as client,
-        GridProcesses(config, seats, folder=folder / "logs", env=children),
+        GridProcesses(config, seats, folder=folder / "logs", env=variables),
     ):
         yield client

@@ -21,33 +21,14 @@ def test_submit_as_a_celery_task(grid: Client) -> None:
     assert gridq.run_graph.delay(GREETING, {"name": "Ada"}).get(timeout=30) == "Hello Ada"
 
 
-def test_stages_chain_without_you(grid: Client) -> None:
-    """Operators compose stages. Each stage waits in the queue of the capability that it needs: the output of
-    one makes the next ready, on whichever machine serves it.
+def test_a_graph_combines_stages(grid: Client) -> None:
+    """Operators combine stages. Once a stage is done, the next one waits in the queue of the capability that
+    it needs, and any seat that serves the queue may run it.
     """
-    graph = {
-        "root": {
-            "op": "Sequential",
-            "stages": [
-                {
-                    "op": "Parallel",
-                    "branches": {
-                        "plain": {
-                            "op": "Stage",
-                            "id": "text_template",
-                            "config": {"template": "Hello {{name}}"},
-                        },
-                        "echo": {"op": "Stage", "id": "bench_echo"},
-                    },
-                },
-                {
-                    "op": "Stage",
-                    "id": "text_template",
-                    "config": {"template": "{{plain}} ({{echo.name}})"},
-                },
-            ],
-        }
-    }
-    job = gridq.submit(graph, {"name": "Ada"})
+    greet = {"op": "Stage", "id": "text_template", "config": {"template": "Hello {{name}}"}}
+    echo = {"op": "Stage", "id": "bench_echo"}
+    join = {"op": "Stage", "id": "text_template", "config": {"template": "{{greeting}} ({{echo.name}})"}}
+    both = {"op": "Parallel", "branches": {"greeting": greet, "echo": echo}}
+    job = gridq.submit({"root": {"op": "Sequential", "stages": [both, join]}}, {"name": "Ada"})
     assert gridq.result(job, timeout=30) == "Hello Ada (Ada)"
     assert [row.stage for row in grid.rows(job)].count("text_template") == 2

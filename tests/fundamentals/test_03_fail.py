@@ -19,8 +19,9 @@ def test_a_failed_stage_raises_its_error(grid: Client) -> None:
 
 
 def test_a_wrong_graph_is_refused_at_once(grid: Client) -> None:
-    """Nothing of it runs, and the error says where the mistake is and what would fix it."""
+    """None of its stages runs, and the error says where the mistake is and how to fix it."""
     with pytest.raises(UnknownStage) as refused:
         gridq.submit({"root": {"op": "Stage", "id": "parse_jsn"}}, "{}")
     assert refused.value.code == "stage.not_found"
     assert refused.value.details["path"] == "root"
+    assert refused.value.fix == "use 'parse_json'"

@@ -12,7 +12,7 @@ from gridq.errors import StageError
 
 
 def test_a_stage_is_retried_after_a_failure_of_its_seat(grid: Client) -> None:
-    """You do nothing for it: an unreachable endpoint or a dead worker costs an attempt, not the job. A
+    """You need to do nothing: an unreachable endpoint or a dead worker costs an attempt, not the job. A
     stage's own error is not retried, because it would fail again.
     """
     twice = {"times": 2, "key": secrets.token_hex(4)}
@@ -23,8 +23,8 @@ def test_a_stage_is_retried_after_a_failure_of_its_seat(grid: Client) -> None:
     assert (done.state, done.attempt) == ("done", 3)
 
 
-def test_a_graph_retries_what_you_ask_it_to(grid: Client) -> None:
-    """The operator Retry runs a part of the graph again when it fails, whoever is at fault."""
+def test_the_operator_retry_runs_a_part_again(grid: Client) -> None:
+    """The operator Retry runs a part of the graph again when it fails, for whatever reason."""
     graph = {"root": {"op": "Retry", "max_attempts": 3, "stage": {"op": "Stage", "id": "bench_fail"}}}
     job = gridq.submit(graph, {"message": "never"})
     with pytest.raises(StageError):

@@ -1,4 +1,4 @@
-"""Restart a worker: nothing is lost, nothing runs twice."""
+"""Lose a worker, but not its job."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workers.supervisor.grid_processes import GridProcesses
 
 
 def test_a_job_outlives_its_worker(server: EmbeddedServer, tmp_path: Path) -> None:
-    """What is accepted is on the server. When a worker dies its lease expires after three seconds, and the
-    next worker of that capability runs the stage.
+    """An accepted job is stored on the server. If a worker dies, its lease expires after three seconds, and
+    then another worker with the same capability runs its stage.
     """
     config = Settings(
         broker_url=server.url, prefix=f"f{secrets.token_hex(3)}:", home=tmp_path / "home", profiles=(BENCH,)

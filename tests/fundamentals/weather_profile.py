@@ -1,6 +1,6 @@
 """A profile of our own: machines that know the weather of one city are a new kind of capability.
 
-A stage with the effect `Weather` waits in the queue `weather:<city>`, and a seat that knows that city runs
+A stage with the effect `Weather` waits in the queue `weather:<city>` until a seat that knows the city runs
 it.
 """
 
@@ -17,7 +17,7 @@ from gridq.protocol.models import Demand, Effect, Json, ProbeReport, SeatOffer, 
 
 
 class City(BaseModel):
-    """What a seat says of itself: the city that it knows."""
+    """The capability of a seat: the city that it knows."""
 
     city: str
 
