@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
-from gridq.protocol.token_count import MAX_IMAGE_TOKENS, TOKENS_PER_PAGE, count_tokens
+from gridq.protocol.token_count import (
+    MAX_IMAGE_TOKENS,
+    TOKENS_PER_PAGE,
+    count_response_tokens,
+    count_tokens,
+)
 
 
 def count(content: Any, **more: Any) -> int:
@@ -88,3 +93,20 @@ def test_a_body_without_messages_is_refused(body: Any):
 )
 def test_malformed_content_is_counted(content: Any):
     assert count(content) >= 1
+
+
+def test_a_request_of_responses_counts_as_much_as_the_same_messages():
+    text = "x" * 350
+    assert count_response_tokens({"input": text}) == 100
+    assert count_response_tokens({"input": "", "instructions": text}) == 100
+    parts = [{"type": "input_text", "text": text}]
+    assert count_response_tokens({"input": [{"role": "user", "content": parts}]}) == count(text)
+    call = {"type": "function_call", "call_id": "c", "name": "", "arguments": text}
+    output = {"type": "function_call_output", "call_id": "c", "output": text}
+    assert count_response_tokens({"input": [call, output]}) == 208
+    url = "data:image/png;base64," + base64.b64encode(png(750, 100)).decode()
+    image_item = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    assert count_response_tokens({"input": [image_item]}) == 104
+    assert count_response_tokens({"input": [{"type": "reasoning", "encrypted_content": text}]}) == 4
+    assert count_response_tokens({"input": "", "tools": [{"type": "function", "name": text}]}) > 100
+    assert count_response_tokens({"input": [None, 3], "text": 3}) > 0

@@ -21,6 +21,8 @@ PATHS = [
     ("openai", "embeddings", {"input": ["a", "b"], "encoding_format": "base64", "dimensions": 3}),
     ("openai", "embeddings", {"input": [1, 2]}),
     ("anthropic", "messages", {"messages": MESSAGES, "max_tokens": 1}),
+    ("responses", "responses", {"input": "hi"}),
+    ("responses", "responses", {"input": MESSAGES, "store": True, "background": False}),
 ]
 
 
@@ -48,6 +50,12 @@ def test_valid_requests_pass_unchanged(api: str, path: str, body: dict[str, Any]
         (None, "messages", {}, "api"),
         (["openai"], "completions", {}, "api"),
         ("openai", "messages", {}, "path"),
+        ("responses", "chat/completions", {}, "path"),
+        ("responses", "responses", {}, "input"),
+        ("responses", "responses", {"input": "hi", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ("responses", "responses", {"input": "hi", "conversation": {"id": "c"}}, "conversation"),
+        ("responses", "responses", {"input": [{"type": "item_reference", "id": "i"}]}, "input[0]"),
+        ("responses", "responses", {"input": [{"role": "user", "content": ["x"]}]}, "input[0].content[0]"),
         ("anthropic", ["messages"], {}, "path"),
         ("openai", "completions", "x", "body"),
         ("openai", "chat/completions", {}, "messages"),
@@ -116,6 +124,7 @@ def test_an_estimate_counts_the_body():
     assert tokens("embeddings", input="x" * 400) == 101
     assert tokens("completions", prompt="x" * 400, max_tokens=50) == 151
     assert tokens("completions", prompt="x" * 400, max_tokens=50, n=3) == 251
+    assert tokens("responses", input="x" * 400, max_output_tokens=50) == 151
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}
     message = {"role": "user", "content": [picture]}
     assert tokens("chat/completions", messages=[message], max_tokens=1) < 1700

@@ -15,6 +15,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
 from workers.model_apis.api_request import parse_api_request
 from workers.model_apis.forwarding import forward_request
+from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.stage_runner import parse_stage_input, run_request
 
 STAGE = StageCall(id="s", name="llm_api_request", path="$", implementation="llm:api_request")
@@ -85,6 +86,46 @@ CHAT = {
 }
 EMBED = {"model": "m", "input": ["a"], "encoding_format": "base64", "dimensions": 2}
 
+RESPONSES = {
+    "model": "m",
+    "instructions": "s",
+    "input": [
+        {"role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "a"},
+                {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
+                {"type": "input_file", "filename": "f", "file_data": "data:application/pdf;base64,AA"},
+            ],
+        },
+        {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "t", "name": "n", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "u", "name": "c", "input": "x"},
+        {"type": "custom_tool_call_output", "call_id": "u", "output": "r"},
+        {
+            "type": "function_call_output",
+            "call_id": "t",
+            "output": [
+                {"type": "input_text", "text": "r"},
+                {"type": "input_image", "image_url": "data:image/png;base64,AA"},
+            ],
+        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
+        {"role": "user", "content": "b"},
+    ],
+    "tools": [
+        {"type": "function", "name": "n", "parameters": {"type": "object"}, "strict": True},
+        {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "d"}},
+        {"type": "namespace", "name": "s", "tools": [{"type": "function", "name": "n", "parameters": {}}]},
+    ],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "n"}]},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "metadata": {"a": "b"},
+}
+
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
 SAID = {"role": "assistant", "content": "a", "reasoning_content": "r", "tool_calls": [CALLED]}
 COMPLETION = {
@@ -123,6 +164,22 @@ EVENTS = [
     {"type": "content_block_stop", "index": 1},
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
     {"type": "message_stop"},
+]
+
+
+ANSWERED = {
+    "id": "r",
+    "object": "response",
+    "status": "completed",
+    "output": [{"id": "i", "type": "message", "content": [{"type": "output_text", "text": "a"}]}],
+    "usage": {**SPENT, "input_tokens_details": {"cached_tokens": 1}},
+}
+RESPONSE_EVENTS = [
+    {"type": "response.created", "response": {**ANSWERED, "output": []}},
+    {"type": "response.output_item.added", "output_index": 0, "item": {"id": "i", "type": "message"}},
+    {"type": "response.output_text.delta", "item_id": "i", "output_index": 0, "delta": "a"},
+    {"type": "response.output_item.done", "output_index": 0, "item": ANSWERED["output"][0]},
+    {"type": "response.completed", "response": ANSWERED},
 ]
 
 
@@ -170,10 +227,17 @@ class Seat:
         return SeatUnavailable(reason)
 
 
+class OwnSeat(Seat, OpenAIClient):
+    """Has Responses of its own."""
+
+    serves_responses = True
+
+
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize(
     ("client_api", "path", "body"),
     [
+        ("responses", "responses", RESPONSES),
         ("anthropic", "messages", MESSAGES),
         ("openai", "chat/completions", CHAT),
         ("openai", "embeddings", EMBED),
@@ -241,3 +305,24 @@ def test_every_malformed_answer_is_an_error_for_the_stages_of_a_model(
         assert used.tokens_out > 0 or implementation == "llm:embed"
     assert errors
     assert answers or (api == "anthropic" and implementation == "llm:embed")
+
+
+def test_every_malformed_answer_of_a_responses_seat_is_an_error():
+    chance = random.Random(3)
+    answers, errors = 0, 0
+    for number in range(600):
+        request_body = broken(RESPONSES, chance) if number % 2 else RESPONSES
+        seat = OwnSeat("openai", broken(ANSWERED, chance), broken(RESPONSE_EVENTS, chance))
+        pieces: list[Any] = []
+        context = StageContext(emit=pieces.append if chance.random() < 0.5 else None)
+        request = {"api": "responses", "path": "responses", "body": request_body}
+        try:
+            made = forward_request(parse_api_request(STAGE, request), "m", context, seat)
+        except GridError:
+            errors += 1
+            continue
+        answers += 1
+        assert made["usage"]
+        json.dumps([made, pieces], allow_nan=False)
+    assert errors
+    assert answers

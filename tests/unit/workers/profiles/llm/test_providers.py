@@ -75,6 +75,41 @@ def test_the_price_list_has_every_provider_with_an_id(provider: Any):
     }
 
 
+@pytest.mark.parametrize(
+    ("table", "serves"),
+    [
+        ({"provider": "openai"}, True),
+        ({"url": "https://api.openai.com/v1"}, True),
+        ({"provider": "openrouter"}, True),
+        ({"provider": "groq"}, True),
+        ({"provider": "xai"}, True),
+        ({"provider": "fireworks"}, True),
+        ({"provider": "azure", "url": "https://ours.openai.azure.com/openai/v1/"}, True),
+        ({"provider": "azure", "url": "https://ours.openai.azure.com/openai/deployments/d"}, False),
+        ({"provider": "deepseek"}, False),
+        ({"provider": "openai", "url": "https://proxy.example.com/v1"}, False),
+        ({"provider": "vllm", "url": "https://ours.example.com/v1"}, False),
+        ({"provider": "vllm", "url": "https://ours.example.com/v1", "responses": True}, True),
+        ({"provider": "openai", "responses": False}, False),
+    ],
+)
+def test_a_seat_has_responses_by_its_url_or_its_table(
+    table: dict[str, Any], serves: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    report = probe([{"name": "s", "key_env": "SOME_KEY", "models": MODELS, **table}], {"SOME_KEY": KEY})
+    client = open_client(config_of(report, "s"))
+    assert isinstance(client, OpenAIClient)
+    assert client.serves_responses is serves
+    client.close()
+
+
+def test_only_the_openai_api_format_has_responses():
+    with pytest.raises(ConfigError) as caught:
+        probe([{"provider": "anthropic", "models": MODELS, "responses": True}], {"ANTHROPIC_API_KEY": KEY})
+    assert caught.value.path == "llm[0].responses"
+
+
 def test_azure_has_its_own_header_and_version(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     table = {"provider": "azure", "url": server.url, "allow_loopback": True, "api_version": "2024-10-21"}
