@@ -225,7 +225,10 @@ class Settings(BaseSettings):
     )
     result_ttl: float = Field(3600.0, gt=0, description="how long a result is kept, in seconds")
     stage_timeout: float = Field(
-        600.0, gt=0, description="the time limit of a stage that declares none, in seconds"
+        600.0,
+        gt=0,
+        description="the time limit of a stage that declares none, in seconds; each piece that it streams "
+        "starts it again",
     )
     max_attempts: int = Field(
         3, ge=1, description="attempts of a stage that may fail through the fault of a seat"

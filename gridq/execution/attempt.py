@@ -84,9 +84,9 @@ class Attempt:
         self._cancelled_at: float | None = None
         limits = [op.timeout or config.stage_timeout for op in self.step.ops] or [config.stage_timeout]
         # A second past the job's own deadline: enforcing that is the sweep's, and its error names the job.
-        job_seconds = max(claim.remaining_ms, 0) / 1000 + 1
-        self.deadline = self.started + min(sum(limits), job_seconds)
-        self._ends_with_job = job_seconds < sum(limits)
+        self._job_deadline = self.started + max(claim.remaining_ms, 0) / 1000 + 1
+        self.deadline = min(self.started + sum(limits), self._job_deadline)
+        self._ends_with_job = self._job_deadline < self.started + sum(limits)
 
     # -- the slot's thread
 
@@ -252,7 +252,17 @@ class Attempt:
 
     # -- the stream
 
+    def _extend_deadline(self) -> None:
+        """Give an operation without a timeout of its own another GRIDQ_STAGE_TIMEOUT: its stream flows."""
+        until = time.monotonic() + self._config.stage_timeout
+        if self.step.ops[self.operation].timeout is None and until > self.deadline:
+            self._ends_with_job = until > self._job_deadline
+            self.deadline = min(until, self._job_deadline)
+            if self._context is not None:
+                self._context.deadline = self.deadline
+
     def _emit(self, piece: Json) -> None:
+        self._extend_deadline()
         text = values.encode(piece, limit=self._config.max_value, path=self.path).decode()
         with self._flushing:
             self._pieces.append(text)

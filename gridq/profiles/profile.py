@@ -35,7 +35,7 @@ class StageContext:
     """The context of a running stage: its deadline and cancellation, and where its pieces and usage go.
 
     `attempt` counts the starts of the stage, this one included, so that another system can recognize a
-    repeated call. `deadline` is in seconds of `time.monotonic()`. `cancelled` is set when the result is no
+    repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent. `cancelled` is set when the result is no
     longer wanted; a runner checks it, or waits for it, at least once a second, and then calls `check`.
     """
 

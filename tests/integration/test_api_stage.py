@@ -27,6 +27,7 @@ from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
 from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.client_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
 from tests.fakes.openai_server import CALL, KEY, OpenAIServer, logprobs
+from workers.model_apis import stages
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
@@ -150,6 +151,18 @@ def test_usage_is_in_every_answer_and_charged(openai_seat: LlmProfile):
     context = StageContext()
     assert valid(COMPLETION, chat(openai_seat, "unmetered", context)).usage.prompt_tokens > 0
     assert context.usage.micro_dollars > 0
+
+
+@pytest.mark.parametrize(("limit", "sent"), [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 40}, 40)])
+@pytest.mark.parametrize("stream", [True, False])
+def test_completions_have_the_default_length_of_their_api(
+    openai_seat: LlmProfile, openai_server: OpenAIServer, limit: dict[str, Any], sent: int, stream: bool
+):
+    body = {"model": "echo", "prompt": "one two", **limit}
+    run(openai_seat, "openai", "completions", body, StageContext(emit=list[Any]().append if stream else None))
+    assert openai_server.requests[-1]["body"]["max_tokens"] == sent
+    estimate = stages.estimate_usage(STAGE, {"api": "openai", "path": "completions", "body": body})
+    assert estimate.tokens_out == sent
 
 
 def test_completions(openai_seat: LlmProfile):

@@ -251,6 +251,7 @@ def test_a_stream_that_flows_outlives_the_stage_timeout(slot: OneSlot) -> None:
     slot.session.config = slot.session.config.model_copy(update={"stage_timeout": 0.5})
     slot.runner.act = act
     assert slot.client.run(ECHO, 11, timeout=20, stream=True) == "whole"
+    slot.runner.act = act
     with pytest.raises(errors.GridError) as caught:  # it says nothing for longer than the timeout
         slot.client.run(ECHO, 12, timeout=20, stream=True)
     assert caught.value.code == "stage.timeout"

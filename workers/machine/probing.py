@@ -23,12 +23,17 @@ PROBE_TIMEOUT_SECONDS = 5.0
 
 def probe_for_seat(config: Settings, seat: str | None) -> ProbeResult:
     """Probe for the worker of `seat`. If the seats file shows which profile the seat belongs to, only that
-    one is loaded: what the others import would stay in the worker's memory. ConfigError: as `probe_machine`.
+    one is loaded: what the others import would stay in the worker's memory. Of its tables only the seat's own
+    is probed, since the workers of all seats start at once. ConfigError: as `probe_machine`.
     """
     kind = _find_kind(config, seat) if seat else None
-    if kind is None:
+    if kind is None or seat is None:
         return probe_machine(config, load_profiles(config.profiles))
-    return probe_machine(config, load_profiles((kind,)), config.profiles)
+    profiles = load_profiles((kind,))
+    try:
+        return probe_machine(config, profiles, config.profiles, only=seat)
+    except ConfigError:  # it counts the tables from that of the seat
+        return probe_machine(config, profiles, config.profiles)
 
 
 def _find_kind(config: Settings, seat: str) -> str | None:
@@ -49,13 +54,16 @@ def _find_kind(config: Settings, seat: str) -> str | None:
 
 
 def probe_machine(
-    config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()
+    config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = (), *, only: str | None = None
 ) -> ProbeResult:
     """Return the seats of this machine. `kinds`: the kinds of profiles that are not probed; their tables in
-    the seats file are allowed, and ignored. ConfigError: the seats file or a stages module is invalid.
+    the seats file are allowed, and ignored. `only`: where a kind has a list of tables, those of this name are
+    probed. ConfigError: the seats file or a stages module is invalid.
     """
     owners = Owners()
     tables = owners.split(read_seats_file(config.home, {*profiles, *kinds}))
+    if only is not None:
+        tables = {kind: _select_table(table, only) for kind, table in tables.items()}
     if config.stages:
         stages.load_modules(config.stages)
     found = ProbeResult([make_local_seat(tables, config.stages)])
@@ -81,6 +89,13 @@ def probe_machine(
             found.missing.append(f"{seat.offer.kind}: {seat.name} is not lent: {exc}")
     found.missing += _explain_never_lent(found.seats)
     return found
+
+
+def _select_table(table: Json, seat: str) -> Json:
+    """Return the part of a kind's list of tables that has the name `seat`. A single table stays as it is."""
+    if not isinstance(table, list):
+        return table
+    return [each for each in table if isinstance(each, dict) and each.get("name") == seat]
 
 
 def _apply_terms(seat: Seat, terms: Terms) -> Seat:

@@ -105,7 +105,10 @@ class ChatAssembler:
     def build_usage(self) -> dict[str, Json]:
         """Return the usage as the endpoint stated it, with estimates for what it left out."""
         return complete_usage(
-            self._stated_usage, lambda: self._prompt_tokens if self._choices else 0, self._pieces
+            self._stated_usage,
+            lambda: self._prompt_tokens if self._choices else 0,
+            self._pieces,
+            is_final=self.is_complete,
         )
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any
 from gridq.protocol.models import Json, Usage
 from gridq.protocol.token_count import count_tokens
 from workers.model_apis.token_estimates import CHARACTERS_PER_TOKEN, count_characters
-from workers.model_apis.usage import parse_anthropic_usage, parse_count
+from workers.model_apis.usage import is_count, parse_anthropic_usage, parse_count
 
 
 class MessageAssembler:
@@ -23,6 +23,7 @@ class MessageAssembler:
         self._pieces = 0
         self._message: dict[str, Any] = {}
         self._stated_usage: dict[str, Json] = {}
+        self._final_usage: frozenset[str] = frozenset()  # what is stated at the end, where 0 is 0
         self._blocks: dict[int, dict[str, Any]] = {}
         self._tool_inputs: dict[int, str] = {}
         self._is_complete = False
@@ -35,6 +36,7 @@ class MessageAssembler:
         self._blocks = dict(enumerate(answer["content"]))
         if isinstance(answer.get("usage"), dict):
             self._stated_usage = answer["usage"]
+            self._final_usage = _list_counts(answer["usage"])
         self._pieces = count_characters(answer["content"]) // CHARACTERS_PER_TOKEN + 1
 
     def add_event(self, event: dict[str, Json]) -> bool:
@@ -56,6 +58,7 @@ class MessageAssembler:
                 self._message.update(event.get("delta") or {})
                 stated = event.get("usage") or {}
                 self._stated_usage.update({key: value for key, value in stated.items() if value is not None})
+                self._final_usage |= _list_counts(stated)
                 has_content = True
             case "message_stop":
                 self._is_complete = has_content = True
@@ -97,7 +100,7 @@ class MessageAssembler:
     def build_usage(self) -> dict[str, Json]:
         """Return the usage as the endpoint stated it, with estimates for what it left out."""
         usage = dict(self._stated_usage)
-        if not parse_anthropic_usage(usage).tokens_in:
+        if not parse_anthropic_usage(usage).tokens_in and "input_tokens" not in self._final_usage:
             usage["input_tokens"] = self._prompt_tokens
         if not self._is_output_stated():
             usage["output_tokens"] = self._pieces
@@ -106,7 +109,7 @@ class MessageAssembler:
     def _is_output_stated(self) -> bool:
         # message_start states a preliminary number; message_delta or a complete answer has the final one
         stated = parse_count(self._stated_usage.get("output_tokens"))
-        return bool(stated) and (self._message.get("stop_reason") is not None or stated > self._pieces)
+        return "output_tokens" in self._final_usage or stated > self._pieces
 
     @cached_property
     def _prompt_tokens(self) -> int:
@@ -128,6 +131,11 @@ def parse_tool_input(text: str) -> dict[str, Json]:
     except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) else {"INVALID_JSON": text}
+
+
+def _list_counts(usage: dict[str, Json]) -> frozenset[str]:
+    """Return the fields of `usage` that state a number of tokens."""
+    return frozenset(name for name, value in usage.items() if is_count(value))
 
 
 def _get_index(event: dict[str, Json]) -> int:

@@ -130,7 +130,8 @@ def _parse(table: Json, path: str) -> Model:
             {
                 "path": f"{path}.{field}" if field else path,
                 "reason": reason,
-                "expected": "name, file, memory_mb; optional: families, package, sha256, context, embeddings, any",
+                "expected": "name, file, memory_mb; "
+                "optional: families, package, sha256, context, embeddings, any",
             },
         ) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Usage
+from gridq.protocol.models import Json, Usage
 
 
 class PricedContext(StageContext):
@@ -21,6 +21,10 @@ class PricedContext(StageContext):
         self._inner = inner
         self._add_price = add_price
         inner.on_cancel(self.cancel)
+
+    def emit(self, piece: Json) -> None:
+        super().emit(piece)
+        self.deadline = self._inner.deadline  # each piece may have moved it
 
     def report(self, usage: Usage) -> None:
         self.usage = self._add_price(usage)

@@ -24,7 +24,7 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
-from workers.model_apis.usage import format_openai_usage, parse_anthropic_usage
+from workers.model_apis.usage import format_openai_usage, is_count, parse_anthropic_usage
 
 DEFAULT_MAX_TOKENS = 4096
 FINISH_REASONS = {
@@ -249,8 +249,19 @@ def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> 
 
 
 def translate_usage(stated: Json) -> dict[str, Json] | None:
-    """Translate a usage to the OpenAI API format, which counts cached input as part of the prompt."""
-    return format_openai_usage(parse_anthropic_usage(stated)) if isinstance(stated, dict) else None
+    """Translate a usage to the OpenAI API format, which counts cached input as part of the prompt.
+
+    What it does not state is left out, so that it can be estimated.
+    """
+    if not isinstance(stated, dict):
+        return None
+    usage = format_openai_usage(parse_anthropic_usage(stated))
+    if not usage["prompt_tokens"] and not is_count(stated.get("input_tokens")):
+        del usage["prompt_tokens"], usage["total_tokens"]
+    if not is_count(stated.get("output_tokens")):
+        del usage["completion_tokens"]
+        usage.pop("total_tokens", None)
+    return usage
 
 
 class CompletionChunks:

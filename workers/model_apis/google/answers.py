@@ -11,7 +11,7 @@ from typing import Any
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol.models import Json
 from workers.model_apis.token_estimates import estimate_tokens
-from workers.model_apis.usage import format_openai_usage, parse_count, parse_google_usage
+from workers.model_apis.usage import format_openai_usage, is_count, parse_count, parse_google_usage
 
 FINISH_REASONS = {
     "STOP": "stop",
@@ -70,8 +70,8 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
 class ContentChunks:
     """Translates the events of a stream to the chunks of a chat completion.
 
-    Each event states the usage so far, which goes out as a chunk of its own, so that it is known if the
-    stream breaks off.
+    Each event states the usage so far, which goes out first, as a chunk of its own, so that it is known when
+    the answer begins and if the stream breaks off.
     """
 
     def __init__(self, request: dict[str, Json]) -> None:
@@ -84,6 +84,9 @@ class ContentChunks:
         """Yield the chunks for `event`. Raises the errors of `raise_for_refusal`."""
         raise_for_refusal(event)
         self._head = self._head or _make_head(event, self._request, "chat.completion.chunk")
+        usage = _translate_usage(event.get("usageMetadata"))
+        if usage is not None:
+            yield {**self._head, "choices": [], "usage": usage}
         for at, candidate in enumerate(event.get("candidates") or ()):
             index = candidate.get("index", at)
             if index not in self._started:
@@ -99,9 +102,6 @@ class ContentChunks:
             reason = _translate_reason(candidate, index in self._call_counts)
             if reason is not None:
                 yield self._make_chunk(index, {}, reason)
-        usage = _translate_usage(event.get("usageMetadata"))
-        if usage is not None:
-            yield {**self._head, "choices": [], "usage": usage}
 
     def _make_chunk(self, index: int, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -139,7 +139,16 @@ def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> 
 
 
 def _translate_usage(stated: Json) -> dict[str, Json] | None:
-    return format_openai_usage(parse_google_usage(stated)) if isinstance(stated, dict) else None
+    """Translate a usage. What it does not state is left out, so that it can be estimated."""
+    if not isinstance(stated, dict):
+        return None
+    usage = format_openai_usage(parse_google_usage(stated))
+    if not is_count(stated.get("promptTokenCount")):
+        del usage["prompt_tokens"], usage["total_tokens"]
+    if not is_count(stated.get("candidatesTokenCount")) and not is_count(stated.get("thoughtsTokenCount")):
+        del usage["completion_tokens"]
+        usage.pop("total_tokens", None)
+    return usage
 
 
 def _get_parts(candidate: dict[str, Json]) -> list[dict[str, Json]]:

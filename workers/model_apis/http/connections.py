@@ -21,8 +21,8 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -43,9 +43,13 @@ class CallDropped(OSError):
 class Call:
     """A running call, which `drop` ends."""
 
-    def __init__(self, deadline: float | None, silence: float) -> None:
-        """Create a call. `deadline` is in monotonic time; one wait lasts at most `silence` seconds."""
-        self._deadline = deadline
+    def __init__(self, get_deadline: Callable[[], float | None], silence: float) -> None:
+        """Create a call. `get_deadline` returns its deadline in monotonic time, which may move.
+
+        One wait lasts at most `silence` seconds.
+        """
+        self._get_deadline = get_deadline
+        self._limit: float | None = None
         self._silence = silence
         self._lock = threading.Lock()
         self._socket: CallSocket | None = None
@@ -56,9 +60,10 @@ class Call:
         """Return the seconds that the next wait may last. Raises TimeoutError and CallDropped."""
         if self._is_dropped:
             raise CallDropped("the call was dropped")
-        if self._deadline is None:
+        limits = [each for each in (self._get_deadline(), self._limit) if each is not None]
+        if not limits:
             return self._silence
-        remaining = self._deadline - time.monotonic()
+        remaining = min(limits) - time.monotonic()
         if remaining <= 0:
             raise TimeoutError("the call reached its deadline")
         return min(self._silence, remaining)
@@ -68,9 +73,8 @@ class Call:
         return self._is_dropped
 
     def limit_to(self, seconds: float) -> None:
-        """Move the deadline to at most `seconds` from now."""
-        deadline = time.monotonic() + seconds
-        self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+        """End the call at most `seconds` from now."""
+        self._limit = time.monotonic() + seconds
 
     def attach(self, call_socket: CallSocket | None) -> None:
         """Make `drop` end the waits of `call_socket`. None detaches the call from its socket."""
@@ -324,15 +328,25 @@ class Connections:
         credentials = f"{unquote(self._proxy.username)}:{unquote(self._proxy.password or '')}"
         return {"Proxy-Authorization": "Basic " + base64.b64encode(credentials.encode()).decode("ascii")}
 
-    @cached_property
+    @property
     def _certificates(self) -> ssl.SSLContext:
         """The trusted certificates: SSL_CERT_FILE or SSL_CERT_DIR, else those of the package `certifi`."""
         file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-        if file:
-            return ssl.create_default_context(cafile=file)
-        if folder:
-            return ssl.create_default_context(capath=folder)
-        return ssl.create_default_context(cafile=certifi.where())
+        with _certificates_lock:
+            return _load_certificates(None, folder) if folder and not file else _load_certificates(file, None)
+
+
+_certificates_lock = threading.Lock()
+
+
+@cache
+def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Load certificates, once for all connections: it takes tens of milliseconds of processor time, which
+    adds up where many seats list their models at once.
+    """
+    if folder:
+        return ssl.create_default_context(capath=folder)
+    return ssl.create_default_context(cafile=file or certifi.where())
 
 
 def _close_all(results: queue.SimpleQueue[Any]) -> None:

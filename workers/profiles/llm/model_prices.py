@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gridq.errors import ConfigError
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat, RemoteModel
-from workers.profiles.llm.price_list import PRICE_LIST_FIELDS, ListedPrices, look_up
+from workers.profiles.llm.price_list import PRICE_LIST_FIELDS, ListedPrices, PriceList
 from workers.profiles.llm.providers import PROVIDERS
 
 Model = DeclaredModel | RemoteModel
@@ -14,8 +14,10 @@ MAX_NAMES = 5
 """Models without a price that a message names before it only counts them."""
 
 
-def add_prices(seat: LlmSeat, models: Sequence[Model], missing: list[str]) -> tuple[RemoteModel, ...]:
-    """Return `models` with the prices that the operator states, else those of the price list.
+def add_prices(
+    seat: LlmSeat, models: Sequence[Model], missing: list[str], price_list: PriceList
+) -> tuple[RemoteModel, ...]:
+    """Return `models` with the prices that the operator states, else those of `price_list`.
 
     A model whose table states `price_in` and `price_out` is not looked up. If the seat has a budget in
     dollars, every model needs a price: a declared model without one raises ConfigError, a listed one is left
@@ -25,7 +27,8 @@ def add_prices(seat: LlmSeat, models: Sequence[Model], missing: list[str]) -> tu
     if seat.billing == "subscription":
         return tuple(_make_remote(model, None) for model in models)
     unpriced = [model.name for model in models if model.price_in is None or model.price_out is None]
-    listed = look_up(unpriced, provider.price_list_id if provider else None, seat.url) if unpriced else {}
+    provider_id = provider.price_list_id if provider else None
+    listed = price_list.look_up(unpriced, provider_id, seat.url) if unpriced else {}
     priced = tuple(_make_remote(model, listed.get(model.name)) for model in models)
     if not seat.has_dollar_budget or (provider is not None and provider.states_cost):
         return priced

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import importlib.util
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -76,23 +77,31 @@ class ListedPrices(BaseModel):
     services: tuple[Service, ...] = ()
 
 
-def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, ListedPrices]:
-    """Return the listed prices by model, of `provider` (its id in the list) or of the provider at `url`.
+class PriceList:
+    """The package's list of prices, loaded at the first look-up. Drop it soon: it takes 6 MB."""
 
-    Models that the list does not have are missing. Prices of other providers do not count, even for a model
-    of the same name.
-    """
-    snapshot, now = _load_snapshot(), datetime.datetime.now(datetime.UTC)
-    prices: dict[str, ListedPrices] = {}
-    for name in names:
-        try:
-            _, model = snapshot.find_provider_model(name, None, provider, None if provider else url)
-        except LookupError:
-            continue
-        listed = _convert_price(model.get_prices(now))
-        if listed is not None:
-            prices[name] = listed.model_copy(update={"services": tuple(_list_services(model, now, listed))})
-    return prices
+    @cached_property
+    def _snapshot(self) -> DataSnapshot:
+        return _load_snapshot()
+
+    def look_up(self, names: Iterable[str], provider: str | None, url: str) -> dict[str, ListedPrices]:
+        """Return the listed prices by model, of `provider` (its id in the list) or of the provider at `url`.
+
+        Models that the list does not have are missing. Prices of other providers do not count, even for a
+        model of the same name.
+        """
+        now = datetime.datetime.now(datetime.UTC)
+        prices: dict[str, ListedPrices] = {}
+        for name in names:
+            try:
+                _, model = self._snapshot.find_provider_model(name, None, provider, None if provider else url)
+            except LookupError:
+                continue
+            listed = _convert_price(model.get_prices(now))
+            if listed is not None:
+                services = tuple(_list_services(model, now, listed))
+                prices[name] = listed.model_copy(update={"services": services})
+        return prices
 
 
 def _load_snapshot() -> DataSnapshot:

@@ -17,13 +17,16 @@ from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
 from workers.profiles.llm.credentials import make_client, read_key
 from workers.profiles.llm.model_prices import add_prices
+from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.programs import discovery, program_seats
 from workers.profiles.llm.providers import PROVIDERS
 
 KIND = "llm"
 
-LISTING_SECONDS = 1.5
-"""Time for the model lists of all endpoints together. A probe has two seconds."""
+LISTING_SECONDS = 3.0
+"""Time for the model lists of all endpoints together. They answer within a second, but a machine with many
+seats has to set up as many connections at once.
+"""
 
 
 def probe(
@@ -51,6 +54,7 @@ def probe(
         program_offers = executor.submit(program_seats.offer_seats, programs, missing, environ)
         listed = _list_models([(seat, key) for seat, key in usable if not seat.models])
         found = program_offers.result()
+    price_list = PriceList()
     for seat, _ in usable:
         models = seat.models or listed.get(seat.name, ())
         if isinstance(models, str):
@@ -60,7 +64,7 @@ def probe(
         elif not models:
             missing.append(f"Seat {seat.name!r}: its endpoint lists no models")
         else:
-            priced = add_prices(seat, models, missing)
+            priced = add_prices(seat, models, missing, price_list)
             if not seat.models:
                 priced = tuple(sorted(priced, key=_rank_listed))
             if priced:

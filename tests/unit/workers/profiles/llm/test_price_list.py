@@ -16,7 +16,7 @@ from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
 from workers.profiles.llm.costs import add_cost, price_usage
-from workers.profiles.llm.price_list import Tier, PriceList
+from workers.profiles.llm.price_list import PriceList, Tier
 from workers.profiles.llm.probe import probe
 
 USED = Usage(
