@@ -66,7 +66,7 @@ def remove_prompt(output: str, prompt: str) -> str:
 
 
 def redact(output: str, secrets: Iterable[str] = ()) -> str:
-    """Return the end of a program's output in one line, for an error message. Keys and accounts are masked."""
+    """Return the end of a program's output in one line, with keys and accounts masked, for an error."""
     return mask_account(" ".join(output.split())[-MAX_CHARACTERS:], secrets)[-MAX_REASON_CHARACTERS:]
 
 

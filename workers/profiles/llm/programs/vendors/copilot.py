@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.usage import parse_count
 from workers.profiles.llm.programs.vendor import (
+    SLASH_COMMAND,
     OutputParser,
     ProgramCall,
     VendorProgram,
@@ -82,6 +83,7 @@ COPILOT = VendorProgram(
     proven="1.0.102",
     environment=("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
     settings={"COPILOT_AUTO_UPDATE": "false"},
+    commands=SLASH_COMMAND,
     failure_patterns=compile_patterns(
         expired=r"token (has )?expired|bad credentials|session expired",
         logged_out=r"no authentication information|not (logged|signed) in|/login|unauthorized|"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.usage import parse_count
 from workers.profiles.llm.programs.vendor import (
+    SLASH_COMMAND,
     LoginCheck,
     OutputParser,
     ProgramCall,
@@ -92,6 +93,7 @@ CURSOR = VendorProgram(
     login_check=LoginCheck(("status",), re.compile(r"not logged in|not authenticated", re.IGNORECASE)),
     environment=("XDG_CONFIG_HOME",),
     settings={"NO_OPEN_BROWSER": "1"},
+    commands=SLASH_COMMAND,
     failure_patterns=compile_patterns(
         expired=r"(session|token|login) (has )?expired",
         logged_out=r"authentication required|not logged in|not authenticated|login' first|unauthenticated|"

@@ -10,6 +10,9 @@ from workers.profiles.llm.programs.prompts import build_prompt
 from workers.profiles.llm.programs.vendor import VendorProgram
 from workers.profiles.llm.programs.vendors.claude import CLAUDE
 from workers.profiles.llm.programs.vendors.codex import CODEX
+from workers.profiles.llm.programs.vendors.copilot import COPILOT
+from workers.profiles.llm.programs.vendors.cursor import CURSOR
+from workers.profiles.llm.programs.vendors.gemini import GEMINI
 
 SWITCHES = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS", "CLAUDE_CODE_DISABLE_ATTACHMENTS"}
 
@@ -44,11 +47,14 @@ def test_with_tools_file_reading_stays_enabled(fakes: FakePrograms) -> None:
 
 
 @pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("program", [CLAUDE, COPILOT, CURSOR, GEMINI], ids=lambda program: program.name)
 @pytest.mark.parametrize(
     "prompt", ["/help", "/", " /help", "\n\t/help", "\ufeff/help", "\u200b \x00/help", "/etc/hosts is a file"]
 )
-def test_a_prompt_that_begins_with_a_slash_is_wrapped_in_a_conversation(prompt: str, tools: bool) -> None:
-    text = text_of(prompt, tools=tools)
+def test_a_prompt_that_begins_with_a_slash_is_wrapped_in_a_conversation(
+    prompt: str, program: VendorProgram, tools: bool
+) -> None:
+    text = text_of(prompt, program, tools=tools)
     assert text.endswith(f'\n\n<message role="user">\n{prompt}\n</message>')
     assert text.startswith("This is a conversation")
 
