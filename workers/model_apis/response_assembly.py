@@ -6,7 +6,7 @@ from functools import cached_property
 
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.token_estimates import estimate_tokens
-from workers.model_apis.usage import format_responses_usage, parse_responses_usage
+from workers.model_apis.usage import complete_responses_usage, parse_responses_usage
 
 OPENINGS = frozenset(
     {
@@ -67,15 +67,12 @@ class ResponseAssembler:
 
     def build_usage(self) -> dict[str, Json]:
         """Return the usage as the endpoint stated it, with estimates for what it left out."""
-        stated = self._response.get("usage")
-        counted = parse_responses_usage(stated)
-        if isinstance(stated, dict) and counted.tokens_in and (counted.tokens_out or not self._pieces):
-            return stated
-        estimated = Usage(
-            tokens_in=counted.tokens_in or (self._prompt_tokens if self._response else 0),
-            tokens_out=counted.tokens_out or self._pieces,
+        return complete_responses_usage(
+            self._response.get("usage"),
+            lambda: self._prompt_tokens if self._response else 0,
+            self._pieces,
+            is_final=self._is_complete,
         )
-        return format_responses_usage(estimated)
 
     @cached_property
     def _prompt_tokens(self) -> int:

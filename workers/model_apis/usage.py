@@ -105,9 +105,24 @@ def parse_openai_usage(stated: Json, service: Json = None) -> Usage:
 
 def parse_responses_usage(stated: Json, service: Json = None) -> Usage:
     """Parse the `usage` of a response: the numbers of a chat completion under the names of Responses."""
+    return parse_openai_usage(_rename_for_chat(stated), service)
+
+
+def complete_responses_usage(
+    stated: Json, count_prompt: Callable[[], int], answer_tokens: int, *, is_final: bool = True
+) -> dict[str, Json]:
+    """Return a `usage` of Responses with estimates for what the endpoint left out; see `complete_usage`."""
+    named = _rename_for_chat(stated)
+    completed = complete_usage(named, count_prompt, answer_tokens, is_final=is_final)
+    if isinstance(stated, dict) and completed == named:
+        return stated
+    return format_responses_usage(parse_openai_usage(completed))
+
+
+def _rename_for_chat(stated: Json) -> dict[str, Json]:
+    """Return the `usage` of a response with the names of a chat completion beside its own."""
     usage = _as_object(stated)
-    renamed = {new: usage.get(old) for old, new in _CHAT_NAMES.items()}
-    return parse_openai_usage({**usage, **renamed}, service)
+    return {**usage, **{new: usage[old] for old, new in _CHAT_NAMES.items() if old in usage}}
 
 
 def format_responses_usage(usage: Usage) -> dict[str, Json]:
