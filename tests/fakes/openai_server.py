@@ -24,7 +24,8 @@ class OpenAIServer(ModelServer):
     request and sends nothing; `status-<n>` rejects (with `retry_after`), `status-<n>-<code>-<param>` with a
     code and a field; `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends no JSON;
     `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd chunks;
-    `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no usage;
+    `whole` ignores `stream`; `tools` calls a function, `agent` calls `call` and then repeats its result;
+    `reasoning` thinks first; `unmetered` states no usage;
     `packs` returns vectors as base64. `called` is the model that its answers state, `listed` its list of
     models.
     """
@@ -36,6 +37,8 @@ class OpenAIServer(ModelServer):
         self.listed: list[dict[str, Any]] = [{"id": "echo"}, {"id": "other"}]
         self.connections: set[tuple[str, int]] = set()
         self.go_on = threading.Event()
+        self.call = CALL["function"]
+        """The function that `agent` calls."""
 
 
 def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -111,6 +114,10 @@ def _handler(state: OpenAIServer) -> type[Handler]:
             times = 1000 if body["model"] == "vast" else 1
             return [word * times + " " for word in text.split()]
 
+        def _calls_function(self, body: dict[str, Any]) -> bool:
+            model = body["model"]
+            return model == "tools" or (model == "agent" and body["messages"][-1]["role"] != "tool")
+
         def _answer(self, body: dict[str, Any]) -> None:
             words = self._words(body)
             text = "".join(words)
@@ -125,9 +132,10 @@ def _handler(state: OpenAIServer) -> type[Handler]:
             else:
                 answer["object"] = "text_completion"
                 choice["text"] = text
-            if body["model"] == "tools":
+            if self._calls_function(body):
                 choice = {"index": 0, "finish_reason": "tool_calls"}
-                choice["message"] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+                call = {**CALL, "function": state.call}
+                choice["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
             if body["model"] != "unmetered":
                 answer["usage"] = usage(len(words), len(words))
             choices = [{**choice, "index": index} for index in range(body.get("n", 1))]
@@ -174,11 +182,12 @@ def _handler(state: OpenAIServer) -> type[Handler]:
                 yield "{not json"
             if model == "error-event":
                 yield {"error": {"message": "model overloaded", "type": "server_error"}}
-            if model == "tools":
+            if self._calls_function(body):
                 call = {"index": 0, "id": "call_1", "type": "function"}
-                yield chunk(tool_calls=[{**call, "function": {"name": "weather", "arguments": ""}}])
-                yield chunk(tool_calls=[{"index": 0, "function": {"arguments": '{"city":'}}])
-                yield chunk(tool_calls=[{"index": 0, "function": {"arguments": '"Bern"}'}}])
+                name, arguments = state.call["name"], state.call["arguments"]
+                yield chunk(tool_calls=[{**call, "function": {"name": name, "arguments": ""}}])
+                yield chunk(tool_calls=[{"index": 0, "function": {"arguments": arguments[:8]}}])
+                yield chunk(tool_calls=[{"index": 0, "function": {"arguments": arguments[8:]}}])
                 yield chunk(finish="tool_calls")
                 yield "[DONE]"
                 return

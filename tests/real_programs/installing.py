@@ -1,4 +1,4 @@
-"""Install the vendors' programs in the versions of the lock files, once, below `build/`."""
+"""Install the vendors' programs and packages in the versions of the lock files, once, below `build/`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,29 @@ OFFLINE = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENE
 
 def program(name: str) -> Path:
     """Return the path of a program. Skips the test without npm or its registry."""
+    return install_npm(name) / "node_modules" / ".bin" / name
+
+
+def install_python(name: str) -> Path:
+    """Return the Python of an environment with the packages in a folder's `requirements.txt`.
+
+    Skips the test without the package index.
+    """
+    requirements = HERE / name / "requirements.txt"
+    folder = CACHE / f"{name}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
+    python = folder / "bin" / "python"
+    if not (folder / "done").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=120)
+        argv = [python, "-m", "pip", "install", "--quiet", "--requirement", requirements]
+        ran = subprocess.run(argv, capture_output=True, text=True, timeout=500, check=False)
+        if ran.returncode:
+            pytest.skip(f"pip cannot install {name}: {ran.stderr.strip()[-300:]}")
+        (folder / "done").touch()
+    return python
+
+
+def install_npm(name: str) -> Path:
+    """Return the folder with the packages of a lock file. Skips the test without npm or its registry."""
     lock = HERE / name / "package-lock.json"
     folder = CACHE / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if not (folder / "done").exists():
@@ -36,4 +60,4 @@ def program(name: str) -> Path:
             pytest.skip(f"npm cannot install {name}: {ran.stderr.strip().splitlines()[0]}")
         assert ran.returncode == 0, ran.stderr
         (folder / "done").touch()
-    return folder / "node_modules" / ".bin" / name
+    return folder

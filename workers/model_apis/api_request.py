@@ -261,7 +261,7 @@ def _check_items(items: Json) -> None:
             raise make_field_error(
                 f"input[{index}]",
                 "an item with its content: the grid keeps no items to refer to",
-                "send the item itself",
+                "send the item itself, as clients do that set `store` to false",
             )
         if kind is not None and not isinstance(kind, str):
             raise make_field_error(f"input[{index}].type", "a string such as 'message'")

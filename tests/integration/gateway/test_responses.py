@@ -33,7 +33,7 @@ SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "re
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
 MODELS = [
     *("echo", "tools", "reasoning", "thinking", "slow", "cut", "error-late", "failed", "status-400"),
-    *("status-500", "paced"),
+    *("status-500", "paced", "agent"),
 ]
 SEATS = {
     "openai": (OpenAIServer, openai_server.KEY, {"api": "openai"}),
