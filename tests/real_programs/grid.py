@@ -37,6 +37,11 @@ args = {args}
 tools = {tools}
 models = [{models}]
 """
+WAIT_SECONDS = 180.0
+"""How long a call may take: on a busy machine, programs start slowly, and one repeats a request for a
+minute.
+"""
+
 MODELS = ("echo", "silent", "status-429")
 
 
@@ -130,7 +135,7 @@ class Grid:
                         return record
             return {}
 
-        return wait_for(find_record, 180 if self.tested.retries else 60)
+        return wait_for(find_record, WAIT_SECONDS)
 
     def complete(self, model: str) -> dict[str, object]:
         """Return a graph of one stage that asks `model`."""

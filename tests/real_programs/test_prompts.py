@@ -18,7 +18,7 @@ import pytest
 
 from gridq.errors import GridError
 from tests.builders import stage
-from tests.real_programs.grid import TESTED_PROGRAMS, Grid, up
+from tests.real_programs.grid import TESTED_PROGRAMS, WAIT_SECONDS, Grid, up
 from tests.waiting import wait_for
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -91,7 +91,7 @@ class Lent:
         """Run one stage. Return all that the model was sent, and the names of the canaries in it."""
         before = len(self.grid.server.requests)
         model = self.grid.tested.provider + "echo"
-        self.grid.client.run({"root": stage(stage_id, model=model)}, value, 60)
+        self.grid.client.run({"root": stage(stage_id, model=model)}, value, WAIT_SECONDS)
         return self.read_requests(before)
 
     def read_requests(self, start: int) -> tuple[str, set[str]]:
@@ -181,9 +181,9 @@ def test_a_schema_names_what_its_owner_keeps(lent: Lent) -> None:
     job = lent.grid.client.submit(graph, {"api": "openai", "path": "chat/completions", "body": body})
     if not VENDOR_PROGRAMS[lent.name].supports_schema:
         with pytest.raises(GridError, match="does not support json_schema"):
-            lent.grid.client.result(job, 60)
+            lent.grid.client.result(job, WAIT_SECONDS)
         return
-    wait_for(lambda: len(lent.grid.server.requests) > before, 60)
+    wait_for(lambda: len(lent.grid.server.requests) > before, WAIT_SECONDS)
     lent.grid.client.cancel(job)  # the server's answer does not follow the schema
     sent, leaked = lent.read_requests(before)
     assert quote(described) in sent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.homes import processes
-from tests.real_programs.grid import TESTED_PROGRAMS, Grid, up
+from tests.real_programs.grid import TESTED_PROGRAMS, WAIT_SECONDS, Grid, up
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -28,7 +28,7 @@ def grid(
 
 def test_a_complete_answer_without_tools(grid: Grid) -> None:
     before = len(grid.server.requests)
-    answer = grid.client.run(grid.complete("echo"), ASKED, 60)
+    answer = grid.client.run(grid.complete("echo"), ASKED, WAIT_SECONDS)
     assert answer.strip().endswith("so it goes on")
     (request,) = grid.server.requests[before:]
     assert "You are terse." in str(request["body"])
@@ -40,7 +40,7 @@ def test_a_complete_answer_without_tools(grid: Grid) -> None:
 
 def test_a_streamed_answer(grid: Grid) -> None:
     job = grid.client.submit(grid.complete("echo"), ASKED, stream=True)
-    pieces = [piece.value for piece in grid.client.stream(job, 60)]
+    pieces = [piece.value for piece in grid.client.stream(job, WAIT_SECONDS)]
     assert "".join(map(str, pieces)).strip().endswith("so it goes on")
     assert len(pieces) > 1 or not grid.tested.streams
 
@@ -65,7 +65,7 @@ def test_cancel_ends_the_program_and_all_that_it_started(grid: Grid) -> None:
         return [line for line in processes(grid.folder) if _is(grid, line)]
 
     job = grid.client.submit(grid.complete("silent"), ASKED)
-    wait_for(lambda: grid.list_requests("silent"), 60)
+    wait_for(lambda: grid.list_requests("silent"), WAIT_SECONDS)
     assert running()
     assert grid.client.cancel(job)
     wait_for(lambda: not running(), 30)
