@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +22,7 @@ from gridq.protocol import queue_names as names
 from gridq.protocol.budget_syntax import AGENT_UNITS, MINUTE, NO_WINDOW, SEAT_UNITS, BudgetError, Unit
 from gridq.protocol.calendar import Period
 from gridq.protocol.models import Limit, Resource
+from gridq.protocol.queue_aliases import NO_ALIASES, WILDCARD, QueueAliases
 
 Policy = Literal["reject", "drop-oldest-batch"]
 Choice = TypeVar("Choice", bound=str)
@@ -35,6 +36,11 @@ MAX_FAMILY_NAME_LENGTH = 200
 LLM, ANY = "llm", "any"
 """The kind of queues that are named after models, and the name of the one that is not."""
 
+MAX_ALIAS_TARGETS = 7
+"""Models that one name in `[models]` may stand for. With itself, as many as an effect may list."""
+
+TARGETS = '"any", "llm:" and the name of a model or a family, or another name of [models]'
+
 EVERYONE = "*"
 """Stands for each agent, or each queue, that has no table of its own."""
 
@@ -46,10 +52,10 @@ MAX_FILE_BYTES = 1_000_000
 MAX_COUNT = 1_000_000_000
 MAX_PER_MINUTE = 100_000
 
-FORMAT_VERSION = "3"
+FORMAT_VERSION = "4"
 """The version of what the scripts read. When it changes, routers apply their limits again."""
 
-TABLES = ("agents", "teams", "seats", "owners", "families", "grid", "queues")
+TABLES = ("agents", "teams", "seats", "owners", "families", "grid", "queues", "models")
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 PERIODS: tuple[Period, ...] = get_args(Period)
 SHARED = ("budgets", "requests_per_minute", "tokens_per_minute", "parallel")
@@ -120,13 +126,14 @@ class Limits:
     owners: dict[str, tuple[Limit, ...]] = field(default_factory=dict)
     families: dict[str, tuple[Limit, ...]] = field(default_factory=dict)
     grid: tuple[Limit, ...] = ()
+    aliases: QueueAliases = NO_ALIASES
 
     def to_fields(self) -> dict[str, str]:
         """Return the limits as the scripts read them, with `-` for a value that is missing.
 
-        `a:<agent>` → "team money jobs", `t:<team>` → "money jobs", `s:<seat>` → "requests-per-minute owner
-        meter …", `q:<queue>` → "max_pending policy", `q` → the number of queues with a table, `m:<account>` →
-        "meter …" (`gridq.protocol.meters`).
+        `models` → the aliases as JSON, `a:<agent>` → "team money jobs", `t:<team>` → "money jobs",
+        `s:<seat>` → "requests-per-minute owner meter …", `q:<queue>` → "max_pending policy", `q` → the number
+        of queues with a table, `m:<account>` → "meter …" (`gridq.protocol.meters`).
         """
         found = {f"a:{name}": _join_words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _join_words(one.money, one.jobs) for name, one in self.teams.items()}
@@ -140,6 +147,8 @@ class Limits:
         shared[meters.WHOLE_GRID] = self.grid
         found |= {f"m:{name}": meters.format_limits(limits) for name, limits in shared.items() if limits}
         found |= {f"q:{name}": _join_words(one.max_pending, one.policy) for name, one in self.queues.items()}
+        if self.aliases.entries:
+            found["models"] = self.aliases.to_json()
         return found | ({"q": str(len(self.queues))} if self.queues else {})
 
 
@@ -226,7 +235,69 @@ class _Reader(ConfigText):
                 self.read_count(table, at, "max_pending"), self.read_choice(table, at, "policy", POLICIES)
             )
         digest = hashlib.sha256(f"{FORMAT_VERSION} {self.text}".encode()).hexdigest()[:16]
-        return Limits(agents, teams, seats, digest, queues, owners, families, grid)
+        aliases = self.read_aliases(data, written)
+        return Limits(agents, teams, seats, digest, queues, owners, families, grid, aliases)
+
+    # -- aliases
+
+    def read_aliases(self, data: dict[str, Any], written: dict[str, str]) -> QueueAliases:
+        """Return the aliases of models: `"gpt-4o-mini" = ["llm:qwen3-8b", "any"]`."""
+        table = data.get("models", {})
+        example = 'a table such as {"gpt-4o-mini" = ["llm:qwen3-8b", "any"]}'
+        if not isinstance(table, dict):
+            self.refuse(("models",), "models must be a table", example)
+        listed: dict[str, tuple[str, list[Any]]] = {}  # normalized name → (name, its list)
+        for name, value in table.items():
+            at = ("models", name)
+            self.check_alias_name(name, at)
+            targets = [value] if isinstance(value, str) else value
+            if not isinstance(targets, list) or not 1 <= len(targets) <= MAX_ALIAS_TARGETS:
+                self.refuse(at, f"{name!r} stands for no list of models", f"1 to {MAX_ALIAS_TARGETS} models")
+            normalized = names.normalize_slug(name)
+            self.refuse_duplicate(written, f"model {normalized}", at, "model")
+            listed[normalized] = name, targets
+        return QueueAliases(
+            tuple(
+                (_make_alias_queue(name), tuple(dict.fromkeys(self.read_targets(key, (key,), listed))))
+                for key, (name, _) in listed.items()
+            )
+        )
+
+    def check_alias_name(self, name: str, at: tuple[str, ...]) -> None:
+        if not 0 < len(name) <= MAX_FAMILY_NAME_LENGTH or not name.isprintable():
+            expected = (
+                f"the name of a model, up to {MAX_FAMILY_NAME_LENGTH} characters, '*' for any characters"
+            )
+            self.refuse(at, f"Invalid name {name[:MAX_FAMILY_NAME_LENGTH]!r}", expected)
+        if names.get_kind(name) == LLM and name != LLM:
+            model = name.removeprefix(f"{LLM}:")
+            self.refuse(at, f"{name!r} is a queue, not a model", repr(model), f"write {model!r}")
+        if names.normalize_slug(name) == ANY:
+            self.refuse(at, f"{name!r} cannot stand for others", "another name", "remove it")
+
+    def read_targets(
+        self, key: str, trail: tuple[str, ...], listed: dict[str, tuple[str, list[Any]]]
+    ) -> Iterator[str]:
+        """Yield the queues that an alias stands for. `trail`: the aliases that led to it, itself included."""
+        name, targets = listed[key]
+        at = ("models", name)
+        for target in targets:
+            if not isinstance(target, str) or not target.isprintable():
+                self.refuse(at, f"{target!r} is not a model", TARGETS)
+            kind, colon, model = target.partition(":")
+            if target == ANY:
+                yield names.make_queue_name(LLM, ANY)
+            elif kind == LLM and colon and 0 < len(model) <= MAX_FAMILY_NAME_LENGTH and WILDCARD not in model:
+                yield f"{LLM}:{names.normalize_slug(model)}"
+            elif target and names.normalize_slug(target) in trail:
+                circle = " → ".join(listed[each][0] for each in trail)
+                self.refuse(at, f"The models stand for each other: {circle} → {target}", TARGETS)
+            elif target and names.normalize_slug(target) in listed and WILDCARD not in target:
+                inner = names.normalize_slug(target)
+                yield from self.read_targets(inner, (*trail, inner), listed)
+            else:
+                fix = f'write "{LLM}:{target}"' if target and WILDCARD not in target else None
+                self.refuse(at, f"{target!r} is not a known model", TARGETS, fix)
 
     # -- values
 
@@ -395,6 +466,12 @@ class _Reader(ConfigText):
         first = written.setdefault(name, at[1])
         if first != at[1]:
             self.refuse(at, f"{first!r} and {at[1]!r} are the same {what}", "one table for both")
+
+
+def _make_alias_queue(name: str) -> str:
+    """Return the queue of an alias, with its wildcards."""
+    parts = (names.normalize_slug(part) if part else "" for part in name.split(WILDCARD))
+    return f"{LLM}:{WILDCARD.join(parts)}"
 
 
 def _is_number(value: object) -> bool:

@@ -15,12 +15,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from gridq.config.settings import Settings
 from gridq.errors import QuotasFileError
 from gridq.limits.quotas_file import Limits, load
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.calendar import compute_calendar
+from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 from gridq.store.connection import now_ms
+from gridq.store.keys import Keys
 from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)
@@ -146,6 +150,12 @@ def lift(scripts: Scripts) -> bool:
     existed = bool(scripts.client.exists(scripts.keys("limits")))
     scripts.apply_limits("", "", {})
     return existed
+
+
+def read_aliases(client: Redis, keys: Keys) -> QueueAliases:
+    """Return the aliases of models that are in force."""
+    text: Any = client.hget(keys("limits"), "models")
+    return QueueAliases.from_json(text) if text else NO_ALIASES
 
 
 def write_calendar(scripts: Scripts, zone: str) -> None:

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from gridq.errors import CapabilityConflict, ConfigError, JobCancelled, UnknownCapability
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall, Usage
+from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 
 ENTRY_POINT_GROUP = "gridq.profiles"
 
@@ -35,8 +36,9 @@ class StageContext:
     """The context of a running stage: its deadline and cancellation, and where its pieces and usage go.
 
     `attempt` counts the starts of the stage, this one included, so that another system can recognize a
-    repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent. `cancelled` is set when the result is no
-    longer wanted; a runner checks it, or waits for it, at least once a second, and then calls `check`.
+    repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent.
+    `cancelled` is set when the result is no longer wanted; a runner checks it, or waits for it, at least once
+    a second, and then calls `check`.
     """
 
     def __init__(
@@ -248,8 +250,15 @@ def _import_class(reference: str) -> type[Profile]:
     return found
 
 
-def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: str = "") -> Demand | None:
+def find_demand(
+    effects: list[Effect],
+    profiles: Mapping[str, Profile],
+    path: str = "",
+    aliases: QueueAliases = NO_ALIASES,
+) -> Demand | None:
     """Return the demand of a stage with `effects`, or None if it needs no capability of a profile.
+
+    Its fall-backs include what its queues stand for by `aliases`.
 
     Raises UnknownCapability for an effect that no profile knows, and CapabilityConflict if the effects demand
     more than one queue.
@@ -261,6 +270,7 @@ def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: st
         for profile in profiles.values():
             demand = profile.demand(effect)
             if demand is not None:
+                demand = aliases.expand(demand)
                 demands[", else ".join(link.queue for link in demand.alternatives)] = demand
                 break
         else:

@@ -15,6 +15,7 @@ __all__ = [
     "meters",
     "models",
     "money",
+    "queue_aliases",
     "queue_names",
     "response_object",
     "running_times",

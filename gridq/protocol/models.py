@@ -48,8 +48,15 @@ class Demand(ProtocolModel):
         return (self, *self.fallbacks)
 
     def find_alternative(self, queue: str) -> Demand:
-        """Return the alternative of `queue`, or this demand if there is none."""
-        return next((demand for demand in self.alternatives if demand.queue == queue), self)
+        """Return the alternative of `queue`.
+
+        If there is none, the grid has routed the stage to `queue` by an alias: this demand there. An empty
+        `queue` is not known: this demand.
+        """
+        known = next((demand for demand in self.alternatives if demand.queue == queue), None)
+        if known is not None or not queue:
+            return known or self
+        return self.model_copy(update={"queue": queue, "fallbacks": ()})
 
 
 class Estimate(ProtocolModel):

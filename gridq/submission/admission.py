@@ -36,11 +36,13 @@ from gridq.jobs.record import (
     get_queue_timeout_ms,
 )
 from gridq.limits import accounts, api_keys
+from gridq.limits.quotas_loader import read_aliases
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
 from gridq.protocol.models import Advertisement
 from gridq.protocol.money import format_dollars
+from gridq.protocol.queue_aliases import NO_ALIASES
 from gridq.seats import access, registry
 from gridq.store import values
 from gridq.store.replies import (
@@ -69,6 +71,9 @@ MAX_COMPILED = 256
 """Compiled graphs that are kept; those that were used last stay."""
 
 CATALOGUE_TTL_SECONDS = 2.0
+
+ALIASES_TTL_SECONDS = 2.0
+"""A changed alias applies after this time."""
 
 ADVERTISEMENTS_TTL_SECONDS = 1.0
 """A seat that joins within this time counts as one that joined just after the admission."""
@@ -118,6 +123,8 @@ class Admission:
         self._local_catalogue = load_local_catalogue(config, profiles)
         self._catalogue = self._local_catalogue
         self._catalogue_read_at = 0.0
+        self._aliases = NO_ALIASES
+        self._aliases_expire_at = 0.0
         self._compiled: OrderedDict[bytes, CompiledGraph] = OrderedDict()
         self._advertisements = TtlCache[Sequence[Advertisement]](ADVERTISEMENTS_TTL_SECONDS)
 
@@ -146,6 +153,8 @@ class Admission:
         If the script replies `ok`, call `read_fast_reply`. If it refuses, it has written nothing:
         `admit` gives the reason.
         """
+        if time.monotonic() >= self._aliases_expire_at:
+            return None
         compiled, options = self._find_compiled(request.graph), request.options
         own_limits = (options.pin, options.deadline, options.queue_timeout, options.budget_cents)
         if compiled is None or compiled.demands or options.avoid or any(x is not None for x in own_limits):
@@ -167,6 +176,7 @@ class Admission:
 
     def compile(self, graph: bytes) -> CompiledGraph:
         """Return the plan of a graph's JSON text; equal texts are compiled once. Raises GraphError."""
+        self._refresh_aliases()
         found = self._find_compiled(graph)
         if found is not None:
             return found
@@ -186,7 +196,7 @@ class Admission:
             ready,
             needs,
             [step.queues for step in plan.steps],
-            find_demands(plan, self.profiles),
+            find_demands(plan, self.profiles, self._aliases),
             choose_job_name(source, plan),
             sum(step.micro_dollars for step in plan.steps),
             find_first_stages(plan, ready),
@@ -204,6 +214,16 @@ class Admission:
                 self._compiled.move_to_end(graph)
         return compiled
 
+    def _refresh_aliases(self) -> None:
+        """Read the aliases again if they have expired. If they differ, graphs are compiled again."""
+        if time.monotonic() < self._aliases_expire_at:
+            return
+        aliases = read_aliases(self.scripts.client, self.scripts.keys)
+        if aliases != self._aliases:
+            self._aliases = aliases
+            self._compiled.clear()
+        self._aliases_expire_at = time.monotonic() + ALIASES_TTL_SECONDS
+
     def _refresh_catalogue(self) -> None:
         offered = registry.read_published_stages(self.scripts.client, self.scripts.keys)
         self._catalogue = self._local_catalogue.extend(map(StageSpec.from_json, offered))
@@ -211,7 +231,7 @@ class Admission:
         self._catalogue_read_at = time.monotonic()
 
     def _compile_text(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
-        graph, _, plan = compile_text(text, catalogue, self.config, self.profiles)
+        graph, _, plan = compile_text(text, catalogue, self.config, self.profiles, self._aliases)
         return graph, plan
 
     # -- checking and writing

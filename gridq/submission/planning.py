@@ -17,13 +17,18 @@ from gridq.graph.validate import validate
 from gridq.profiles.profile import Profile, find_demand
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
+from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 
 MAX_COST_CENTS = 10_000_000
 """The highest cost that a stage may declare, so that numbers stay exact."""
 
 
 def place_stage(
-    spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]
+    spec: StageSpec,
+    effects: list[Effect],
+    path: str,
+    profiles: Mapping[str, Profile],
+    aliases: QueueAliases = NO_ALIASES,
 ) -> Placement:
     """Return the queue of a stage, its fall-backs and its declared cost.
 
@@ -32,7 +37,7 @@ def place_stage(
     CapabilityConflict, UnknownCapability and InvalidField.
     """
     cents = sum(_read_cents(effect, path) for effect in effects if effect.effect == "Cost")
-    demand = find_demand(effects, profiles, path)
+    demand = find_demand(effects, profiles, path, aliases)
     runner, _, rest = spec.implementation.partition(":")
     fallbacks: tuple[str, ...] = ()
     if runner in ("builtin", "python"):
@@ -82,10 +87,14 @@ def load_local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> C
 
 
 def compile_text(
-    text: str | bytes, catalogue: Catalogue, config: Settings, profiles: Mapping[str, Profile]
+    text: str | bytes,
+    catalogue: Catalogue,
+    config: Settings,
+    profiles: Mapping[str, Profile],
+    aliases: QueueAliases = NO_ALIASES,
 ) -> tuple[Graph, Type, Plan]:
     """Compile a graph's JSON text. Return (graph, type of its answer, plan). Raises GraphError."""
     graph = parse(text, max_depth=config.max_depth)
     answer = validate(graph, catalogue)
-    placed = partial(place_stage, profiles=profiles)
+    placed = partial(place_stage, profiles=profiles, aliases=aliases)
     return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)

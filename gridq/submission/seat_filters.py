@@ -17,6 +17,7 @@ from gridq.jobs.record import JobOptions
 from gridq.profiles.profile import Profile, find_demand
 from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Demand, Effect
+from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 
 ONLY = "="
 """Before a seat's name in a list of excluded seats: all other seats are excluded too, also those that join
@@ -39,13 +40,15 @@ class StepDemand:
     demand: Demand
 
 
-def find_demands(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[StepDemand, ...]:
+def find_demands(
+    plan: Plan, profiles: Mapping[str, Profile], aliases: QueueAliases = NO_ALIASES
+) -> tuple[StepDemand, ...]:
     """Return the steps of a plan whose seats must be compared with their demand."""
     found = []
     for index, step in enumerate(plan.steps):
         if step.ops and queue_names.get_kind(step.queue) in profiles:
             effects = [Effect(**effect) for effect in step.ops[0].effects]
-            demand = find_demand(effects, profiles, step.path)
+            demand = find_demand(effects, profiles, step.path, aliases)
             if demand is not None and any(one.needs for one in demand.alternatives):
                 found.append(StepDemand(index, step.path, demand))
     return tuple(found)

@@ -186,11 +186,15 @@ def find_models(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
     return [model for model in models if _make_queue(name.strip()) in list_llm_queues([model])]
 
 
-def names_alternative(name: object, demand: Demand) -> bool:
-    """Return whether a request's `model` field names one of the several models of `demand`."""
+def names_alternative(name: object, demand: Demand, queue: str) -> bool:
+    """Return whether a request's `model` field names one of the models of `demand`, of which `queue` decides:
+    there are several, or `queue` is that of a model for which one stands.
+    """
     names = map(_get_name, name) if isinstance(name, list) else (name,)
     queues = {_make_queue(each.strip()) for each in names if isinstance(each, str) and each.strip()}
-    return bool(demand.fallbacks) and not queues.isdisjoint(link.queue for link in demand.alternatives)
+    known = {link.queue for link in demand.alternatives}
+    is_alias = bool(queue) and queue not in known
+    return (bool(demand.fallbacks) or is_alias) and not queues.isdisjoint(known)
 
 
 def _get_name(item: object) -> object:

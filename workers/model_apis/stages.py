@@ -166,8 +166,8 @@ class ModelQuery(Protocol):
 def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
     """Return the seat's model for the stage: the first that both the effect and the input's `model` allow.
 
-    If the effect names several models, the queue from which the seat took the stage decides, whichever of
-    them the input names. Raises SeatUnavailable if the seat has no model that the effect allows, and
+    If the effect names several models, or one that stands for others, the queue from which the seat took the
+    stage decides, whichever of them the input names. Raises SeatUnavailable if the seat has no model that the effect allows, and
     StageError if the input names a model that the effect does not: the grid then had no reason to route the
     stage to a seat that has it.
     """
@@ -177,7 +177,7 @@ def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
         demand = parse_llm_demand(effect)
         if demand is not None:
             allowed = filter_models(demand.find_alternative(stage.queue), allowed)
-            name = None if names_alternative(name, demand) else name
+            name = None if names_alternative(name, demand, stage.queue) else name
     if not allowed:
         raise SeatUnavailable(
             "No model of this seat meets the stage's effects",

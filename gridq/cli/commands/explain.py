@@ -96,6 +96,7 @@ def explain_graph(
 
     from gridq.graph.canonical import compute_composition_id
     from gridq.graph.catalogue import StageSpec
+    from gridq.limits.quotas_loader import read_aliases
     from gridq.profiles.profile import load_profiles
     from gridq.protocol.meters import NO_ESTIMATE
     from gridq.seats import registry
@@ -109,9 +110,10 @@ def explain_graph(
     encode_graph(text, config)
     published = registry.read_published_stages(client.redis, client.keys)
     catalogue = load_local_catalogue(config, profiles).extend(map(StageSpec.from_json, published))
-    graph, output, plan = compile_text(text, catalogue, config, profiles)
+    aliases = read_aliases(client.redis, client.keys)
+    graph, output, plan = compile_text(text, catalogue, config, profiles, aliases)
     seats = client.seats()
-    demands = {each.step: each.demand for each in find_demands(plan, profiles)}
+    demands = {each.step: each.demand for each in find_demands(plan, profiles, aliases)}
     estimates = expect_usage(estimate_tokens(plan, profiles), b"", 0)
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in estimates.values())

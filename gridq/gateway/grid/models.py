@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from redis import Redis
 
+from gridq.limits.quotas_loader import read_aliases
 from gridq.protocol.models import Advertisement, Json
+from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
+from gridq.protocol.queue_names import make_queue_name
 from gridq.seats import registry
 from gridq.store.keys import Keys
 
@@ -21,14 +25,47 @@ MAX_SUGGESTIONS = 3
 """Maximum number of names that an error suggests."""
 
 
-def read_models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
-    """Return each model, family and `any` that a live seat offers, by name, in one record for both APIs.
+Record = dict[str, Json]
+"""One model, with the fields that OpenAI's and Anthropic's clients read; each ignores those of the other."""
 
-    Workers over HTTP are left out: they run stages of graphs, not requests of a model API.
+
+@dataclass(frozen=True)
+class OfferedModels:
+    """What live seats offer: a record of each model, family, alias and `any`, by name."""
+
+    records: dict[str, Record]
+    aliases: QueueAliases
+
+    def find(self, name: str) -> Record | None:
+        """Return the record of a name, also of one that only a pattern of the aliases matches."""
+        return self.records.get(name) or _make_alias_record(name, self.aliases, self.records)
+
+
+def read_models(client: Redis, keys: Keys) -> OfferedModels:
+    """Return what live seats offer.
+
+    Workers over HTTP are left out: they run stages of graphs, not requests of a model API. So are the
+    patterns of aliases: a client asks for a name.
     """
-    return list_models(
-        [ad for ad in registry.read_advertisements(client, keys) if ad.machine != registry.HTTP_MACHINE]
-    )
+    aliases = read_aliases(client, keys)
+    ads = [ad for ad in registry.read_advertisements(client, keys) if ad.machine != registry.HTTP_MACHINE]
+    return OfferedModels(list_models(ads, aliases), aliases)
+
+
+def _make_alias_record(name: str, aliases: QueueAliases, offered: Mapping[str, Record]) -> Record | None:
+    """Return the record of a name that stands for others, None if it does not, or if none is on offer."""
+    if not name:
+        return None
+    targets = [_get_name(queue) for queue in aliases.find_targets(make_queue_name(LLM, name))]
+    lowered = {other.lower(): record for other, record in offered.items()}
+    serving = next((lowered[target] for target in targets if target in lowered), None)
+    if serving is None:
+        return None
+    return {**serving, "id": name, "display_name": name, "owned_by": "gridq", "stands_for": targets}
+
+
+def _get_name(queue: str) -> str:
+    return unquote(queue.removeprefix(LLM_PREFIX))
 
 
 def find_closest(name: str, names: Iterable[str]) -> list[str]:
@@ -38,13 +75,14 @@ def find_closest(name: str, names: Iterable[str]) -> list[str]:
     return [lowered[other] for other in close] or sorted(lowered.values())[:MAX_SUGGESTIONS]
 
 
-def list_models(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
-    """Return the models of advertisements: names as the seats write them, else those of their queues."""
-    found: dict[str, dict[str, Json]] = {}
+def list_models(ads: Sequence[Advertisement], aliases: QueueAliases = NO_ALIASES) -> dict[str, Record]:
+    """Return the models of advertisements: names as the seats write them, else those of their queues.
+
+    Names of `aliases` follow if no seat has a model of that name.
+    """
+    found: dict[str, Record] = {}
     for ad in sorted(ads, key=lambda ad: ad.started_at):
-        slugs = {
-            unquote(queue.removeprefix(LLM_PREFIX)) for queue in ad.queues if queue.startswith(LLM_PREFIX)
-        }
+        slugs = {_get_name(queue) for queue in ad.queues if queue.startswith(LLM_PREFIX)}
         host = ad.capability.get("host")
         owner = host if isinstance(host, str) else "gridq"
         for name in [*(registry.list_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
@@ -52,6 +90,11 @@ def list_models(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
             found.setdefault(
                 name.lower(), _make_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
             )
+    offered = {record["id"]: record for record in found.values()}
+    for name in map(_get_name, aliases.list_names()):
+        record = _make_alias_record(name, aliases, offered)
+        if record is not None:
+            found.setdefault(name, record)
     return {record["id"]: record for _, record in sorted(found.items())}
 
 

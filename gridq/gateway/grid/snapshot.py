@@ -13,7 +13,6 @@ from redis import Redis
 from gridq.gateway.grid import models
 from gridq.gateway.grid.connection import GridConnection
 from gridq.limits import api_keys
-from gridq.protocol.models import Json
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 from gridq.store.connection import now_ms
@@ -55,7 +54,7 @@ class GridSnapshot:
         self.grid = grid
         self.seats: Cached[list[LiveSeat]] = self._cache(registry.read_live_seats)
         self.queues: Cached[list[QueueView]] = self._cache(queues.read_queues)
-        self.models: Cached[dict[str, dict[str, Json]]] = self._cache(models.read_models)
+        self.models: Cached[models.OfferedModels] = self._cache(models.read_models)
         self.origins: Cached[frozenset[str]] = self._cache(_read_key_origins)
         self._jobs: WeakValueDictionary[str, Cached[JobView]] = WeakValueDictionary()
 

@@ -7,8 +7,8 @@
 | all others | gridq's own: `{"error": {"code", "message", "path", "expected", "fix", …}}` |
 
 Each body has the error's stable code, its details and the request's ID. If a model's endpoint refused the
-request, the bodies for model APIs keep the vendor's own `code`, `type` and `param`, so that clients handle the
-error as they would there; gridq's code stands in `gridq_code`. 429 and 503 also say which limit
+request, the bodies for model APIs keep the vendor's own `code`, `type` and `param`, so that clients handle
+the error as they would there; gridq's code stands in `gridq_code`. 429 and 503 also say which limit
 applies and when to retry (`gridq.submission.refusal_details`). Details that only the operator may see, such
 as the address of the Redis server or a traceback, go to the log under the same request ID.
 """
@@ -114,7 +114,8 @@ STATUSES: Mapping[str, int] = {
 
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = {
-    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
+    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error",
+    403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip

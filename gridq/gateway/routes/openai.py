@@ -42,27 +42,28 @@ async def create_embeddings(request: Request) -> Response:
 
 @router.get("/v1/models", summary="List models", response_class=Response)
 async def list_models(request: Request) -> Response:
-    """List the models of the live seats, their families, and `any`."""
+    """List the models of the live seats, their families, the names that stand for them, and `any`."""
     await identify(request, "read")
-    data = list((await get_snapshot(request.app).models.get()).values())
+    data = list((await get_snapshot(request.app).models.get()).records.values())
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
 
 @router.get("/v1/models/{name:path}", summary="Read a model", response_class=Response)
 async def read_model(
-    request: Request, name: Annotated[str, Path(description="The name of a model or family, or `any`.")]
+    request: Request,
+    name: Annotated[str, Path(description="A model, a family, an alias, or `any`.")],
 ) -> Response:
     """Read one model. Its name may contain slashes."""
     grid: GridConnection = request.app.state.grid
     await identify(request, "read")
     offered = await get_snapshot(request.app).models.get()
-    found = offered.get(name)
+    found = offered.find(name)
     if found is None:
         queue = make_queue_name(LLM, name)
         if grid.admission_wait.was_served(queue):
             raise NoLiveSeat(f"No live seat serves {queue}", {"path": "model", "queue": queue})
-        close = find_closest(name, offered)
+        close = find_closest(name, offered.records)
         raise RouteNotFound(
             f"No live seat offers the model {name[:200]!r}",
             {

@@ -10,6 +10,7 @@
 --              s:<seat>     requests-a-minute owner meter …
 --              m:<account>  meter …
 --              q:<queue>    stages policy
+--              models       the aliases of models, as JSON
 --              q            number of bounded queues
 --              '-' means none; a meter is resource/window/limit
 -- RETURNS  1 | an error SCHEMA

@@ -12,6 +12,7 @@ from gridq.config.source_positions import iterate_toml_keys
 from gridq.errors import QuotasFileError
 from gridq.limits.quotas_file import AgentLimit, QueueLimit, SeatLimit, TeamLimit, load, parse
 from gridq.protocol.models import Limit
+from gridq.protocol.queue_aliases import QueueAliases
 
 TOML = """\
 # what everyone may use
@@ -310,3 +311,54 @@ def test_a_name_that_needs_quotes_gets_a_fix() -> None:
         parse("[families.meta/llama-3]\nparallel = 1\n", "q.toml")
     assert caught.value.details["path"] == "q.toml:1"
     assert "quote names" in caught.value.details["fix"]
+
+
+def test_models_stand_for_others_in_order() -> None:
+    text = """
+[models]
+"GPT-4o-mini" = ["llm:Qwen/Qwen3-8B", "any"]
+"claude-*-Haiku-*" = ["llm:small", "gpt-4o-mini"]
+one = "two"
+two = "llm:small"
+"""
+    aliases = parse(text, "q.toml").aliases
+    mini = ("llm:qwen%2Fqwen3-8b", "llm:any")
+    assert aliases.entries == (
+        ("llm:gpt-4o-mini", mini),
+        ("llm:claude-*-haiku-*", ("llm:small", *mini)),
+        ("llm:one", ("llm:small",)),
+        ("llm:two", ("llm:small",)),
+    )
+    assert aliases.find_targets("llm:claude-3-5-haiku-latest") == ("llm:small", *mini)
+    assert aliases.find_targets("llm:claude-3-haiku") == ()
+    stored = parse(text, "q.toml").to_fields()["models"]
+    assert QueueAliases.from_json(stored) == aliases
+    assert "models" not in parse("", "q.toml").to_fields()
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "key"),
+    [
+        ('a = ["b"]\nb = ["a"]', 3, "b"),
+        ('a = "a"', 2, "a"),
+        ('x = "llm:y"\na = ["llm:y", "b"]', 3, "a"),
+        ('a = "llm:y*"', 2, "a"),
+        ('"a-*" = "llm:y"\nb = "a-*"', 3, "b"),
+        ('a = "llm:"', 2, "a"),
+        ('a = ""', 2, "a"),
+        ("a = []", 2, "a"),
+        ("a = 3", 2, "a"),
+        ("a = [3]", 2, "a"),
+        ('a = ["any", "any", "any", "any", "any", "any", "any", "any"]', 2, "a"),
+        ('any = "llm:y"', 2, "any"),
+        ('"llm:a" = "llm:y"', 2, "llm:a"),
+        ('a = "llm:y"\nA = "llm:y"', 3, "A"),
+        ('"" = "llm:y"', 2, ""),
+    ],
+)
+def test_a_model_that_stands_for_nothing_known_is_refused(table: str, line: int, key: str) -> None:
+    with pytest.raises(QuotasFileError) as caught:
+        parse(f"[models]\n{table}", "q.toml")
+    assert caught.value.path is not None
+    assert caught.value.path.startswith(f"q.toml:{line}")
+    assert f"models.{key}" in caught.value.path

@@ -120,7 +120,9 @@ def test_several_models_are_alternatives_in_order():
     assert [link.needs["context"] for link in demand.alternatives] == [100, 9000, 100]
     assert all(link.needs["embeddings"] for link in demand.alternatives)
     assert demand.find_alternative("llm:gpt-5") == demand.fallbacks[0]
-    assert demand.find_alternative("llm:other") == demand
+    assert demand.find_alternative("") == demand
+    aliased = demand.find_alternative("llm:other")
+    assert (aliased.queue, aliased.needs, aliased.fallbacks) == ("llm:other", demand.needs, ())
     assert parse_llm_demand(llm(model=["x"])) == parse_llm_demand(llm(model="x"))
 
 

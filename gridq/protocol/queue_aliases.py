@@ -1,0 +1,71 @@
+"""Queue aliases: queues that stand for others, as `[models]` of the quotas file sets them.
+
+A stage that needs an aliased queue waits in it while a live seat serves it, else in the first of its targets
+that one does: the targets become fall-backs of the stage's demand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from gridq.protocol.models import Demand
+
+WILDCARD = "*"
+"""Stands for any characters in the name of an alias, which is then a pattern."""
+
+Targets = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class QueueAliases:
+    """Each queue or pattern of queues with its targets, in the order of the file."""
+
+    entries: tuple[tuple[str, Targets], ...] = ()
+
+    @cached_property
+    def _exact(self) -> dict[str, Targets]:
+        return {name: targets for name, targets in self.entries if WILDCARD not in name}
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], Targets]]:
+        return [
+            (re.compile(".*".join(map(re.escape, name.split(WILDCARD)))), targets)
+            for name, targets in self.entries
+            if WILDCARD in name
+        ]
+
+    def find_targets(self, queue: str) -> Targets:
+        """Return the targets of `queue`: of its own alias, else of the first pattern that matches it."""
+        own = self._exact.get(queue)
+        if own is not None:
+            return own
+        matching = (targets for pattern, targets in self._patterns if pattern.fullmatch(queue))
+        return next(matching, ())
+
+    def expand(self, demand: Demand) -> Demand:
+        """Return `demand` with the targets of each alternative behind it, with the same needs."""
+        found: dict[str, Demand] = {}
+        for each in demand.alternatives:
+            for queue in (each.queue, *self.find_targets(each.queue)):
+                found.setdefault(queue, each.model_copy(update={"queue": queue, "fallbacks": ()}))
+        if len(found) == len(demand.alternatives):
+            return demand
+        first, *others = found.values()
+        return first.model_copy(update={"fallbacks": tuple(others)})
+
+    def list_names(self) -> dict[str, Targets]:
+        """Return the queues that have an alias of their own, without the patterns."""
+        return dict(self._exact)
+
+    def to_json(self) -> str:
+        return json.dumps(self.entries, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> QueueAliases:
+        return cls(tuple((name, tuple(targets)) for name, targets in json.loads(text)))
+
+
+NO_ALIASES = QueueAliases()
