@@ -25,7 +25,7 @@ def _handler(profile: Profile) -> type[Handler]:
         def do_POST(self) -> None:
             body = self.body()
             path = self.path.removeprefix("/v1/").partition("?")[0]
-            self.api = "anthropic" if path == "messages" else "openai"
+            self.api = {"messages": "anthropic", "responses": "responses"}.get(path, "openai")
             needs = {"embeddings": True} if path == "embeddings" else {}
             call = StageCall(
                 id="s",
@@ -53,7 +53,7 @@ def _handler(profile: Profile) -> type[Handler]:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.end_headers()
-            name = f"event: {piece['type']}\n" if self.api == "anthropic" else ""
+            name = f"event: {piece['type']}\n" if self.api != "openai" else ""
             self.wfile.write(f"{name}data: {json.dumps(piece)}\n\n".encode())
 
     return ProfileHandler

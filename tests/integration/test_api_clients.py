@@ -14,6 +14,7 @@ import pytest
 
 from gridq.config.settings import settings
 from tests.fakes.anthropic_server import KEY, AnthropicServer
+from tests.fakes.client_types import RESPONSE, valid
 from tests.fakes.profile_server import ProfileServer
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
@@ -134,6 +135,31 @@ def test_openai_at_an_engine(engine: ProfileServer):
             client.chat.completions.create(**request, n=2)
         with pytest.raises(openai.BadRequestError, match="context"):
             client.chat.completions.create(model=SMOL, messages=[{"role": "user", "content": "x " * 9000}])
+
+
+def test_responses_at_an_engine(engine: ProfileServer):
+    with openai_at(engine) as client:
+        request: Any = {"model": SMOL, "input": "What is rain?", "temperature": 0}
+        whole = client.responses.create(**request, max_output_tokens=6, top_logprobs=1)
+        assert whole.status == "incomplete"
+        assert whole.incomplete_details is not None
+        assert whole.incomplete_details.reason == "max_output_tokens"
+        assert whole.usage is not None
+        assert whole.usage.output_tokens == 6
+        valid(RESPONSE, whole.to_dict())
+        assert whole.output[0].type == "message"
+        assert whole.output[0].content[0].type == "output_text"
+        assert len(whole.output[0].content[0].logprobs or ()) == 6
+        with client.responses.create(**request, max_output_tokens=6, stream=True) as stream:
+            events = list(stream)
+        assert [event.type for event in events][-1] == "response.incomplete"
+        text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        assert text == whole.output_text
+        schema = {"type": "json_schema", "name": "city", "schema": SCHEMA, "strict": True}
+        shaped = client.responses.create(
+            model=SMOL, input="Name a city as JSON.", text={"format": schema}, max_output_tokens=60
+        )
+        assert json.loads(shaped.output_text)["city"]
 
 
 def test_embeddings_at_an_engine(engine: ProfileServer):

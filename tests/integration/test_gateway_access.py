@@ -74,7 +74,7 @@ def site(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         broker_url=server.url,
         prefix=f"t{secrets.token_hex(4)}:",
         home=tmp_path_factory.mktemp("home"),
-        profiles=(BENCH,),
+        profiles=(BENCH, "llm"),
     )
     made = Site(config)
     made.key("operator", scopes=("operate",))
@@ -320,3 +320,29 @@ def test_official_clients_raise_our_errors(site: Site) -> None:
         assert word in str(anthropics.value)
     for client in made:
         client.close()
+
+
+def test_a_background_response_belongs_to_its_agent(site: Site) -> None:
+    (_, ann), (_, bob), (_, operator) = site.key("ann"), site.key("bob"), site.key("op", scopes=("operate",))
+    _, reader = site.key("reader", scopes=("read-all",))
+    body = {"model": "any", "input": "hi", "background": True}
+    made = site.clients(ann)[0].post("/v1/responses", json=body, headers={"x-gridq-wait-for-seat": "1"})
+    assert made.status_code == 200, made.text
+    path = f"/v1/responses/{made.json()['id']}"
+    for client in site.clients(ann):
+        assert client.get(path).json()["status"] == "queued"
+        assert client.get(path).json()["id"] == made.json()["id"]
+    assert site.clients(reader)[1].get(path).status_code == 200
+    assert site.clients(reader)[1].post(f"{path}/cancel").status_code == 403
+    for method, where in (
+        ("GET", path),
+        ("GET", f"{path}?stream=true"),
+        ("POST", f"{path}/cancel"),
+        ("DELETE", path),
+    ):
+        answer = site.clients(bob)[1].request(method, where)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "job.not_found")
+        assert site.first.http.request(method, where).status_code == 401
+    assert site.clients(operator)[1].post(f"{path}/cancel").json()["status"] == "cancelled"
+    assert site.clients(ann)[1].delete(path).json()["deleted"] is True
+    assert site.clients(ann)[0].get(path).status_code == 404
