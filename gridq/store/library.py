@@ -22,8 +22,8 @@ from importlib import resources
 
 FILES = (
     "base", "preconditions", "windows", "ledger", "access", "meters", "rates", "quotas", "idempotency",
-    "events", "reliability", "fallbacks", "waiting_stages", "jobs", "queue_bounds", "seat_lifecycle",
-    "fair_order", "claiming", "parked_agents", "delay_reasons",
+    "events", "reliability", "fallbacks", "waiting_stages", "jobs", "quarantine", "failed_attempts",
+    "queue_bounds", "seat_lifecycle", "fair_order", "claiming", "parked_agents", "delay_reasons",
 )  # fmt: skip
 """The files of lua/lib/. Each uses only those before it."""
 

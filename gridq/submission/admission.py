@@ -7,7 +7,8 @@ A submission passes these steps, whatever way it came in:
 2. an earlier submission with the same idempotency key is looked up
 3. the graph is compiled to a plan, and a large input is stored
 4. the seats that may not take a stage are found, and the deadline is checked
-5. one script checks queues, quotas and the key again, and writes the job
+5. one script checks queues, quotas and the key again, and writes the job (`store/lua/admit.lua`; the quota
+   check is in `store/lua/lib/quotas.lua`)
 
 The router, the broker client and the gateway share `Admission.admit`, each in its own process.
 """

@@ -14,7 +14,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.meters import OWN, Meter
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.machine.seats import ProbeResult, Seat, check_distinct, make_local_seat, read_seats_file
-from workers.owner.idle import select_source
+from workers.owner.activity import select_source
 from workers.owner.lend import Owners, Terms
 
 PROBE_TIMEOUT_SECONDS = 5.0

@@ -1,83 +1,41 @@
-"""The use of a machine as its system reports it: idle time and processes. Linux and macOS report it
-differently; this module has the types that both return.
-"""
+"""Find out whether the owner uses this machine, or the program that a seat runs."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Protocol
+import sys
+from collections.abc import Collection, Iterable
 
-INTERPRETERS = frozenset({"node", "bun", "deno", "python", "python3", "sh", "bash"})
-"""Programs that run other programs: the next words of the command line name the program that runs."""
-
-MAX_PROGRAM_WORDS = 4
-"""Words of a command line that are searched for the program's name."""
-
-PROGRAM_TIMEOUT_SECONDS = 1.0
-"""Seconds after which `run_program` gives up."""
+from workers.owner.activity_source import ActivitySource, Process
+from workers.owner.activity_linux import LinuxActivity
+from workers.owner.activity_macos import MacOSActivity
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTime:
-    """Seconds since the last use of keyboard or mouse; None where the system does not report it: see
-    `reason`.
+def select_source() -> ActivitySource:
+    """Return the activity source of this system."""
+    return MacOSActivity() if sys.platform == "darwin" else LinuxActivity()
+
+
+def find_owner_process(program: str, running: Iterable[Process], grid_pids: Collection[int]) -> int | None:
+    """Return the id of a process of this user that runs `program` and was not started by the grid, or None.
+
+    `grid_pids`: the grid's own processes. What they started, and what this process started, does not count.
     """
+    by_pid = {process.pid: process for process in running}
+    for process in by_pid.values():
+        if process.mine and process.is_program(program) and not _descends(process, by_pid, grid_pids):
+            return process.pid
+    return None
 
-    seconds: float | None
-    reason: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A running process. `mine`: it belongs to this user. `words`: its command line, at least its name."""
-
-    pid: int
-    parent: int
-    mine: bool
-    words: tuple[str, ...]
-
-    def is_program(self, name: str) -> bool:
-        """Return whether it runs the program `name`, directly or through an interpreter."""
-        first, *rest = (PurePath(word).name for word in self.words[:MAX_PROGRAM_WORDS] or ("",))
-        if _strip_suffix(first) == name:
+def _descends(process: Process, by_pid: dict[int, Process], ancestors: Collection[int]) -> bool:
+    seen: set[int] = set()  # ids are reused, so parents may form a circle
+    pid = process.pid
+    while pid not in seen:
+        if pid in ancestors or pid == os.getpid():
             return True
-        return _strip_suffix(first) in INTERPRETERS and name in map(_strip_suffix, rest)
-
-
-class ActivitySource(Protocol):
-    """A system's report of how its machine is used."""
-
-    def read_idle_time(self) -> IdleTime:
-        """Return the time since the last use of keyboard or mouse. It may take two seconds."""
-
-    def list_processes(self) -> list[Process] | None:
-        """Return the running processes; None where the system does not list them."""
-
-
-RunProgram = Callable[[Sequence[str]], str | None]
-"""The type of `run_program`, which tests replace."""
-
-
-def run_program(command: Sequence[str]) -> str | None:
-    """Return what a program prints, untranslated; None where it is missing, fails or takes too long."""
-    try:
-        done = subprocess.run(  # noqa: S603 fixed programs and arguments
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PROGRAM_TIMEOUT_SECONDS,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "replace")
-
-
-def _strip_suffix(name: str) -> str:
-    return name.removesuffix(".js")
+        seen.add(pid)
+        if pid not in by_pid:
+            return False
+        pid = by_pid[pid].parent
+    return False

@@ -10,7 +10,7 @@
 
 An ID is `<job>/<entry>`. Send it back as Last-Event-ID or `?after=` to resume after that event, at any
 gateway. Each connection starts with the current state of every stage, so a client misses no change in
-between. ++ MIN_POLL_SECONDS, MAX_POLL_SECONDS = JOB_CACHE_SECONDS, 2.0
+between.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from workers.profiles.gpu import devices
 from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat
 from workers.profiles.gpu.devices import Device
 from workers.profiles.gpu.engines import selection
-from workers.profiles.gpu.memory_tiers import KIND
+from workers.profiles.gpu.memory_classes import KIND
 
 ENGINE_SECONDS = 1.5
 

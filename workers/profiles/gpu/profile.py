@@ -17,7 +17,7 @@ from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
 from workers.model_apis.usage import to_micro_dollars
-from workers.profiles.gpu import devices, memory_tiers
+from workers.profiles.gpu import devices, memory_classes
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
@@ -32,7 +32,7 @@ class GpuProfile(Profile):
     `models_mb` (the memory of the models' processes), `loads`, and `loaded:<name>` = 1 for each loaded model.
     """
 
-    kind: ClassVar[str] = memory_tiers.KIND
+    kind: ClassVar[str] = memory_classes.KIND
     Capability: ClassVar[type[BaseModel]] = GpuCapability
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class GpuProfile(Profile):
 
     def queues(self, capability: BaseModel) -> list[str]:
         assert isinstance(capability, GpuCapability)
-        return memory_tiers.list_queues(capability)
+        return memory_classes.list_queues(capability)
 
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
         """Return for each queue the name and the families of the model that the seat prefers for it."""
@@ -53,15 +53,15 @@ class GpuProfile(Profile):
         return to_micro_dollars(GpuSeat.model_validate(config).price_per_hour) or None
 
     def demand(self, effect: Effect) -> Demand | None:
-        return memory_tiers.parse_demand(effect)
+        return memory_classes.parse_demand(effect)
 
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         assert isinstance(capability, GpuCapability)
-        return memory_tiers.matches(demand, capability)
+        return memory_classes.matches(demand, capability)
 
     def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
         assert isinstance(capability, GpuCapability)
-        return memory_tiers.explain_mismatch(demand, capability)
+        return memory_classes.explain_mismatch(demand, capability)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)

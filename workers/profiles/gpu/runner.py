@@ -17,7 +17,7 @@ from workers.profiles.gpu import devices
 from workers.profiles.gpu.backend import EngineBackend
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.loaded_models import LoadedModels
-from workers.profiles.gpu.memory_tiers import explain_mismatch, parse_demand
+from workers.profiles.gpu.memory_classes import explain_mismatch, parse_demand
 from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
 
 CHECKSUM_CACHE = "checksums.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.owner import rules
-from workers.owner.activity import IdleTime, Process
+from workers.owner.activity_source import IdleTime, Process
 from workers.owner.hours import parse
 from workers.owner.lend import Lend
 from workers.owner.rules import InHours, WhenIdle, find_workers, make_rules

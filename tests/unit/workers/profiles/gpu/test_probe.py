@@ -13,7 +13,7 @@ from workers.profiles.gpu import GpuProfile, devices
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices import Device
 from workers.profiles.gpu.engines import selection
-from workers.profiles.gpu.memory_tiers import list_queues
+from workers.profiles.gpu.memory_classes import list_queues
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import price_usage
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from workers.owner.activity import IdleTime, Process, run_program
-from workers.owner.idle import find_owner_process
-from workers.owner.idle_linux import MUTTER, LinuxActivity
-from workers.owner.idle_macos import MacOSActivity
+from workers.owner.activity_source import IdleTime, Process, run_program
+from workers.owner.activity import find_owner_process
+from workers.owner.activity_linux import MUTTER, LinuxActivity
+from workers.owner.activity_macos import MacOSActivity
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux")
 
@@ -123,7 +123,7 @@ def test_a_missing_display_reports_no_idle_time() -> None:
 
 @LINUX
 def test_a_program_that_hangs_or_fails_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.owner.activity.PROGRAM_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("workers.owner.activity_source.PROGRAM_TIMEOUT_SECONDS", 0.2)
     assert run_program((sys.executable, "-c", "import time; time.sleep(60)")) is None
     assert run_program((sys.executable, "-c", "raise SystemExit(1)")) is None
     assert run_program(("no-such-program",)) is None

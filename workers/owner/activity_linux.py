@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 
-from workers.owner.activity import IdleTime, Process, RunProgram, run_program
+from workers.owner.activity_source import IdleTime, Process, RunProgram, run_program
 
 SESSIONS = Path("/run/systemd/sessions")
 TERMINALS = ("/dev/pts/[0-9]*", "/dev/tty[1-9]*")
@@ -106,7 +106,7 @@ class LinuxActivity:
 
     def _read_x11(self) -> float | None:
         # In a separate process: the X library ends its program when the display goes away.
-        script = Path(__file__).with_name("idle_x11.py")
+        script = Path(__file__).with_name("activity_x11.py")
         text = (self._run((sys.executable, "-I", "-S", str(script))) or "").strip()
         return int(text) / 1000 if text.isdecimal() else None
 

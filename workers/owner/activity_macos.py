@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from workers.owner.activity import IdleTime, Process, RunProgram, run_program
+from workers.owner.activity_source import IdleTime, Process, RunProgram, run_program
 
 IOREG = ("/usr/sbin/ioreg", "-c", "IOHIDSystem", "-d", "4")
 PS = ("/bin/ps", "-axo", "pid=,ppid=,uid=,args=")
