@@ -19,8 +19,6 @@ MARK = ".responses"
 BACKGROUND_MARK = ".background" + MARK
 """The end of the job id of a background response."""
 
-SERVICE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
-
 _RESPONSE_JOB = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.background)?\.responses")
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]{32})")
 _ECHOED = (
@@ -50,9 +48,11 @@ def parse_response_id(response_id: str) -> str | None:
 def make_response(
     request: Mapping[str, Json], response_id: str, created_at: int, status: str
 ) -> dict[str, Json]:
-    """Return a response without output, with the fields that it repeats from `request`."""
+    """Return a response without output, with the fields that it repeats from `request`.
+
+    Its `service_tier` is null: that is the tier which served the request.
+    """
     reasoning, text = _as_object(request.get("reasoning")), _as_object(request.get("text"))
-    tier = request.get("service_tier")
     return {
         "id": response_id,
         "object": "response",
@@ -72,7 +72,7 @@ def make_response(
         "tool_choice": request.get("tool_choice") or "auto",
         "tools": request.get("tools") or [],
         "truncation": "disabled",
-        "service_tier": tier if tier in SERVICE_TIERS else None,
+        "service_tier": None,
         **{name: request.get(name) for name in _ECHOED},
         "usage": None,
     }

@@ -192,7 +192,7 @@ def _describe_responses(path: str, method: str, api: str) -> dict[str, Any]:
     content: dict[str, Any] = {
         "application/json": {"schema": {"type": "object"}, "example": RESPONSE_EXAMPLES.get(path, {})}
     }
-    if "stream" in REQUEST_BODIES.get(path, ({},))[0]:
+    if "stream" in REQUEST_BODIES.get(path, ({},))[0] or (path, method) == ("/v1/responses/{id}", "get"):
         content["text/event-stream"] = {"schema": {"type": "string"}}
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{api}"}}}
     statuses = STATUS_DESCRIPTIONS if method == "post" else (400, 401, 403, 404, 429, 503)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Send
+from starlette.types import Receive, Send
 
 from gridq.errors import GridError, InvalidField, JobNotFound
 from gridq.gateway.auth.caller import Caller, identify
@@ -74,6 +74,9 @@ class ResponsesResponse(ModelApiResponse):
     skip_until: int | None = None
     """The number of an event; those up to it are not sent."""
 
+    is_kept = False
+    """True if it follows a background response: then an error is always an event of it."""
+
     _head: dict[str, Json] | None = None
     _last_number = -1
 
@@ -106,6 +109,11 @@ class ResponsesResponse(ModelApiResponse):
             if self.skip_until is not None and self._last_number <= self.skip_until:
                 return b""
         return super()._format_piece(entry)
+
+    async def _send_error(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
+        if self.is_kept and self.job and not isinstance(error, JobNotFound):
+            await self._send(b"", request, send)
+        await super()._send_error(request, error, receive, send)
 
     def _make_error_body(self, error: GridError, request_id: str) -> dict[str, Json]:
         """Return the event that ends a failed response. Its error has one of the codes of the API, and the
@@ -172,7 +180,7 @@ async def read_response(
     response = ResponsesResponse(
         grid, RESPONSES, caller, options, job=job, graph=b"", value=b"", stream=True, detached=True
     )
-    response.skip_until = starting_after
+    response.skip_until, response.is_kept = starting_after, True
     return response
 
 

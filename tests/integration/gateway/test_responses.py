@@ -389,6 +389,10 @@ def test_a_failed_background_response_has_its_error(chat_seat: Seat) -> None:
     assert failed.error is not None
     assert failed.error.code == "invalid_prompt"
     assert "refused with 400" in failed.error.message
+    with chat_seat.client.responses.retrieve(queued.id, stream=True) as stream:
+        (event,) = stream
+    assert event.type == "response.failed"
+    assert event.response.id == queued.id
     valid(RESPONSE, failed.to_dict())
 
 

@@ -64,8 +64,8 @@ HINTS = frozenset(
         *("prompt_cache_options", "prompt_cache_retention", "image", "client_metadata"),
     }
 )
-REFUSED = frozenset({"prompt", "context_management", "moderation", "access_programs"})
-"""Fields that would change the answer and that a chat does not have."""
+REFUSED = frozenset({"prompt", "context_management", "moderation", "access_programs", "n"})
+"""Fields that would change the answer: those that a chat does not have, and `n`, which a response has not."""
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -154,7 +154,9 @@ def _translate_tool_fields(body: dict[str, Json]) -> dict[str, Json]:
         if choice not in ("auto", "none"):
             raise make_field_error("tool_choice", "auto or none if there are no tools")
         return {}
-    fields: dict[str, Json] = {"tools": functions, "tool_choice": choice}
+    fields: dict[str, Json] = {"tools": functions}
+    if body.get("tool_choice") is not None:  # some endpoints reject auto, too, unless they are set up for it
+        fields["tool_choice"] = choice
     if body.get("parallel_tool_calls") is not None:
         fields["parallel_tool_calls"] = body["parallel_tool_calls"]
     return fields

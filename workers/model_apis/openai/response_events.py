@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gridq.protocol.models import Json
-from gridq.protocol.response_object import SERVICE_TIERS, make_response
+from gridq.protocol.response_object import make_response
 from workers.model_apis.chat_assembly import MAX_TOOL_CALLS
 from workers.model_apis.openai.answers import REASONING_FIELDS
 from workers.model_apis.openai.response_items import CUSTOM_INPUT, EXTRA_CONTENT, Tool
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, format_responses_usage, parse_openai_usage
 
+SERVICE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 UNLIKELY = -9999.0
 """OpenAI's log probability of a token that is not among the likely ones. Engines send infinity, which is no
 JSON.

@@ -2,8 +2,9 @@
 
 What the grid decides is set: `model`, `stream`, and `store` false, because what a vendor stores belongs to
 the seat's account and only that seat could read it. `background` is the grid's own, and is not passed on.
-Items of reasoning without `encrypted_content` are left out: a vendor that stores nothing cannot know them,
-and rejects them. Ask for `include: ["reasoning.encrypted_content"]` to keep them.
+Items of reasoning with neither `encrypted_content` nor `content` are left out: a vendor that stores nothing
+cannot know them, and rejects them. Ask for `include: ["reasoning.encrypted_content"]` to keep them. The
+others go without their null fields, which xAI rejects.
 
 Answers and events come back as they came, but for the response's id, `store` and `background`, and the
 `sequence_number`, which the grid counts itself: endpoints leave it out, or start anew.
@@ -54,9 +55,14 @@ def prepare_request(body: dict[str, Json]) -> dict[str, Json]:
     """Return the body for an endpoint that stores nothing."""
     request = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     if isinstance(request["input"], list):
-        request["input"] = [
-            item
-            for item in request["input"]
-            if item.get("type") != "reasoning" or item.get("encrypted_content")
-        ]
+        request["input"] = [*filter(None, map(_prepare_item, request["input"]))]
     return {**request, "store": False}
+
+
+def _prepare_item(item: dict[str, Json]) -> dict[str, Json] | None:
+    """Return the item as it is sent, None if it is not."""
+    if item.get("type") != "reasoning":
+        return item
+    if not item.get("encrypted_content") and not item.get("content"):
+        return None
+    return {name: value for name, value in item.items() if value is not None}

@@ -68,13 +68,8 @@ PROVIDERS = {
         ),
         # its address contains the project and the region, its key is a token that lasts about an hour
         Provider("vertex", None, "google", ("VERTEX_AI_TOKEN",), "google", lists_models=False),
-        Provider(
-            "groq",
-            "https://api.groq.com/openai/v1",
-            keys=("GROQ_API_KEY",),
-            price_list_id="groq",
-            has_responses=True,
-        ),
+        # its Responses reject hints that chats may leave out, such as prompt_cache_key
+        Provider("groq", "https://api.groq.com/openai/v1", keys=("GROQ_API_KEY",), price_list_id="groq"),
         Provider(
             "openrouter",
             "https://openrouter.ai/api/v1",

@@ -133,7 +133,7 @@ def test_a_custom_tool_in_the_history_is_a_function_of_one_string():
 @pytest.mark.parametrize(
     ("choice", "made"),
     [
-        (None, "auto"),
+        ("auto", "auto"),
         ("none", "none"),
         ("required", "required"),
         ({"type": "function", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}),
@@ -141,6 +141,7 @@ def test_a_custom_tool_in_the_history_is_a_function_of_one_string():
 )
 def test_the_choice_of_a_tool(choice: Any, made: Any):
     assert translate(tools=[WEATHER], tool_choice=choice)["tool_choice"] == made
+    assert "tool_choice" not in translate(tools=[WEATHER])
 
 
 def test_allowed_tools_are_the_only_ones():
@@ -200,6 +201,7 @@ def test_every_field_of_a_request_is_in_one_of_the_tables():
     ("body", "param"),
     [
         ({"prompt": {"id": "p"}}, "prompt"),
+        ({"n": 2}, "n"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "m"}}, "moderation"),
         ({"access_programs": {"cyber": "standard"}}, "access_programs"),
@@ -227,8 +229,10 @@ def test_what_has_no_counterpart_is_refused_by_name(body: dict[str, Any], param:
 
 def test_a_seat_with_responses_gets_everything_but_what_is_the_grids_own():
     sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
-    items = [{"type": "reasoning", "id": "rs_0", "summary": []}, sealed, {"role": "user", "content": "x"}]
+    open_text = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    lost = {"type": "reasoning", "id": "rs_0", "summary": [], "content": None, "encrypted_content": None}
+    items = [lost, {**sealed, "content": None}, open_text, {"role": "user", "content": "x"}]
     body = {"model": "m", "input": items, "tools": [{"type": "web_search"}], "truncation": "auto"}
     made = prepare_request({**body, "store": True, "background": True, "background_options": {}})
-    assert made == {**body, "input": items[1:], "store": False}
+    assert made == {**body, "input": [sealed, *items[2:]], "store": False}
     assert prepare_request({"model": "m", "input": "hi"}) == {"model": "m", "input": "hi", "store": False}
