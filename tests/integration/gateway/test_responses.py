@@ -224,6 +224,20 @@ def test_reasoning_becomes_an_item_with_a_summary(seat: Seat, stream: bool) -> N
     assert seat.client.responses.create(model="echo", input=history).output_text.strip() == "more"
 
 
+def test_pictures_and_files_reach_every_endpoint(seat: Seat) -> None:
+    content = [
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQK"},
+        {"type": "input_text", "text": WORDS},
+    ]
+    body = {"model": "echo", "input": [{"role": "user", "content": content}]}
+    reply = seat.http.post("/v1/responses", json=body)
+    assert reply.status_code == 200 or seat.kind == "openai", reply.text  # this fake reads a text first
+    sent = json.dumps(seat.sent)
+    assert "iVBORw0KGgo=" in sent
+    assert "JVBERi0xLjQK" in sent
+
+
 def test_encrypted_reasoning_makes_the_round_trip(own_seat: Seat) -> None:
     answer = own_seat.client.responses.create(
         model="reasoning", input=WORDS, include=["reasoning.encrypted_content"], store=False
@@ -480,3 +494,32 @@ def test_a_repeated_request_gets_the_same_response(chat_seat: Seat) -> None:
     assert first == second
     queued: Any = {**request, "background": True, "extra_headers": {"idempotency-key": secrets.token_hex(8)}}
     assert len({chat_seat.client.responses.create(**queued).id for _ in range(2)}) == 1
+
+
+def test_another_seat_takes_over_whatever_its_api_format(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Settings(
+        broker_url=server.url, prefix=f"g{secrets.token_hex(4)}:", home=tmp_path, retry_backoff=0.0
+    )
+    monkeypatch.setenv("WRONG_KEY", "sk-wrong")
+    monkeypatch.setenv("RIGHT_KEY", anthropic_server.KEY)
+    models: Any = [{"name": "echo"}]
+    with (
+        ResponsesServer() as first,
+        AnthropicServer() as second,
+        llm_grid(
+            config,
+            {
+                "m.first": LlmRunner(first.url, models, key_env="WRONG_KEY", responses=True),
+                "m.second": LlmRunner(second.url, models, key_env="RIGHT_KEY", api="anthropic"),
+            },
+            concurrency=2,
+        ),
+        serving(config, keep_alive=5, admission_wait=0.5) as gateway,
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        for _ in range(4):
+            with client.responses.stream(model="echo", input=WORDS) as stream:
+                assert stream.get_final_response().output_text.split() == WORDS.split()
+        assert first.requests

@@ -16,7 +16,8 @@
 | `text.verbosity`, `prompt_cache_key`, `safety_identifier` | the same at OpenAI's own API, else dropped |
 
 Dropped, because the answer stays the same without them (HINTS): how a cache is used, what a stored response
-would be called, `truncation` (a text that is too long fails), and what concerns the vendor's own tools only.
+would be called, `truncation` (a text that is too long fails), `reasoning.mode`, and what concerns the
+vendor's own tools only. Ids and states of items are dropped too, and of a tool all but what the table names.
 Items of reasoning are dropped, because no other model can use them. The answer shows reasoning as a summary
 if the request has `reasoning.summary`. Rejected by name: the fields of REFUSED, the vendor's own tools and
 their items, and files that only the vendor has.
