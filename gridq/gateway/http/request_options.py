@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gridq.errors import RequestError, first_fault
+from gridq.gateway.streaming.resume import EventId, parse_event_id
 from gridq.jobs.record import JobOptions
 
 HEADER_PREFIX = b"x-gridq-"
@@ -17,20 +18,19 @@ HEADER_PREFIX = b"x-gridq-"
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
-_EVENT_ID = re.compile(r"([A-Za-z0-9_.-]{1,128})/([0-9]{1,18}(?:-[0-9]{1,18})?)")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
     """The options that a request's headers set.
 
-    `detach`: the job goes on if the client disconnects. `resume`: the job and the entry of its stream to
-    resume after. `models`: the fallbacks if no seat can take the body's model.
+    `detach`: the job goes on if the client disconnects. `resume`: the event to resume a stream after.
+    `models`: the fallbacks if no seat can take the body's model.
     """
 
     job_options: JobOptions
     detach: bool = False
-    resume: tuple[str, str] | None = None
+    resume: EventId | None = None
     models: tuple[str, ...] = ()
 
 
@@ -51,10 +51,9 @@ def read_request_options(
             raise _make_option_error(header, "this header once")
         found.add(name)
         if name == b"last-event-id":
-            match = _EVENT_ID.fullmatch(text)
-            if match is None:
+            resume = parse_event_id(text)
+            if resume is None or not resume.job:
                 raise _make_option_error(header, "the ID of an event from this grid: <job>/<entry>")
-            resume = (match[1], match[2])
         elif name in FLAG_HEADERS:
             if text.lower() not in _BOOLEANS:
                 raise _make_option_error(header, "1 or 0")

@@ -16,7 +16,6 @@ between.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -24,13 +23,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from gridq.errors import BrokerUnreachable, GridError, RequestError
+from gridq.errors import BrokerUnreachable, GridError
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import JOB_CACHE_SECONDS, Cached, get_snapshot
 from gridq.gateway.http.errors import format_grid_error, get_request_id
 from gridq.gateway.http.schemas import describe_errors, get_noether_status, redact_error, to_cents
 from gridq.gateway.routes.jobs import JobId, Reader, find_job
-from gridq.gateway.streaming.follower import Follower, parse_entry_id
+from gridq.gateway.streaming.follower import Follower
+from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry, parse_entry_id
 from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_data, format_event
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.money import sum_costs
@@ -44,8 +44,6 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = JOB_CACHE_SECONDS, 2.0
 
 RECONNECT_FRAME = b"retry: 1000\n\n"
 """Tells browsers to reconnect after 1000 ms."""
-
-_ENTRY = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms", "run_ms")
 
@@ -85,33 +83,12 @@ async def follow_job(
     """
     grid: GridConnection = request.app.state.grid
     job = await find_job(grid, caller, id)
-    after_entry = parse_entry(job, last_event_id or after)
-    if after_entry != "0" and await _is_complete(grid, job, after_entry):
+    after_entry = find_resume_entry(job, last_event_id or after)
+    if after_entry != BEGINNING and await _is_complete(grid, job, after_entry):
         return Response(status_code=204)
     stream = _EventStream(grid, get_snapshot(request.app).job(job), job, after_entry, get_request_id(request))
     headers = {"x-gridq-job": job, "cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(stream.frames(), media_type="text/event-stream", headers=headers)
-
-
-def parse_entry(job: str, event: str | None) -> str:
-    """Return the stream entry that an event's ID names, `0` if none is given.
-
-    The ID is `<job>/<entry>` or the entry alone. Raises RequestError if it is invalid or belongs to another
-    job.
-    """
-    if not event:
-        return "0"
-    named, _, entry = event.rpartition("/")
-    if (named and named != job) or not _ENTRY.fullmatch(entry):
-        raise RequestError(
-            "The event ID does not belong to this job",
-            {
-                "path": "after",
-                "expected": f"{job}/<entry>, the `id:` of an event",
-                "fix": "omit it to read from the beginning",
-            },
-        )
-    return entry
 
 
 async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool:
@@ -165,7 +142,7 @@ class _EventStream:
             pieces = []
             while entry is not None and entry.piece is not None:  # send together what arrived together
                 data = b'{"path":%b,"piece":%b}' % (encode_data(entry.path), entry.piece)
-                pieces.append(format_event(data, id=f"{self.job}/{entry.id}", event=b"piece"))
+                pieces.append(format_event(data, id=str(EventId(self.job, entry.id)), event=b"piece"))
                 entry = await follower.next() if follower.has_entries else None
             if pieces:
                 alive_at = time.monotonic() + self.grid.options.keep_alive
@@ -234,4 +211,5 @@ class _EventStream:
             "micro_dollars": spent,
             "error": redact_error(view),
         }
-        return format_event(encode_data(fields), id=f"{self.job}/{entry}" if entry else "", event=b"end")
+        event_id = str(EventId(self.job, entry)) if entry else ""
+        return format_event(encode_data(fields), id=event_id, event=b"end")

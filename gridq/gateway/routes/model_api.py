@@ -27,6 +27,7 @@ from gridq.gateway.http.request_body import parse_body, read_body, read_models, 
 from gridq.gateway.http.request_options import RequestOptions, read_request_options
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
+from gridq.gateway.streaming.resume import EventId
 from gridq.jobs.record import make_job_id
 from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import build_not_found_error
@@ -88,7 +89,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     mark = "." + path.replace("/", "-")
     if job_options.resume is not None:
         await identify(request, "read", "read-all")
-        job = job_options.resume[0]
+        job = job_options.resume.job
         agent = await grid.read_agent(job)
         if not caller.may_see(agent):
             raise build_not_found_error(job)
@@ -264,14 +265,14 @@ class ModelApiResponse(Response):
                 if entry.end is not JobState.DONE:
                     raise
             last = entry.id or follower.position.decode()
-            end = sse.format_event(self.api.end, id=f"{self.job}/{last}") if self.api.end else b""
+            end = sse.format_event(self.api.end, id=str(EventId(self.job, last))) if self.api.end else b""
             await self._send(headers + end, request, send, more=False)
             return
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
         return sse.format_event(
-            entry.piece, id=f"{self.job}/{entry.id}", event=self.api.event_name(entry.piece)
+            entry.piece, id=str(EventId(self.job, entry.id)), event=self.api.event_name(entry.piece)
         )
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:

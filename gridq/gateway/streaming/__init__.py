@@ -2,7 +2,7 @@
 
 In: a job's ID, and the entry to resume after.
 Out: its pieces in order, then its end.
-Imported by: grid, routes.
+Imported by: grid, http, routes.
 """
 
-__all__ = ["cancellation", "follower", "pipe", "relay", "sse"]
+__all__ = ["cancellation", "follower", "pipe", "relay", "resume", "sse"]

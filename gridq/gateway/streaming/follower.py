@@ -29,16 +29,6 @@ class Entry(NamedTuple):
     end: JobState | None
 
 
-def parse_entry_id(entry_id: str | bytes) -> tuple[int, int]:
-    """Return the ID of a stream entry as a tuple that can be compared.
-
-    >>> parse_entry_id("1700000000000-3") > parse_entry_id("0")
-    True
-    """
-    ms, _, number = (entry_id.decode() if isinstance(entry_id, bytes) else entry_id).partition("-")
-    return int(ms), int(number or 0)
-
-
 class Follower:
     """A reader of one job's stream, made by `Relay.follow`. Close it, or use it in a `with` statement.
 

@@ -19,8 +19,9 @@ from redis.exceptions import RedisError
 
 from gridq.errors import StreamTrimmed
 from gridq.gateway.streaming.cancellation import cancel
-from gridq.gateway.streaming.follower import Follower, parse_entry_id
+from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.pipe import Pipe
+from gridq.gateway.streaming.resume import BEGINNING, parse_entry_id
 from gridq.jobs.record import End
 from gridq.jobs.waiting import build_not_found_error, build_poll
 from gridq.store.keys import Keys
@@ -83,7 +84,7 @@ class Relay:
     def __len__(self) -> int:
         return sum(map(len, self._followers.values()))
 
-    def follow(self, job: str, after: str = "0", *, fresh: bool = False) -> Follower:
+    def follow(self, job: str, after: str = BEGINNING, *, fresh: bool = False) -> Follower:
         """Return a follower of a job's stream after the entry `after`. The last entry is the job's end.
 
         If the job has no stream, the follower returns only its end. `fresh`: the job is about to be

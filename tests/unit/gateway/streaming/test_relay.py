@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from gridq.errors import JobNotFound, StreamTrimmed
-from gridq.gateway.streaming.follower import Entry, Follower, parse_entry_id
+from gridq.gateway.streaming.follower import Entry, Follower
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.gateway.streaming.relay import MAX_ENTRIES, Relay
+from gridq.gateway.streaming.resume import parse_entry_id
 from gridq.protocol.states import JobState
 from gridq.store.connection import connect_async
 from gridq.store.keys import Keys
