@@ -26,6 +26,13 @@ class MethodNotAllowed(RequestError):
     remedy = "Use one of the methods in the `Allow` header."
 
 
+class NotSupported(RequestError):
+    """The path belongs to a model API, but gridq does not serve it."""
+
+    code = "request.not_supported"
+    remedy = "Send the request to the vendor."
+
+
 class HeadersTooLarge(RequestError):
     """The request has too many headers, or too long ones."""
 

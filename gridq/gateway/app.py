@@ -39,6 +39,7 @@ from gridq.gateway.routes import (
     openai,
     queues,
     responses,
+    unsupported,
     workers,
 )
 from gridq.store.connection import check_server, connect_to_submit, translate_errors
@@ -79,7 +80,8 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         docs_url=None,  # these pages load scripts from other hosts, which the security headers forbid
         redoc_url=None,
     )
-    for part in (openai, responses, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
+    model_apis = (openai, responses, anthropic, unsupported)
+    for part in (*model_apis, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
     middleware.install(app, config, options, read_key_origins)
     request_metrics.install(app)

@@ -72,7 +72,9 @@ def usage(tokens_in: int, tokens_out: int) -> dict[str, Any]:
 def _handler(state: OpenAIServer) -> type[Handler]:
     class OpenAI(Handler):
         def do_GET(self) -> None:
-            if self._authorised():
+            if self.path != "/v1/models":
+                self.answer(404, {"error": {"message": f"Invalid URL (GET {self.path})"}})
+            elif self._authorised():
                 self.answer(200, {"object": "list", "data": state.listed})
 
         def do_POST(self) -> None:

@@ -43,6 +43,7 @@ from gridq.gateway.http.bounds import make_size_error
 from gridq.limits import api_keys
 from gridq.limits.api_keys import ALL_SCOPES, UNLIMITED, Key
 from gridq.limits.quotas_file import NAME
+from gridq.protocol.models import Json
 
 CACHE_SECONDS = 1.0
 """How long a valid key is cached, and the answer to whether the grid requires keys."""
@@ -54,7 +55,13 @@ MAX_CACHED_KEYS = 1024
 FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 """Headers that a proxy adds to a request that it forwards."""
 
-KEY_DETAILS = {
+OWN_PREFIX = "gq_"
+"""The start of each key of a grid."""
+
+FOREIGN_KEY_HEADERS = ("api-key", "x-goog-api-key")
+"""The headers of the keys of Azure's and Google's clients."""
+
+KEY_DETAILS: dict[str, Json] = {
     "path": "Authorization",
     "expected": "Authorization: Bearer gq_<id>_<secret>, or the same key in X-API-Key",
     "fix": "send a valid key; the operator creates one with `gridq keys create`",
@@ -116,7 +123,10 @@ class Authenticator:
             if retry_after:
                 raise _make_attempts_error("keys", retry_after, "use a valid key, or") from None
             self.failed_keys.record(address)
-            raise type(exc)(exc.message, dict(KEY_DETAILS)) from None
+            details = dict(KEY_DETAILS)
+            if not text.startswith(OWN_PREFIX):
+                details["reason"] = "it is no key of a grid; vendors' keys belong to the seats"
+            raise type(exc)(exc.message, details) from None
         if known is None:
             self._requires_key.invalidate()  # it may be the grid's first key
         return key
@@ -145,10 +155,10 @@ async def identify(request: Request, *scopes: str) -> Caller:
     text = read_key(request)
     requires_key = await authenticator.requires_key()
     # Clients of the model APIs cannot omit the key, so a grid without keys ignores keys of another form.
-    if not requires_key and not text.startswith("gq_"):
+    if not requires_key and not text.startswith(OWN_PREFIX):
         return _identify_without_key(request, grid)
     if not text:
-        raise KeyMissing("This grid requires an API key", dict(KEY_DETAILS))
+        raise KeyMissing("This grid requires an API key", KEY_DETAILS | _find_misplaced_key(request))
     address = find_client_address(request)
     key = await authenticator.verify(text, address)
     if not any(map(key.may, scopes)):
@@ -206,11 +216,21 @@ async def require_worker_secret(request: Request) -> None:
 
 
 def read_key(request: Request) -> str:
-    """Return the API key in a request's headers, empty if there is none."""
+    """Return the API key in a request's headers, empty if there is none.
+
+    Clients may send a vendor's key from their environment in the other of the two headers: a key of a grid
+    has precedence.
+    """
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and text.strip():
-        return text.strip()
-    return request.headers.get("x-api-key", "").strip()
+    bearer = text.strip() if scheme.lower() == "bearer" else ""
+    other = request.headers.get("x-api-key", "").strip()
+    return other if not bearer or (other.startswith(OWN_PREFIX) > bearer.startswith(OWN_PREFIX)) else bearer
+
+
+def _find_misplaced_key(request: Request) -> dict[str, Json]:
+    """Return the reason for a key that stands in a header of another API; empty if there is none."""
+    name = next((name for name in FOREIGN_KEY_HEADERS if name in request.headers), None)
+    return {} if name is None else {"reason": f"the key is in the header {name}"}
 
 
 def find_client_address(request: Request) -> str:

@@ -43,6 +43,7 @@ from gridq.errors import (
     RouteNotFound,
     StageError,
 )
+from gridq.gateway.http.base_urls import find_intended_route
 from gridq.protocol.models import Json
 from gridq.store.connection import translate_error
 from gridq.submission.refusal_details import explain_refusal
@@ -96,6 +97,7 @@ STATUSES: Mapping[str, int] = {
     "request.invalid": 400,
     "request.method": 405,
     "request.not_found": 404,
+    "request.not_supported": 501,
     "request.timeout": 408,
     "seat.demand_unmet": 400,
     "seat.error": 502,
@@ -141,6 +143,7 @@ FINAL_CODES = (
     "auth.open",
     "job.cancelled",
     "job.idempotency",
+    "request.not_supported",
 )
 """Prefixes of the codes for which a retry of the same request fails again. Clients get `x-should-retry:
 false`.
@@ -276,12 +279,15 @@ def make_headers(error: GridError, request_id: str) -> dict[str, str]:
 
 
 def make_error_response(
-    request: Request, error: GridError, headers: Mapping[str, str] | None = None
+    request: Request, error: GridError, headers: Mapping[str, str] | None = None, *, path: str | None = None
 ) -> Response:
-    """Return the response to a request that failed with `error`. Logs what the client may not see."""
+    """Return the response to a request that failed with `error`. Logs what the client may not see.
+
+    Its API format is that of `path`, by default the request's own.
+    """
     request_id, status = get_request_id(request), find_status(error)
     log_error(request, error)
-    path = request.url.path
+    path = path or request.url.path
     if path.startswith(ANTHROPIC_PATH) and status == 503 and error.details.get("status") == OVERLOADED:
         status = OVERLOADED
     body = json.dumps(format_error(path, error, request_id), separators=(",", ":")).encode()
@@ -381,7 +387,13 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
     path, method = request.url.path, request.method
     error: GridError
     if exc.status_code == 404:
-        error = RouteNotFound(f"Unknown path: {path[:200]}", {"fix": "see /openapi.json for all paths"})
+        intended = find_intended_route(request)
+        fix = "see /openapi.json for all paths"
+        if intended is not None:
+            fix = f"set the client's base URL to {intended.base_url[:200]}"
+        error = RouteNotFound(f"Unknown path: {path[:200]}", {"fix": fix})
+        if intended is not None:
+            error.details["expected"] = path = intended.path
     elif exc.status_code == 405:
         allowed = (exc.headers or {}).get("Allow", "")
         error = MethodNotAllowed(
@@ -391,7 +403,7 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
         error = InputTooLarge("The request body is too large")
     else:
         error = RequestError(str(exc.detail)[:500], {"status": exc.status_code})
-    response = make_error_response(request, error, exc.headers)
+    response = make_error_response(request, error, exc.headers, path=path)
     if isinstance(error, RequestError) and 400 <= exc.status_code < 600:
         response.status_code = exc.status_code
     return response

@@ -15,5 +15,6 @@ __all__ = [
     "openai",
     "queues",
     "responses",
+    "unsupported",
     "workers",
 ]

@@ -16,6 +16,7 @@ from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
 from workers.profiles.llm.credentials import make_client, read_key
+from workers.profiles.llm.listing_errors import explain_listing_error
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.programs import discovery, program_seats
@@ -89,8 +90,10 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
                 for name, kind in client.list_models(LISTING_SECONDS).items()
                 if name.lower() != "any"
             )
-        except (GridError, ValidationError) as error:
-            results[seat.name] = error.message if isinstance(error, GridError) else "a model without a name"
+        except GridError as error:
+            results[seat.name] = explain_listing_error(seat, key, error)
+        except ValidationError:
+            results[seat.name] = "a model without a name"
         finally:
             client.close()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.http_server import Handler, LocalServer
+from tests.fakes.openai_server import OpenAIServer
 from workers.machine.probing import PROBE_TIMEOUT_SECONDS
 from workers.model_apis.http.connections import Connections
 from workers.profiles.llm.probe import probe
@@ -39,3 +42,23 @@ def test_22_slow_endpoints_list_their_models_in_time(tmp_path: Path) -> None:
 def test_all_connections_share_the_trusted_certificates() -> None:
     one, other = (Connections(f"https://{host}.example.com", {}, 1.0) for host in ("a", "b"))
     assert one._certificates is other._certificates
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1/v1", "/v1/models", "/v1/chat/completions", "/v2"])
+def test_a_seat_with_a_wrong_url_learns_the_right_one(path: str) -> None:
+    with OpenAIServer() as server:
+        url = server.url.removesuffix("/v1")
+        report = probe([{"name": "s", "url": url + path, "allow_loopback": True}], {})
+    right = f"{url}/v2/v1" if path == "/v2" else f"{url}/v1"
+    assert any(f'try url = "{right}"' in each for each in report.missing), report.missing
+
+
+def test_a_key_of_another_vendor_is_recognized() -> None:
+    key = "sk-ant-a-secret"
+    with OpenAIServer(key="another") as server:
+        table = {"name": "s", "url": server.url, "key_env": "K", "allow_loopback": True}
+        (said,) = [each for each in probe([table], {"K": key}).missing if "Seat" in each]
+        assert 'api = "anthropic", not "openai"' in said
+        assert key not in said
+        (said,) = [each for each in probe([table], {"K": "sk-proj"}).missing if "Seat" in each]
+        assert "api =" not in said

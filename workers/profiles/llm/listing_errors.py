@@ -1,0 +1,36 @@
+"""Explain to a seat's owner why its endpoint lists no models: a wrong URL, or a key of another vendor."""
+
+from __future__ import annotations
+
+import re
+
+from gridq.errors import GridError, SeatDegraded
+from workers.profiles.llm.capability import LlmSeat
+
+KEY_FORMS = {"sk-ant-": "anthropic", "AIza": "google"}
+"""The start of a key, and the API format of its vendor. The keys of all others have no form of their own."""
+
+_BASE_END = {"openai": "/v1", "anthropic": "/v1", "google": "/v1beta"}
+_ENDPOINTS = re.compile(r"/(chat/completions|completions|embeddings|responses|messages|models)$")
+
+
+def explain_listing_error(seat: LlmSeat, key: str | None, error: GridError) -> str:
+    """Return the error's message, with what is wrong in the seat's table if that can be told."""
+    if error.details.get("status") in (404, 405):
+        url = suggest_url(seat)
+        if url != seat.url.rstrip("/"):
+            return f'{error.message}; try url = "{url}"'
+    if isinstance(error, SeatDegraded) and key is not None:
+        vendor = next((api for start, api in KEY_FORMS.items() if key.startswith(start)), seat.api)
+        if vendor != seat.api:
+            return f'{error.message}; it has the form of a key for api = "{vendor}", not "{seat.api}"'
+    return error.message
+
+
+def suggest_url(seat: LlmSeat) -> str:
+    """Return the seat's URL as a base URL usually is: without an endpoint's path, and with its `/v1` once."""
+    end = _BASE_END[seat.api]
+    url = _ENDPOINTS.sub("", seat.url.rstrip("/"))
+    while url.endswith(end):
+        url = url.removesuffix(end).rstrip("/")
+    return url + end
