@@ -24,6 +24,7 @@ from gridq.gateway.http.request_options import RequestOptions
 from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry
+from gridq.gateway.streaming.resume import BEGINNING, EventId
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
@@ -176,7 +177,7 @@ async def read_response(
     job, _ = await _find_job(grid, caller, id)
     if not stream:
         return await _answer(request, grid, job)
-    options = RequestOptions(JobOptions(agent=caller.agent), resume=(job, "0"))
+    options = RequestOptions(JobOptions(agent=caller.agent), resume=EventId(job, BEGINNING))
     response = ResponsesResponse(
         grid, RESPONSES, caller, options, job=job, graph=b"", value=b"", stream=True, detached=True
     )
