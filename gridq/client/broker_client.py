@@ -85,6 +85,7 @@ class BrokerClient(BaseClient):
         return self._admission
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
+        """Submit a graph as `Client.submit` says. This process admits the job itself, without a router."""
         from gridq.submission.request import build_request
 
         with translate_errors(self.url):

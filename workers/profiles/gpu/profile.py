@@ -74,6 +74,7 @@ class GpuProfile(Profile):
         self._sampler = Sampler(seat, capability.free_mb)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        """Run a model stage on the seat's GPU or CPU, in the model's own process. Return its output."""
         if self._runner is None:
             parse_stage_input(stage, value)
             raise SeatUnavailable("The gpu seat is not open", {"path": stage.path})
