@@ -7,7 +7,7 @@ import itertools
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from gridq.errors import (
     StageTimeout,
 )
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Effect, StageCall, Usage
+from gridq.protocol.models import Effect, Json, StageCall, Usage
 from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
 from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.client_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
@@ -41,6 +41,7 @@ STAGE = StageCall(
 WORDS = [{"role": "user", "content": "so it goes on"}]
 MODELS = [
     *("echo", "tools", "reasoning", "thinking", "unmetered", "packs", "whole", "silent", "poor", "malformed"),
+    "pausing",
     *("cut", "cut-first", "error-event", "error-late", "status-400-too_long-messages"),
     *(f"status-{status}" for status in (400, 401, 404, 413, 429, 500, 529)),
 ]
@@ -151,6 +152,29 @@ def test_usage_is_in_every_answer_and_charged(openai_seat: LlmProfile):
     context = StageContext()
     assert valid(COMPLETION, chat(openai_seat, "unmetered", context)).usage.prompt_tokens > 0
     assert context.usage.micro_dollars > 0
+
+
+class Extending(StageContext):
+    """A context whose deadline moves with each piece, as that of a stage without its own timeout does."""
+
+    seconds = 1.5
+
+    def __init__(self) -> None:
+        super().__init__(deadline=time.monotonic() + self.seconds, emit=lambda piece: None)
+
+    def emit(self, piece: Json) -> None:
+        self.deadline = time.monotonic() + self.seconds
+
+
+@pytest.mark.parametrize("call", [chat, messages])
+def test_a_call_lasts_as_long_as_its_stream_flows(
+    openai_seat: LlmProfile, call: Callable[[LlmProfile, str, StageContext], Any]
+):
+    begun = time.monotonic()
+    call(openai_seat, "pausing", Extending())
+    assert time.monotonic() - begun > Extending.seconds + 0.5
+    with pytest.raises(StageTimeout):
+        call(openai_seat, "silent", Extending())
 
 
 @pytest.mark.parametrize(("limit", "sent"), [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 40}, 40)])

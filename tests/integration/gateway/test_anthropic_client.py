@@ -47,8 +47,10 @@ def test_a_streamed_message(client: anthropic.Anthropic) -> None:
 
 def test_the_events_are_those_of_the_api(client: anthropic.Anthropic) -> None:
     with client.messages.create(model="echo", max_tokens=50, messages=HELLO, stream=True) as stream:
-        kinds = [event.type for event in stream]
-    assert kinds[0] == "message_start"
+        events = list(stream)
+    kinds = [event.type for event in events]
+    assert events[0].type == "message_start"
+    assert events[0].message.usage.input_tokens > 0
     assert kinds[1] == "content_block_start"
     assert set(kinds[2:-3]) == {"content_block_delta"}
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
