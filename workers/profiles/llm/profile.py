@@ -76,7 +76,7 @@ class LlmProfile(Profile):
             self._backend = open_client(LlmSeat.model_validate(config))
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        """Send a model stage to the seat's endpoint or program. Return the answer in the caller's API format."""
+        """Send a model stage to the seat's endpoint or program. Return the answer in the caller's format."""
         if self._backend is None or self._capability is None:
             parse_stage_input(stage, value)
             raise SeatUnavailable("The llm seat is not open", {"path": stage.path})
