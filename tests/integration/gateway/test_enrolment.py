@@ -224,7 +224,7 @@ def test_an_enrolled_worker_gets_no_model_api_requests(
     assert "cannot run requests of a model API" in reply.text
     assert worker.requests == []
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
-        assert models.read_models(client, Keys(config.prefix)) == {}, (
+        assert models.read_models(client, Keys(config.prefix)).records == {}, (
             "the model APIs' clients would ask for it"
         )
 
