@@ -17,6 +17,7 @@ __all__ = [
     "money",
     "queue_aliases",
     "queue_names",
+    "response_needs",
     "response_object",
     "running_times",
     "seat_states",

@@ -26,6 +26,8 @@ NO_EMBEDDINGS = (
     "its model has no embeddings; if it does have them, set `embeddings = true` for it in its table"
 )
 
+NO_RESPONSES = "its endpoint has no Responses API; if it does have it, set `responses = true` in its table"
+
 MAX_MODELS = 8
 """Models that one stage may name: the preferred one and its fallbacks."""
 
@@ -36,21 +38,22 @@ def _make_queue(name: str) -> str:
 
 
 def parse_llm_demand(effect: Effect) -> Demand | None:
-    """Return the demand of `{"effect": "Llm", "model"?, "context"?, "embeddings"?}`, None for another effect.
+    """Return the demand of `{"effect": "Llm", "model"?, "context"?, "embeddings"?, "responses"?}`, None for
+    another effect.
 
     A missing model, null and `any` all mean `llm:any`. `model` may be a list, of which the first that a seat
     can serve is used. An item is a name, or `{"model", "context"?}` if its context differs from the rest.
-    `context` (a minimum, in tokens) and `embeddings` (true) restrict the seats further. Raises InvalidField
-    naming the wrong field.
+    `context` (a minimum, in tokens), `embeddings` and `responses` (true) restrict the seats further. Raises
+    InvalidField naming the wrong field.
     """
     if effect.effect != EFFECT:
         return None
     fields = effect.fields
     models = fields.get("model")
-    embeddings = {"embeddings": True} if fields.get("embeddings") else {}
+    uses = {use: True for use in ("embeddings", "responses") if fields.get(use)}
     context = _parse_context(fields.get("context"), "effects.context")
     if not isinstance(models, list):
-        return Demand(queue=_parse_queue(models, "effects.model"), needs={**context, **embeddings})
+        return Demand(queue=_parse_queue(models, "effects.model"), needs={**context, **uses})
     if not 1 <= len(models) <= MAX_MODELS:
         raise InvalidField(
             f"An Llm effect lists {len(models)} models",
@@ -65,7 +68,7 @@ def parse_llm_demand(effect: Effect) -> Demand | None:
                 f"An Llm effect names the model {name!r} twice",
                 {"path": path, "expected": "each model once", "fix": "remove it"},
             )
-        alternatives.append(Demand(queue=queue, needs={**needs, **embeddings}))
+        alternatives.append(Demand(queue=queue, needs={**needs, **uses}))
     return alternatives[0].model_copy(update={"fallbacks": tuple(alternatives[1:])})
 
 
@@ -144,6 +147,7 @@ def filter_models(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOff
         if _serves(model, demand)
         and (model.context is None or model.context >= demand.needs.get("context", 0))
         and (model.embeddings or not demand.needs.get("embeddings"))
+        and (model.responses or not demand.needs.get("responses"))
     ]
 
 
@@ -168,6 +172,10 @@ def explain_model_mismatch(demand: Demand, models: Sequence[ModelOffer]) -> str:
         candidates = [model for model in candidates if model.embeddings]
         if not candidates:
             return NO_EMBEDDINGS
+    if demand.needs.get("responses"):
+        candidates = [model for model in candidates if model.responses]
+        if not candidates:
+            return NO_RESPONSES
     return f"its context is {max(model.context or 0 for model in candidates)} tokens"
 
 

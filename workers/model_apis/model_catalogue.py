@@ -25,7 +25,8 @@ class ModelOffer(BaseModel):
     """A model as a seat advertises it.
 
     `context` counts the tokens of prompt and answer together; None if it is not known. `embeddings`: it runs
-    `llm:embed`. `any`: it takes text requests for the model `any`.
+    `llm:embed`. `any`: it takes text requests for the model `any`. `responses`: its endpoint has OpenAI's
+    Responses; the seat's table says so for all its models.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -35,6 +36,7 @@ class ModelOffer(BaseModel):
     context: int | None = Field(default=None, ge=1)
     embeddings: bool = False
     any: bool = True
+    responses: bool = False
 
     @field_validator("name")
     @classmethod

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gridq.errors import BrokerError, GridError, JobNotFound, RequestError
+from gridq.errors import BrokerError, DemandUnmet, GridError, JobNotFound, RequestError
 from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
 from gridq.gateway.http import errors
@@ -47,6 +47,7 @@ class ModelApi:
     stream, empty if the last piece does. `error_event` is the name of the event that reports an error, and
     `error_body` returns the body of one.
 
+    `find_vendor_part` returns the place of what only a seat of this API can serve, "" if there is none.
     `read_background` returns True if a body asks for an answer in the background, and raises InvalidField for
     what the grid refuses. `names_answers` is True if the answer's id is that of its job. `response_type` is
     the class of its responses, if it is not ModelApiResponse.
@@ -57,6 +58,7 @@ class ModelApi:
     end: bytes
     error_event: bytes
     error_body: Callable[[GridError, str], dict[str, Json]]
+    find_vendor_part: Callable[[dict[str, Json]], str] = lambda body: ""
     read_background: Callable[[dict[str, Json]], bool] = lambda body: False
     names_answers: bool = False
     response_type: type[ModelApiResponse] | None = None
@@ -106,6 +108,9 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     config: dict[str, Json] = {"model": model}
     if path == "embeddings":
         config["embeddings"] = True
+    vendor_part = api.find_vendor_part(body)
+    if vendor_part:
+        config["responses"] = True
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
     job = make_job_id()
@@ -129,6 +134,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
         stream=stream,
         detached=detach,
         background=background,
+        vendor_part=vendor_part,
     )
 
 
@@ -150,6 +156,7 @@ class ModelApiResponse(Response):
         stream: bool,
         detached: bool,
         background: bool = False,
+        vendor_part: str = "",
     ) -> None:
         self.grid = grid
         self.api = api
@@ -161,6 +168,7 @@ class ModelApiResponse(Response):
         self.stream = stream or options.resume is not None
         self.job = ""
         self.detached = detached
+        self.vendor_part = vendor_part
         self.in_background = background
         """True if only the start of the job is awaited."""
 
@@ -292,6 +300,8 @@ class ModelApiResponse(Response):
         """Report the error: by the status, or if the stream has begun by its last event."""
         if self.job:
             error.details.setdefault("job", self.job)
+        if self.vendor_part and isinstance(error, DemandUnmet):
+            error.details.setdefault("param", self.vendor_part)
         if not self.head_sent:
             headers: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
             await errors.make_error_response(request, error, headers)(request.scope, receive, send)

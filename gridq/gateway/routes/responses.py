@@ -28,6 +28,7 @@ from gridq.gateway.streaming.resume import BEGINNING, EventId
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
+from gridq.protocol.response_needs import find_vendor_part
 from gridq.protocol.response_object import make_response, make_response_id, parse_response_id
 from gridq.protocol.states import JobState, StageState
 from gridq.protocol.token_count import count_response_tokens
@@ -131,6 +132,7 @@ RESPONSES = ModelApi(
     b"",
     b"response.failed",
     errors.format_openai_error,
+    find_vendor_part=find_vendor_part,
     read_background=read_background,
     names_answers=True,
     response_type=ResponsesResponse,

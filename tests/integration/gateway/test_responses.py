@@ -17,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from gridq.config.settings import Settings
+from gridq.protocol.response_needs import find_vendor_part
 from tests.fakes import anthropic_server, gemini_server, openai_server, responses_server
 from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.client_types import RESPONSE, RESPONSE_EVENT, valid
@@ -321,11 +322,11 @@ def test_a_wrong_request_is_refused_by_name(seat: Seat, fields: dict[str, Any], 
         ({"moderation": {"model": "m"}}, "moderation"),
     ],
 )  # fmt: skip
-def test_what_a_chat_cannot_do_is_refused_by_name(
-    chat_seat: Seat, fields: dict[str, Any], param: str
-) -> None:
-    reply = chat_seat.http.post("/v1/responses", json={"model": "echo", "input": WORDS, **fields})
+def test_what_no_seat_can_do_is_refused_by_name(chat_seat: Seat, fields: dict[str, Any], param: str) -> None:
+    body = {"model": "echo", "input": WORDS, **fields}
+    reply = chat_seat.http.post("/v1/responses", json=body)
     assert reply.status_code == 400, reply.text
+    assert find_vendor_part(body) in (param, "")
     assert reply.json()["error"]["param"] == param
 
 
@@ -523,3 +524,32 @@ def test_another_seat_takes_over_whatever_its_api_format(
             with client.responses.stream(model="echo", input=WORDS) as stream:
                 assert stream.get_final_response().output_text.split() == WORDS.split()
         assert first.requests
+
+
+def test_the_vendors_own_tools_find_the_seat_that_has_them(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Settings(
+        broker_url=server.url, prefix=f"g{secrets.token_hex(4)}:", home=tmp_path, retry_backoff=0.0
+    )
+    monkeypatch.setenv("SEAT_KEY", openai_server.KEY)
+    models: Any = [{"name": "echo"}]
+    with (
+        OpenAIServer(key=openai_server.KEY) as chat,
+        ResponsesServer(openai_server.KEY) as own,
+        llm_grid(
+            config,
+            {
+                "m.chat": LlmRunner(chat.url, models, key_env="SEAT_KEY"),
+                "m.own": LlmRunner(own.url, models, key_env="SEAT_KEY", responses=True),
+            },
+            concurrency=4,
+        ),
+        serving(config, keep_alive=5, admission_wait=0.5) as gateway,
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        for _ in range(12):
+            assert client.responses.create(
+                model="echo", input=WORDS, tools=[{"type": "web_search"}]
+            ).output_text
+        assert (len(chat.requests), len(own.requests)) == (0, 12)

@@ -29,6 +29,7 @@ from collections.abc import Generator
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from gridq.protocol.response_needs import VENDOR_FIELDS
 from workers.model_apis.api_request import CHAT, OPENAI, RESPONSES, make_field_error, translate_request
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.openai.client import convert_to_chunk
@@ -65,7 +66,7 @@ HINTS = frozenset(
         *("prompt_cache_options", "prompt_cache_retention", "image", "client_metadata"),
     }
 )
-REFUSED = frozenset({"prompt", "context_management", "moderation", "access_programs", "n"})
+REFUSED = frozenset({*VENDOR_FIELDS, "n"})
 """Fields that would change the answer: those that a chat does not have, and `n`, which a response has not."""
 
 LOGPROBS = "message.output_text.logprobs"

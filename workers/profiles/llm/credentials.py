@@ -71,8 +71,15 @@ def make_client(seat: LlmSeat, key: Key) -> ApiClient:
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
     if isinstance(client, OpenAIClient):
-        client.serves_responses = has_responses(seat.url) if seat.responses is None else seat.responses
+        client.serves_responses = serves_responses(seat)
     return client
+
+
+def serves_responses(seat: LlmSeat) -> bool:
+    """Return whether the seat's endpoint has OpenAI's Responses: by its table, else by its URL."""
+    if seat.responses is None:
+        return seat.api == OpenAIClient.api and has_responses(seat.url)
+    return seat.responses
 
 
 def open_client(seat: LlmSeat) -> ApiClient:

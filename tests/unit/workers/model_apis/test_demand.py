@@ -8,6 +8,7 @@ from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
 from workers.model_apis.demand import (
     NO_EMBEDDINGS,
+    NO_RESPONSES,
     explain_model_mismatch,
     filter_models,
     find_models,
@@ -156,3 +157,12 @@ def test_a_requests_model_field_selects_models():
     assert find_models(7, models) == []
     assert find_models(["gpt-5", None, {"model": "fast"}, "gpt-4"], models) == [TURBO]
     assert find_models([7, []], models) == []
+
+
+def test_responses_filter_seats():
+    own = GPT4.model_copy(update={"responses": True})
+    demand = parse_llm_demand(llm(model=["gpt-4", "any"], responses=True))
+    assert demand is not None
+    assert filter_models(demand, [GPT4]) == filter_models(demand.fallbacks[0], [GPT4]) == []
+    assert filter_models(demand, [own]) == [own]
+    assert explain_model_mismatch(demand, [GPT4]) == NO_RESPONSES

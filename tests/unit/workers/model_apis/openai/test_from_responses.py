@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
+from gridq.protocol.response_needs import VENDOR_FIELDS, find_vendor_part
 from tests.fakes.client_types import CHAT_REQUEST, valid
 from workers.model_apis.openai.from_responses import HINTS, REFUSED, TRANSLATED, translate_to_chat
 from workers.model_apis.openai.responses_seat import prepare_request
@@ -194,6 +195,7 @@ def test_every_field_of_a_request_is_in_one_of_the_tables():
     for base in ResponseCreateParamsStreaming.__orig_bases__:  # type: ignore[attr-defined]
         fields |= {*base.__annotations__}
     assert fields <= set().union(*known)
+    assert {*VENDOR_FIELDS, "n"} == REFUSED
     assert sum(map(len, known)) == len(set().union(*known))
 
 
@@ -225,6 +227,27 @@ def test_what_has_no_counterpart_is_refused_by_name(body: dict[str, Any], param:
         translate_to_chat({"model": "m", "input": "hi", **body})
     assert caught.value.details["param"] == param
     assert caught.value.details["status"] == 400
+    assert find_vendor_part(body) in (param, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"input": "hi", "tools": [WEATHER, PATCH, MCP], "tool_choice": "auto"}, ""),
+        ({"tools": [WEATHER, {"type": "web_search"}]}, "tools[1].type"),
+        ({"tools": [{**MCP, "tools": [WEATHER, {"type": "mcp"}]}]}, "tools[0].tools[1].type"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, ""),
+        ({"input": [call("a"), output("a"), {"id": "rs", "type": "reasoning"}, {"role": "user"}]}, ""),
+        ({"input": [{"role": "user"}, {"type": "web_search_call", "id": "w"}]}, "input[1].type"),
+        ({"input": [{"content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0].file_id"),
+        ({"input": [output("a", [{"type": "input_file", "file_url": "u"}])]}, "input[0].output[0].file_url"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"input": [None, 3], "tools": 3, "prompt": None, "tool_choice": {"type": 3}}, ""),
+    ],
+)
+def test_what_only_a_seat_with_responses_can_serve_is_found(body: dict[str, Any], place: str):
+    assert find_vendor_part(body) == place
 
 
 def test_a_seat_with_responses_gets_everything_but_what_is_the_grids_own():
