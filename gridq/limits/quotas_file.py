@@ -126,7 +126,7 @@ class Limits:
     owners: dict[str, tuple[Limit, ...]] = field(default_factory=dict)
     families: dict[str, tuple[Limit, ...]] = field(default_factory=dict)
     grid: tuple[Limit, ...] = ()
-    aliases: QueueAliases = NO_ALIASES
+    models: QueueAliases = NO_ALIASES
 
     def to_fields(self) -> dict[str, str]:
         """Return the limits as the scripts read them, with `-` for a value that is missing.
@@ -147,8 +147,8 @@ class Limits:
         shared[meters.WHOLE_GRID] = self.grid
         found |= {f"m:{name}": meters.format_limits(limits) for name, limits in shared.items() if limits}
         found |= {f"q:{name}": _join_words(one.max_pending, one.policy) for name, one in self.queues.items()}
-        if self.aliases.entries:
-            found["models"] = self.aliases.to_json()
+        if self.models:
+            found["models"] = self.models.to_json()
         return found | ({"q": str(len(self.queues))} if self.queues else {})
 
 

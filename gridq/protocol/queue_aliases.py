@@ -25,6 +25,9 @@ class QueueAliases:
 
     entries: tuple[tuple[str, Targets], ...] = ()
 
+    def __len__(self) -> int:
+        return len(self.entries)
+
     @cached_property
     def _exact(self) -> dict[str, Targets]:
         return {name: targets for name, targets in self.entries if WILDCARD not in name}

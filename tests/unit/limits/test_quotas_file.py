@@ -321,7 +321,7 @@ def test_models_stand_for_others_in_order() -> None:
 one = "two"
 two = "llm:small"
 """
-    aliases = parse(text, "q.toml").aliases
+    aliases = parse(text, "q.toml").models
     mini = ("llm:qwen%2Fqwen3-8b", "llm:any")
     assert aliases.entries == (
         ("llm:gpt-4o-mini", mini),

@@ -207,13 +207,13 @@ def test_check_reports_on_a_quotas_file(grid_env: GridEnv, tmp_path: Path) -> No
     file.write_text(FILE)
     report = run("--check", str(file))[1]
     assert (
-        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; limits of the whole grid: 0"
-        in report
+        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1, models: 0; "
+        "limits of the whole grid: 0" in report
     )
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
     whole = '[grid]\nparallel = 9\nbudgets = [{dollars = 9, per = "day"}]\n'
     file.write_text(FILE + whole)
-    assert "queues: 1; limits of the whole grid: 2" in run("--check", str(file))[1]
+    assert "queues: 1, models: 0; limits of the whole grid: 2" in run("--check", str(file))[1]
     assert json.loads(run("--check", str(file), "--json")[0])["grid"] == 2
     file.write_text(FILE + "rpm = 3\n")
     err = run("--check", str(file), code=2)[1]
