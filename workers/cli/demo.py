@@ -100,9 +100,7 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
             out.print(f"  - {first}")
             for line in lines:
                 out.print(f"      {line}")
-    out.print(
-        f"\nTo serve them: gridq worker. Only one: celery -A workers worker --seat {found.seats[-1].name}"
-    )
+    out.print(f"\nTo serve them: gridq worker. Only one: gridq worker --seat {found.seats[-1].name}")
 
 
 def make_seats_table(found: ProbeResult) -> Table:

@@ -24,6 +24,7 @@ seat_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Pause this machine's seats, lend them again, and see what ran on them.",
+    short_help="Pause this machine's seats, and see what ran on them.",
     epilog=EPILOG,
 )
 app.add_typer(seat_app, name="seat")
@@ -223,7 +224,8 @@ def make_seats_table(rows: list[dict[str, Any]]) -> Table:
 
     budgeted = any(row.get("budget") is not None for row in rows)
     table = make_table(
-        "seat", "state", "since", "until", *(("left", "lent", "budget") if budgeted else ()), "reason",
+        "seat", "state", "since", "until",
+        *(("left", "lent", "budget", "reason, other budgets") if budgeted else ("reason",)),
         numbers=("left", "lent", "budget"), keep_first=True,
     )  # fmt: skip
     for row in rows:
