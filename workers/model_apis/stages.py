@@ -167,9 +167,9 @@ def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
     """Return the seat's model for the stage: the first that both the effect and the input's `model` allow.
 
     If the effect names several models, or one that stands for others, the queue from which the seat took the
-    stage decides, whichever of them the input names. Raises SeatUnavailable if the seat has no model that the effect allows, and
-    StageError if the input names a model that the effect does not: the grid then had no reason to route the
-    stage to a seat that has it.
+    stage decides, whichever of them the input names. Raises SeatUnavailable if the seat has no model that the
+    effect allows, and StageError if the input names a model that the effect does not: the grid then had no
+    reason to route the stage to a seat that has it.
     """
     allowed: Sequence[ModelOffer] = models
     name = query.model
