@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from workers.model_apis.anthropic.from_chat import ChatToMessages
-from workers.model_apis.api_request import OPENAI, RESPONSES
+from workers.model_apis.api_request import ANTHROPIC, OPENAI, RESPONSES
 from workers.model_apis.backend import Backend
 from workers.model_apis.google.client import GOOGLE
 from workers.model_apis.google.from_chat import ChatToGoogle
+from workers.model_apis.identity.chat import ChatIdentity
+from workers.model_apis.identity.messages import MessageIdentity
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.openai.from_messages import MessagesToChat
 from workers.model_apis.openai.from_responses import ResponsesToChat
@@ -18,14 +20,23 @@ def adapt_backend(api: str, backend: Backend, response_id: str = "") -> Backend:
 
     `response_id` is the id of the answer to a request of Responses.
     """
-    if backend.api == api:
-        return backend
     if api == RESPONSES:
         if isinstance(backend, OpenAIClient) and backend.serves_responses:
             return ResponsesSeat(backend, response_id)
-        chat = adapt_backend(OPENAI, backend)
+        chat = _adapt_to_chat(backend, api)
         return ResponsesToChat(chat, response_id, accepts_thinking=backend.api == GOOGLE)
+    if api == OPENAI:
+        return _adapt_to_chat(backend, api)
+    if backend.api == ANTHROPIC:
+        return MessageIdentity(backend)
+    return MessagesToChat(_adapt_to_chat(backend, api), accepts_thinking=backend.api == GOOGLE)
+
+
+def _adapt_to_chat(backend: Backend, client_api: str) -> Backend:
+    """Return a backend of the OpenAI API format for a client of `client_api`, with ids of the grid's own."""
+    adapted = backend
     if backend.api == GOOGLE:
-        google = ChatToGoogle(backend)
-        return google if api == OPENAI else MessagesToChat(google, accepts_thinking=True)
-    return ChatToMessages(backend) if api == OPENAI else MessagesToChat(backend)
+        adapted = ChatToGoogle(backend)
+    elif backend.api == ANTHROPIC:
+        adapted = ChatToMessages(backend)
+    return ChatIdentity(adapted, backend, client_api)

@@ -7,14 +7,14 @@ from typing import Any
 
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.api_request import COMPLETIONS
+from workers.model_apis.identity import call_pieces
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, parse_openai_usage
 
 ATOMIC_FIELDS = frozenset({"role", "id", "type", "index", "name"})
 """Fields of a delta that the next delta does not continue."""
 
-MAX_TOOL_CALLS = 1000
-"""Tool calls in one answer."""
+MAX_TOOL_CALLS = call_pieces.MAX_TOOL_CALLS
 
 
 class ChatAssembler:

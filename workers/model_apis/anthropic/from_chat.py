@@ -24,6 +24,7 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
+from workers.model_apis.identity.fitting import make_completion_id, shorten_user
 from workers.model_apis.usage import format_openai_usage, is_count, parse_anthropic_usage
 
 DEFAULT_MAX_TOKENS = 4096
@@ -77,7 +78,7 @@ def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
     if body.get("stop"):
         request["stop_sequences"] = [body["stop"]] if isinstance(body["stop"], str) else body["stop"]
     if isinstance(body.get("user"), str):
-        request["metadata"] = {"user_id": body["user"]}
+        request["metadata"] = {"user_id": shorten_user(body["user"], "user_id")}
     request |= _translate_tools(body)
     response_format = body.get("response_format") or {"type": "text"}
     if response_format["type"] == "json_schema":
@@ -228,7 +229,7 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
             case "tool_use":
                 arguments = json.dumps(block["input"], ensure_ascii=False)
                 function = {"name": block["name"], "arguments": arguments}
-                calls.append({"id": block["id"], "type": "function", "function": function})
+                calls.append({"id": block.get("id"), "type": "function", "function": function})
     if calls:
         message["tool_calls"] = calls
     reason = FINISH_REASONS.get(answer.get("stop_reason") or "end_turn", "stop")
@@ -241,7 +242,7 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> dict[str, Json]:
     return {
-        "id": f"chatcmpl-{answer.get('id') or 'answer'}",
+        "id": make_completion_id(),
         "object": kind,
         "created": int(time.time()),
         "model": answer.get("model") or request["model"],
@@ -283,7 +284,7 @@ class CompletionChunks:
             case "content_block_start" if event["content_block"]["type"] == "tool_use":
                 block, index = event["content_block"], len(self._call_indexes)
                 self._call_indexes[event["index"]] = index
-                call = {"index": index, "id": block["id"], "type": "function"}
+                call = {"index": index, "id": block.get("id"), "type": "function"}
                 function = {"name": block["name"], "arguments": ""}
                 return [self._make_chunk({"tool_calls": [{**call, "function": function}]})]
             case "content_block_start" if event["content_block"].get("text"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Iterable
 from typing import Any
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol.models import Json
+from workers.model_apis.identity.fitting import make_call_id, make_completion_id
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import format_openai_usage, is_count, parse_count, parse_google_usage
 
@@ -131,7 +131,7 @@ def build_embeddings(answer: dict[str, Json], request: dict[str, Json]) -> dict[
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> dict[str, Json]:
     return {
-        "id": f"chatcmpl-{answer.get('responseId') or uuid.uuid4().hex}",
+        "id": make_completion_id(),
         "object": kind,
         "created": int(time.time()),
         "model": answer.get("modelVersion") or request["model"],
@@ -166,7 +166,7 @@ def _translate_part(part: dict[str, Json]) -> dict[str, Any]:
         arguments = json.dumps(called.get("args") or {}, ensure_ascii=False)
         function = {"name": called["name"], "arguments": arguments}
         call = {
-            "id": called.get("id") or f"call_{uuid.uuid4().hex}",
+            "id": called.get("id") or make_call_id(None),
             "type": "function",
             "function": function,
         }

@@ -10,6 +10,7 @@ from typing import Any
 
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
+from workers.model_apis.identity.fitting import make_call_id, make_id
 from workers.model_apis.message_assembly import parse_tool_input
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, format_anthropic_usage, parse_openai_usage
@@ -36,9 +37,9 @@ def build_message(answer: dict[str, Json], request: dict[str, Json]) -> dict[str
     text = message.get("content") or message.get("refusal")
     if text:
         content.append({"type": "text", "text": text})
-    for at, call in enumerate(message.get("tool_calls") or ()):
+    for call in message.get("tool_calls") or ():
         function = call["function"]
-        call_id = call.get("id") or f"toolu_{answer.get('id', '')}_{at}"
+        call_id = call.get("id") or make_call_id(None, "toolu")
         tool_input = parse_tool_input(function.get("arguments") or "")
         content.append({"type": "tool_use", "id": call_id, "name": function["name"], "input": tool_input})
     return {
@@ -53,7 +54,7 @@ def build_message(answer: dict[str, Json], request: dict[str, Json]) -> dict[str
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
     return {
-        "id": f"msg_{answer.get('id') or 'answer'}",
+        "id": make_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": answer.get("model") or request["model"],
@@ -149,7 +150,7 @@ class MessageEvents:
         if text:
             yield from self._add_text("text", {"type": "text_delta", "text": text})
         for at, call in enumerate(delta.get("tool_calls") or ()):
-            yield from self._add_call(call, call.get("index", at), chunk)
+            yield from self._add_call(call, call.get("index", at))
         if choice.get("finish_reason"):
             self._last_choice = choice
 
@@ -161,12 +162,10 @@ class MessageEvents:
             yield from self._open_block(Block(empty))
         yield from self._add_delta(self._blocks[-1], delta)
 
-    def _add_call(
-        self, call: dict[str, Json], index: int, chunk: dict[str, Json]
-    ) -> Iterable[dict[str, Json]]:
+    def _add_call(self, call: dict[str, Json], index: int) -> Iterable[dict[str, Json]]:
         function = call.get("function") or {}
         if index not in self._calls:
-            call_id = call.get("id") or f"toolu_{chunk.get('id', '')}_{index}"
+            call_id = call.get("id") or make_call_id(None, "toolu")
             start = {"type": "tool_use", "id": call_id, "name": function["name"], "input": {}}
             self._calls[index] = Block(start)
             yield from self._open_block(self._calls[index])

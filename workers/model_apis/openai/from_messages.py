@@ -32,6 +32,7 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
+from workers.model_apis.identity.fitting import shorten_user
 from workers.model_apis.openai.answers import MessageEvents, build_message
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -84,7 +85,7 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[st
         request["stop"] = body["stop_sequences"]
     user = (body.get("metadata") or {}).get("user_id")
     if isinstance(user, str):
-        request["user"] = user
+        request["user"] = shorten_user(user, "user")
     if body.get("tools"):
         request["tools"] = [_translate_tool(tool, f"tools[{at}]") for at, tool in enumerate(body["tools"])]
         request |= _translate_tool_choice(body.get("tool_choice") or {"type": "auto"})

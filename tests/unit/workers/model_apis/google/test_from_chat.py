@@ -352,7 +352,7 @@ def test_a_streams_events_become_chunks_after_their_usage():
     assert made[-1]["choices"][0]["finish_reason"] == "tool_calls"
     assert made[-2]["choices"] == []
     assert made[-2]["usage"]["completion_tokens"] == 50
-    assert {each["id"] for each in made} == {"chatcmpl-r"}
+    assert len({each["id"] for each in made}) == 1, "one answer has one id, the grid's own"
     used = [each["usage"]["prompt_tokens"] for each in made if not each["choices"]]
     assert used == [1, 1005], "what is known of a stream that breaks off"
 

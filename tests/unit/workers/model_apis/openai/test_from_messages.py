@@ -209,8 +209,8 @@ CALL = {"id": "t1", "type": "function", "function": {"name": "weather", "argumen
 def test_a_whole_answer():
     made = build_message(completion(content="yes", usage=USAGE), body(user("hi")))
     valid(MESSAGE, made)
+    assert made.pop("id") != build_message(completion(content="yes"), body(user("hi")))["id"], "it is our own"
     assert made == {
-        "id": "msg_c1",
         "type": "message",
         "role": "assistant",
         "model": "real",

@@ -1,0 +1,209 @@
+"""Give the chats of a seat ids of the grid's own, and tell their tool calls apart."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json
+from workers.model_apis.api_request import ANTHROPIC, CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, translate_request
+from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
+from workers.model_apis.identity.call_pieces import CallPieces
+from workers.model_apis.identity.fitting import (
+    ANTHROPIC_ID,
+    ANTHROPIC_NAME,
+    ANY_ID,
+    GOOGLE_NAME,
+    MISTRAL_ID,
+    OPENAI_ID,
+    OPENAI_NAME,
+    CallIds,
+    Rule,
+    ToolNames,
+    make_call_id,
+    make_completion_id,
+)
+
+MISTRAL_MODELS = re.compile("mistral|mixtral|ministral|magistral|devstral|codestral|pixtral|voxtral", re.I)
+"""Models whose chat template takes Mistral's ids only, at whatever endpoint."""
+
+NAME_RULES = {OPENAI: OPENAI_NAME, ANTHROPIC: ANTHROPIC_NAME, "google": GOOGLE_NAME}
+
+
+def find_id_rule(seat: Backend, model: Json) -> Rule:
+    """Return the ids of tool calls that `seat` takes for `model`."""
+    if seat.api == ANTHROPIC:
+        return ANTHROPIC_ID
+    if seat.api != OPENAI:
+        return ANY_ID
+    host = urlsplit(getattr(seat, "url", "")).hostname or ""
+    if host.endswith("mistral.ai") or (isinstance(model, str) and MISTRAL_MODELS.search(model)):
+        return MISTRAL_ID
+    return OPENAI_ID if seat.is_strict else ANY_ID
+
+
+class ChatIdentity(TranslatingBackend):
+    """A backend of the OpenAI API format that sends its requests to `inner`, of the same format.
+
+    An answer gets an id of the grid's own, and so do its tool calls. `seat` is the backend that the requests
+    reach at last, whose rules the ids of tool calls follow, and the names of tools too if the client of the
+    request uses another API format than the seat.
+    """
+
+    api = OPENAI
+
+    def __init__(self, inner: Backend, seat: Backend, client_api: str) -> None:
+        super().__init__(inner)
+        self.is_strict = inner.is_strict
+        self._seat = seat
+        self._name_rule = NAME_RULES.get(seat.api) if seat.api != client_api else None
+
+    def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
+        if path == EMBEDDINGS:
+            return self._inner.post(path, body, context)
+        request, names = self._prepare(path, body)
+        answer = self._inner.post(path, request, context)
+        return parse_answer(self, lambda: _identify_answer(path, answer, names))
+
+    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        request, names = self._prepare(path, body)
+        chunks = IdentifiedChunks(path, body, names)
+        yield from self._translate_stream(path, request, context, lambda each: [chunks.add_chunk(each)])
+
+    def _prepare(self, path: str, body: dict[str, Json]) -> tuple[dict[str, Json], ToolNames]:
+        if path != CHAT:
+            return body, ToolNames(None, ())
+        names = ToolNames(self._name_rule, list(_list_names(body)))
+        ids = CallIds(find_id_rule(self._seat, body.get("model")))
+        return translate_request(_fit_request, body, names, ids), names
+
+
+def _as_list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _get_function(holder: Json, key: str = "function") -> dict[str, Json]:
+    function = holder.get(key) if isinstance(holder, dict) else None
+    return function if isinstance(function, dict) else {}
+
+
+def _list_names(body: dict[str, Json]) -> Iterator[str]:
+    """Yield the names of the tools that a request declares, and of those that its messages call."""
+    holders = [_get_function(tool) for tool in _as_list(body.get("tools"))]
+    for message in body["messages"]:
+        holders += [_get_function(call) for call in _as_list(message.get("tool_calls"))]
+    for holder in holders:
+        if isinstance(holder.get("name"), str):
+            yield holder["name"]
+
+
+def _fit_request(body: dict[str, Json], names: ToolNames, ids: CallIds) -> dict[str, Json]:
+    """Return the request with ids and names that the seat takes."""
+    fitted: dict[str, Json] = {
+        **body,
+        "messages": [_fit_message(each, names, ids) for each in body["messages"]],
+    }
+    if isinstance(body.get("tools"), list):
+        fitted["tools"] = [_fit_function(tool, names) for tool in body["tools"]]
+    if isinstance(body.get("tool_choice"), dict):
+        fitted["tool_choice"] = _fit_function(body["tool_choice"], names)
+    return fitted
+
+
+def _fit_function(holder: Json, names: ToolNames) -> Json:
+    function = _get_function(holder)
+    if "name" not in function:
+        return holder
+    return {**holder, "function": {**function, "name": names.fit(function["name"])}}
+
+
+def _fit_message(message: dict[str, Json], names: ToolNames, ids: CallIds) -> dict[str, Json]:
+    if message.get("role") == "tool" and isinstance(message.get("tool_call_id"), str):
+        return {**message, "tool_call_id": ids.find_result(message["tool_call_id"])}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    fitted = [
+        {**_fit_function(call, names), "id": ids.add_call(call.get("id"))} if isinstance(call, dict) else call
+        for call in calls
+    ]
+    return {**message, "tool_calls": fitted}
+
+
+def _make_answer_id(path: str) -> str:
+    return make_completion_id("cmpl" if path == COMPLETIONS else "chatcmpl")
+
+
+def _restore_name(holder: dict[str, Json], names: ToolNames) -> dict[str, Json]:
+    function = _get_function(holder)
+    if not function.get("name"):
+        return {}
+    return {"function": {**function, "name": names.restore(function["name"])}}
+
+
+def _identify_answer(path: str, answer: dict[str, Json], names: ToolNames) -> dict[str, Json]:
+    """Return a complete answer with ids of the grid's own."""
+    identified = {**answer, "id": _make_answer_id(path)}
+    if isinstance(answer.get("choices"), list):
+        identified["choices"] = [_identify_choice(choice, names) for choice in answer["choices"]]
+    return identified
+
+
+def _identify_choice(choice: Json, names: ToolNames) -> Json:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict) or not isinstance(message.get("tool_calls"), list):
+        return choice
+    calls = [
+        {**call, "id": make_call_id(call.get("id")), **_restore_name(call, names)}
+        if isinstance(call, dict)
+        else call
+        for call in message["tool_calls"]
+    ]
+    return {**choice, "message": {**message, "tool_calls": calls}}
+
+
+class IdentifiedChunks:
+    """Gives the chunks of one answer its id, and its tool calls an index and an id of their own."""
+
+    def __init__(self, path: str, body: dict[str, Json], names: ToolNames) -> None:
+        kind = "text_completion" if path == COMPLETIONS else "chat.completion.chunk"
+        self._head = {"id": "", "object": kind, "created": int(time.time()), "model": body.get("model")}
+        self._id = _make_answer_id(path)
+        self._names = names
+        self._pieces: dict[Json, CallPieces] = defaultdict(CallPieces)
+
+    def add_chunk(self, chunk: dict[str, Json]) -> dict[str, Json]:
+        """Return a chunk as the client gets it. Raises ValueError if a tool call cannot be read."""
+        identified: dict[str, Any] = {
+            **{name: value for name, value in self._head.items() if chunk.get(name) is None},
+            **{name: value for name, value in chunk.items() if value is not None or name not in self._head},
+            "id": self._id,
+        }
+        if isinstance(chunk.get("choices"), list):
+            identified["choices"] = [self._identify_choice(choice) for choice in chunk["choices"]]
+        return identified
+
+    def _identify_choice(self, choice: Json) -> Json:
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if not isinstance(delta, dict) or not delta.get("tool_calls"):
+            return choice
+        pieces = self._pieces[choice.get("index") or 0]
+        assigned = pieces.assign(delta["tool_calls"])
+        calls: list[Json] = []
+        for piece, (call, is_first) in zip(delta["tool_calls"], assigned, strict=True):
+            made = {"index": call.index, **{key: piece[key] for key in piece if key != "index"}}
+            function = piece.get("function")
+            if is_first:
+                made |= {"id": make_call_id(piece.get("id")), "type": piece.get("type") or "function"}
+                made |= _restore_name(piece, self._names)
+            else:  # clients join the strings of all pieces
+                made = {key: value for key, value in made.items() if key not in ("id", "type")}
+                if isinstance(function, dict):
+                    made["function"] = {key: value for key, value in function.items() if key != "name"}
+            calls.append(made)
+        return {**choice, "delta": {**delta, "tool_calls": calls}}
