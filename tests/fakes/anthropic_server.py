@@ -47,6 +47,10 @@ def error(status: int, message: str) -> dict[str, Any]:
 def _handler(state: AnthropicServer) -> type[Handler]:
     class Anthropic(Handler):
         def do_GET(self) -> None:
+            listed = {"type": "model", "id": "echo", "max_tokens": 128_000}
+            if self.headers.get("x-api-key") == state.key and self.path == "/v1/models/echo":
+                self.answer(200, listed)
+                return
             if self.headers.get("x-api-key") != state.key or self.path != "/v1/models?limit=1000":
                 self.answer(404, error(404, self.path))
                 return

@@ -279,6 +279,29 @@ def test_an_anthropic_seat_lists_its_models(
     assert [model["name"] for model in offer.capability["models"]] == ["echo"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, 128_000),
+        ({"thinking": {"type": "enabled", "budget_tokens": 20_000}}, 128_000),
+        ({"max_tokens": 7}, 7),
+        ({"max_completion_tokens": 9}, 9),
+    ],
+)
+def test_a_chat_has_the_longest_answer_of_the_model_if_it_states_none(
+    anthropic_seat: LlmProfile, anthropic_server: AnthropicServer, fields: dict[str, Any], sent: int
+):
+    chat(anthropic_seat, "echo", **fields)
+    assert anthropic_server.requests[-1]["body"]["max_tokens"] == sent
+
+
+def test_a_thinking_budget_is_smaller_than_a_length_that_nobody_states(
+    anthropic_seat: LlmProfile, anthropic_server: AnthropicServer
+):
+    chat(anthropic_seat, "thinking", thinking={"type": "enabled", "budget_tokens": 20_000})
+    assert anthropic_server.requests[-1]["body"]["max_tokens"] > 20_000
+
+
 def test_thinking_is_translated_between_the_apis(openai_seat: LlmProfile, anthropic_seat: LlmProfile):
     pieces: list[Any] = []
     thinking = {"type": "enabled", "budget_tokens": 1024}

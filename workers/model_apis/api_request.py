@@ -161,7 +161,7 @@ SAMPLING: Mapping[str, tuple[bool, Check, str]] = {
 }
 GENERATION: Mapping[str, tuple[bool, Check, str]] = {
     **SAMPLING,
-    "max_tokens": (False, _is_integer_from(1), "an integer of at least 1"),
+    "max_tokens": (False, _is_integer_from(0), "an integer of at least 0"),
     "n": (False, _is_integer_from(1), "an integer of at least 1"),
     "stop": (False, _is_any_of(_is_string, _is_list_of(_is_string)), "a string or a list of strings"),
     "stream_options": (False, _is_object, "an object"),
@@ -169,7 +169,7 @@ GENERATION: Mapping[str, tuple[bool, Check, str]] = {
 FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
     CHAT: {
         "messages": (True, _is_nonempty(_is_list_of(_is_object)), "a list of at least one message"),
-        "max_completion_tokens": (False, _is_integer_from(1), "an integer of at least 1"),
+        "max_completion_tokens": (False, _is_integer_from(0), "an integer of at least 0"),
         "tools": (False, _is_list_of(_is_block), "a list of objects with a type"),
         "tool_choice": (False, _is_any_of(_is_string, _is_object), "a string or an object"),
         "parallel_tool_calls": (False, _is_boolean, "true or false"),
@@ -191,7 +191,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
     },
     MESSAGES: {
         "messages": (True, _is_nonempty(_is_list_of(_is_object)), "a list of at least one message"),
-        "max_tokens": (True, _is_integer_from(1), "an integer of at least 1"),
+        "max_tokens": (True, _is_integer_from(0), "an integer of at least 0"),
         "system": (False, _is_any_of(_is_string, _is_list_of(_is_block)), "a string or a list of blocks"),
         "tools": (False, _is_list_of(_is_object), "a list of objects"),
         "tool_choice": (False, _is_block, "an object with a type"),

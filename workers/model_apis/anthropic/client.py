@@ -7,13 +7,23 @@ its own. `workers.model_apis.http.failures` lists the statuses, among them 529 f
 
 from __future__ import annotations
 
-from typing import ClassVar
+import time
+from typing import Any, ClassVar
+from urllib.parse import quote
 
+from gridq.errors import GridError
+from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import ANTHROPIC
 from workers.model_apis.http.api_client import ApiClient
 
 VERSION = "2023-06-01"
+FALLBACK_MAX_TOKENS = 8192
+"""The longest answer of a model whose endpoint does not state it. Claude models before 3.5 have less."""
+
+LOOKUP_SECONDS = 5.0
+RETRY_SECONDS = 600.0
+"""The time until an endpoint that did not state a model's longest answer is asked again."""
 
 
 class AnthropicClient(ApiClient):
@@ -23,6 +33,28 @@ class AnthropicClient(ApiClient):
     name: ClassVar[str] = "Anthropic"
     models_path: ClassVar[str] = "models?limit=1000"  # the default is 20
     default_headers: ClassVar[dict[str, str]] = {"anthropic-version": VERSION}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._max_tokens: dict[str, tuple[int, float]] = {}
+        """By model: its longest answer in tokens, and until when that is cached."""
+
+    def find_max_tokens(self, model: str) -> int:
+        """Return the longest answer of `model`, in tokens, as the endpoint's entry of the model states it."""
+        limit, expires = self._max_tokens.get(model, (0, 0.0))
+        if time.monotonic() < expires:
+            return limit
+        context, expires = StageContext(deadline=time.monotonic() + LOOKUP_SECONDS), float("inf")
+        try:
+            stated = self._request_object("GET", f"models/{quote(model, safe='')}", None, context).get(
+                "max_tokens"
+            )
+        except GridError:
+            stated = None
+        if not isinstance(stated, int) or stated < 1:
+            stated, expires = FALLBACK_MAX_TOKENS, time.monotonic() + RETRY_SECONDS
+        self._max_tokens[model] = (stated, expires)
+        return stated
 
     def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}

@@ -1,10 +1,11 @@
 """Serve clients of the OpenAI API format from a seat with Anthropic's Messages.
 
 See the table in `workers.model_apis.openai.from_messages`, from right to left. `max_tokens`, which Messages
-requires, defaults to 4,096. A `temperature` above 1, the maximum of Messages, becomes 1. `seed`, the
-penalties, `logit_bias` and the like are dropped. A field that has no counterpart and would change the answer
-is rejected: `n` above 1, `logprobs`, `response_format` json_object, audio, and the paths `completions` and
-`embeddings`.
+require, is the model's longest answer if the request states none, and larger than a thinking budget. A
+`temperature` above 1, the maximum of Messages, becomes 1. Texts and stop sequences of white space, which
+Messages reject, are left out. `seed`, the penalties, `logit_bias` and the like are dropped. A field that has
+no counterpart and would change the answer is rejected: `n` above 1, `logprobs`, `web_search_options`, audio,
+and the paths `completions` and `embeddings`. Data URLs become pictures, PDF or plain text.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from workers.model_apis.anthropic.client import FALLBACK_MAX_TOKENS, AnthropicClient
 from workers.model_apis.api_request import (
     CHAT,
     MESSAGES,
@@ -24,10 +26,10 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
+from workers.model_apis.data_urls import is_data_url, parse_data_url
 from workers.model_apis.identity.fitting import make_completion_id, shorten_user
 from workers.model_apis.usage import format_openai_usage, is_count, parse_anthropic_usage
 
-DEFAULT_MAX_TOKENS = 4096
 FINISH_REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -37,6 +39,11 @@ FINISH_REASONS = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+AT_ANTHROPIC = "at a seat of the Anthropic API format"
+UNSUPPORTED = ("logprobs", "audio", "web_search_options")
+IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""The pictures that Messages take."""
+
 TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -46,28 +53,46 @@ class ChatToMessages(TranslatingBackend):
     api = OPENAI
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(MESSAGES, translate_request(translate_to_messages, path, body), context)
+        answer = self._inner.post(MESSAGES, self._translate(path, body), context)
         return parse_answer(self, build_completion, answer, body)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         chunks = CompletionChunks(body)
-        request = translate_request(translate_to_messages, path, body)
+        request = self._translate(path, body)
         yield from self._translate_stream(MESSAGES, request, context, chunks.add_event)
+
+    def _translate(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
+        request = translate_request(translate_to_messages, path, body)
+        if "max_tokens" not in request:
+            limit = FALLBACK_MAX_TOKENS
+            if isinstance(self._inner, AnthropicClient):
+                limit = self._inner.find_max_tokens(body["model"])
+            budget = (request.get("thinking") or {}).get("budget_tokens")
+            if isinstance(budget, int) and budget >= limit:  # it has to be smaller
+                limit += budget
+            request["max_tokens"] = limit
+        return request
 
 
 def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
-    """Translate a chat request to Messages. Raises StageError naming a field that has no counterpart."""
+    """Translate a chat request to Messages, without `max_tokens` if it states none.
+
+    Raises StageError naming a field that has no counterpart.
+    """
     if path != CHAT:
         raise make_field_error("path", f"{CHAT}: a seat of the Anthropic API format has no {path}")
     if (body.get("n") or 1) != 1:
         raise make_field_error("n", "1: a seat of the Anthropic API format returns one answer", "remove 'n'")
-    if body.get("logprobs"):
-        raise make_field_error(
-            "logprobs", "false: a seat of the Anthropic API format has none", "remove 'logprobs'"
-        )
+    for field in UNSUPPORTED:
+        if body.get(field):
+            raise make_field_error(field, f"absent {AT_ANTHROPIC}", f"remove {field!r}")
+    if any(each != "text" for each in body.get("modalities") or ()):
+        raise make_field_error("modalities", f"text {AT_ANTHROPIC}")
     system, messages = _split_messages(body["messages"])
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or DEFAULT_MAX_TOKENS
-    request: dict[str, Json] = {"model": body["model"], "max_tokens": limit, "messages": messages}
+    request: dict[str, Json] = {"model": body["model"], "messages": messages}
+    for field in ("max_tokens", "max_completion_tokens"):
+        if body.get(field) is not None:
+            request["max_tokens"] = body[field]
     if system:
         request["system"] = system
     if body.get("temperature") is not None:
@@ -75,8 +100,10 @@ def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
     for field in ("top_p", "top_k", "thinking"):
         if body.get(field) is not None:
             request[field] = body[field]
-    if body.get("stop"):
-        request["stop_sequences"] = [body["stop"]] if isinstance(body["stop"], str) else body["stop"]
+    stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
+    stops = [stop for stop in stops if stop.strip()]  # Messages reject others
+    if stops:
+        request["stop_sequences"] = stops
     if isinstance(body.get("user"), str):
         request["metadata"] = {"user_id": shorten_user(body["user"], "user_id")}
     request |= _translate_tools(body)
@@ -117,6 +144,9 @@ def _split_messages(messages: list[dict[str, Json]]) -> tuple[str, list[dict[str
             turns.append({"role": role, "content": blocks})
     if not turns:
         raise make_field_error("messages", "at least one user message")
+    last = turns[-1]["content"][-1]
+    if turns[-1]["role"] == "assistant" and last["type"] == "text":  # Messages reject white space at its end
+        last["text"] = last["text"].rstrip()
     return "\n\n".join(filter(None, system)), turns
 
 
@@ -128,11 +158,11 @@ def _translate_text(content: Json, place: str) -> list[dict[str, Json]]:
 
 
 def _translate_content(content: Json, place: str) -> list[dict[str, Json]]:
+    """Return the blocks of a content. Texts of white space, which Messages reject, are left out."""
     if not isinstance(content, list):
-        return [{"type": "text", "text": content}] if content else []
-    return [
-        _translate_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""
-    ]
+        return [{"type": "text", "text": content}] if content and content.strip() else []
+    blocks = [_translate_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
+    return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
 
 
 def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
@@ -143,24 +173,32 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
             image = part.get("image_url")
             url = image.get("url") if isinstance(image, dict) else image
             if isinstance(url, str):
-                return {"type": "image", "source": _make_source(url, f"{place}.image_url.url")}
+                return _make_media(url, f"{place}.image_url.url", "document")
         case "file":
             file = part.get("file") or {}
             if isinstance(file.get("file_data"), str):
-                source = _make_source(file["file_data"], f"{place}.file.file_data")
-                return {"type": "document", "source": source, "title": file.get("filename") or "document"}
+                title = file.get("filename") or "document"
+                return _make_media(file["file_data"], f"{place}.file.file_data", title)
     raise make_field_error(
         place, "text, image_url or file with file_data at a seat of the Anthropic API format"
     )
 
 
-def _make_source(url: str, place: str) -> dict[str, Json]:
-    if not url.startswith("data:"):
-        return {"type": "url", "url": url}
-    media_type, separator, data = url.removeprefix("data:").partition(";base64,")
-    if not separator:
-        raise make_field_error(place, "a URL, or data:<type>;base64,<data>")
-    return {"type": "base64", "media_type": media_type, "data": data}
+def _make_media(url: str, place: str, title: str) -> dict[str, Json]:
+    """Return the block of a picture or a document. Messages take some pictures, PDF and plain text."""
+    if not is_data_url(url):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    parsed = parse_data_url(url, place)
+    source = {"type": "base64", "media_type": parsed.media_type, "data": parsed.data}
+    if parsed.media_type in IMAGE_TYPES:
+        return {"type": "image", "source": source}
+    if parsed.media_type == "application/pdf":
+        return {"type": "document", "source": source, "title": title}
+    if parsed.media_type.startswith("text/") or parsed.media_type == "application/json":
+        text = {"type": "text", "media_type": "text/plain", "data": parsed.decode_text()}
+        return {"type": "document", "source": text, "title": title}
+    types = ", ".join(sorted(IMAGE_TYPES))
+    raise make_field_error(place, f"{types}, application/pdf or text {AT_ANTHROPIC}")
 
 
 def _translate_tool_result(message: dict[str, Json], place: str) -> dict[str, Json]:

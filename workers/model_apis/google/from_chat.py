@@ -39,6 +39,7 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
+from workers.model_apis.data_urls import is_data_url, parse_data_url
 from workers.model_apis.google.answers import ContentChunks, build_completion, build_embeddings
 from workers.model_apis.google.client import make_method_path
 
@@ -124,11 +125,14 @@ def _make_config(body: dict[str, Json]) -> dict[str, Json]:
     config = {name: body[field] for field, name in CONFIG_FIELDS.items() if body.get(field) is not None}
     if config.get("candidateCount") == 1:
         del config["candidateCount"]
-    limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    if limit:
-        config["maxOutputTokens"] = limit
-    if body.get("stop"):
-        config["stopSequences"] = [body["stop"]] if isinstance(body["stop"], str) else body["stop"]
+    for field in ("max_tokens", "max_completion_tokens"):
+        if body.get(field) == 0:
+            raise make_field_error(field, f"an integer of at least 1 {AT_GOOGLE}")
+        if body.get(field) is not None:
+            config["maxOutputTokens"] = body[field]
+    stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
+    if any(stops):
+        config["stopSequences"] = [*filter(None, stops)]
     response_format = body.get("response_format") or {"type": "text"}
     if response_format["type"] == "json_schema":
         config["responseMimeType"] = "application/json"
@@ -312,11 +316,9 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
 
 
 def _make_media(url: str, place: str) -> dict[str, Any]:
-    if url.startswith("data:"):
-        media_type, separator, data = url.removeprefix("data:").partition(";base64,")
-        if not separator:
-            raise make_field_error(place, "a URL, or data:<type>;base64,<data>")
-        return {"inlineData": {"mimeType": media_type, "data": data}}
+    if is_data_url(url):
+        parsed = parse_data_url(url, place)
+        return {"inlineData": {"mimeType": parsed.media_type, "data": parsed.data}}
     media_type = mimetypes.guess_type(urlsplit(url).path)[0] or ""
     if not media_type:
         raise make_field_error(place, f"a data URL, or a URL with a file extension such as .png, {AT_GOOGLE}")

@@ -252,8 +252,13 @@ class ApiClient(ABC):
 
 
 def _encode_body(body: dict[str, Json]) -> bytes:
+    """Return `body` as JSON in UTF-8, which is up to three times shorter than with ASCII escapes."""
     try:
-        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+        encoded = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        try:
+            return encoded.encode()
+        except UnicodeEncodeError:  # half of a pair, which only an escape can express
+            return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as exc:
         raise StageError(
             "The request cannot be encoded as JSON", {"reason": str(exc), "status": 400}

@@ -14,7 +14,8 @@
 
 Dropped: `cache_control`, earlier thinking, `thinking` itself (the answer's reasoning becomes thinking if the
 client asked for it), `output_config.effort`, `service_tier` and other fields. A field that has no counterpart
-and would change the answer is rejected: the vendor's own server tools and their blocks.
+and would change the answer is rejected: the vendor's own server tools and their blocks, `mcp_servers`,
+`container`, and `max_tokens` 0.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
+from workers.model_apis.data_urls import normalize_type
 from workers.model_apis.identity.fitting import shorten_user
 from workers.model_apis.openai.answers import MessageEvents, build_message
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+UNSUPPORTED = ("mcp_servers", "container")
+"""Fields of the vendor's own servers. A model without them answers otherwise."""
+
+AT_OPENAI = "at a seat of another API format than Anthropic's"
 
 
 class MessagesToChat(TranslatingBackend):
@@ -72,6 +78,11 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[st
 
     Raises StageError naming a field that has no counterpart.
     """
+    for field in UNSUPPORTED:
+        if body.get(field):
+            raise make_field_error(field, f"absent {AT_OPENAI}", f"remove {field!r}")
+    if not body["max_tokens"]:  # it fills the vendor's cache and answers nothing
+        raise make_field_error("max_tokens", f"an integer of at least 1 {AT_OPENAI}")
     limit = "max_completion_tokens" if is_strict else "max_tokens"
     request: dict[str, Json] = {
         "model": body["model"],
@@ -81,8 +92,9 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[st
     for field in ("temperature", "top_p") if is_strict else ("temperature", "top_p", "top_k"):
         if body.get(field) is not None:
             request[field] = body[field]
-    if body.get("stop_sequences"):
-        request["stop"] = body["stop_sequences"]
+    stops = [*filter(None, body.get("stop_sequences") or ())]
+    if stops:
+        request["stop"] = stops
     user = (body.get("metadata") or {}).get("user_id")
     if isinstance(user, str):
         request["user"] = shorten_user(user, "user")
@@ -186,7 +198,7 @@ def _translate_block(block: Json, place: str) -> list[dict[str, Json]]:
 def _make_url(source: Json, place: str) -> str:
     match source.get("type") if isinstance(source, dict) else None:
         case "base64" if isinstance(source.get("data"), str):
-            return f"data:{source.get('media_type', 'image/png')};base64,{source['data']}"
+            return f"data:{normalize_type(source.get('media_type') or 'image/png')};base64,{source['data']}"
         case "url" if isinstance(source.get("url"), str):
             return str(source["url"])
     raise make_field_error(place, "a base64 or url source at a seat of the OpenAI API format")

@@ -25,7 +25,7 @@ def user(content: Any) -> dict[str, Any]:
 def translate(*messages: Any, **more: Any) -> dict[str, Any]:
     """The Messages request for a chat; the official package agrees that it is one."""
     made = translate_to_messages(CHAT, body(*messages, **more))
-    valid(MESSAGES_REQUEST, made)
+    valid(MESSAGES_REQUEST, {"max_tokens": 1, **made})
     return made
 
 
@@ -56,7 +56,54 @@ def test_plain_fields_and_system():
         "stop_sequences": ["END"],
         "metadata": {"user_id": "u"},
     }
-    assert translate(user("hi"))["max_tokens"] > 0, "Messages must be translator"
+
+
+@pytest.mark.parametrize(
+    ("stated", "made"),
+    [
+        ({}, None),
+        ({"max_tokens": 0}, 0),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": None, "max_completion_tokens": None}, None),
+    ],
+)
+def test_no_length_is_invented(stated: dict[str, Any], made: int | None):
+    assert translate(user("hi"), **stated).get("max_tokens") == made
+
+
+def test_blank_texts_and_stops_are_left_out():
+    parts = [{"type": "text", "text": " \n"}, {"type": "text", "text": "hi "}, {"type": "text", "text": ""}]
+    blank = {"role": "assistant", "content": "  "}
+    made = translate(
+        {"role": "system", "content": " "}, user(parts), blank, user("\n"), stop=["", "\n", "END"]
+    )
+    assert made == {
+        "model": "m",
+        "messages": [user([{"type": "text", "text": "hi "}])],
+        "stop_sequences": ["END"],
+    }
+    assert "stop_sequences" not in translate(user("hi"), stop="\n")
+    begun = translate(user("hi"), {"role": "assistant", "content": "I \n"})["messages"][-1]
+    assert begun["content"] == [{"type": "text", "text": "I"}]
+
+
+@pytest.mark.parametrize(
+    ("part", "block"),
+    [
+        ("data:image/jpg;base64,QUJD", ("image", "image/jpeg", "QUJD")),
+        ("DATA:IMAGE/PNG;charset=x;base64,QUJD", ("image", "image/png", "QUJD")),
+        ("data:application/pdf;base64,JVBE", ("document", "application/pdf", "JVBE")),
+        ("data:text/csv;base64,QUJD", ("document", "text/plain", "ABC")),
+        ("data:,ABC", ("document", "text/plain", "ABC")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["image_url", "file"])
+def test_data_urls_become_what_they_are(part: str, block: tuple[str, str, str], kind: str):
+    value = {"url": part} if kind == "image_url" else {"file_data": part, "filename": "a"}
+    (message,) = translate(user([{"type": kind, kind: value}]))["messages"]
+    (made,) = message["content"]
+    assert (made["type"], made["source"]["media_type"], made["source"]["data"]) == block
 
 
 def test_content_parts_are_translated():
@@ -132,6 +179,14 @@ CALLED = {"id": "t", "type": "function", "function": {"name": "a", "arguments": 
         (
             CHAT,
             body(user([{"type": "image_url", "image_url": {"url": "data:x"}}])),
+            "messages[0].content[0].image_url.url",
+        ),
+        (CHAT, body(user("x"), web_search_options={"search_context_size": "low"}), "web_search_options"),
+        (CHAT, body(user("x"), modalities=["text", "audio"]), "modalities"),
+        (CHAT, body(user("x"), audio={"voice": "alloy", "format": "wav"}), "audio"),
+        (
+            CHAT,
+            body(user([{"type": "image_url", "image_url": {"url": "data:image/tiff;base64,QUJD"}}])),
             "messages[0].content[0].image_url.url",
         ),
         (CHAT, body({"role": "robot", "content": "x"}), "messages[0].role"),

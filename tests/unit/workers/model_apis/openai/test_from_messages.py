@@ -58,6 +58,21 @@ def test_plain_fields_and_system():
     }
 
 
+def test_a_long_user_id_becomes_a_hash():
+    long = "user_" + "a" * 145
+    made = translate_to_chat(body(user("hi"), metadata={"user_id": long}))["user"]
+    assert len(made) <= 64
+    assert made != translate_to_chat(body(user("hi"), metadata={"user_id": f"{long}b"}))["user"]
+
+
+def test_an_empty_stop_sequence_is_left_out_and_types_of_pictures_are_the_registered_ones():
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/jpg", "data": "QUJD"}}
+    made = translate_to_chat(body(user([image]), stop_sequences=["", "END"]))
+    assert made["stop"] == ["END"]
+    assert made["messages"][0]["content"][0]["image_url"]["url"] == "data:image/jpeg;base64,QUJD"
+    assert "stop" not in translate_to_chat(body(user("hi"), stop_sequences=[""]))
+
+
 def test_openais_own_api_gets_its_own_fields():
     made = translate_to_chat(body(user("hi"), top_k=4), is_strict=True)
     assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
@@ -179,6 +194,9 @@ def test_a_wanted_schema_is_a_response_format():
         (body(user("x"), tools=[TOOL], tool_choice={"type": "some"}), "tool_choice.type"),
         (body(user("x"), tools=[TOOL], tool_choice={"type": "tool"}), "tool_choice.name"),
         (body(user("x"), system=[{"type": "image"}]), "system[0]"),
+        (body(user("x"), mcp_servers=[{"type": "url", "url": "https://x", "name": "x"}]), "mcp_servers"),
+        (body(user("x"), container="c"), "container"),
+        ({**body(user("x")), "max_tokens": 0}, "max_tokens"),
     ],
 )
 def test_fields_without_a_counterpart_are_rejected_by_name(wrong: dict[str, Any], param: str):
