@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workers.model_apis.anthropic.from_chat import ChatToMessages
+from workers.model_apis.anthropic.thinking import settle_thinking
 from workers.model_apis.api_request import ANTHROPIC, OPENAI, RESPONSES
 from workers.model_apis.backend import Backend
 from workers.model_apis.google.client import GOOGLE
@@ -28,8 +29,12 @@ def adapt_backend(api: str, backend: Backend, response_id: str = "") -> Backend:
     if api == OPENAI:
         return _adapt_to_chat(backend, api)
     if backend.api == ANTHROPIC:
-        return MessageIdentity(backend)
-    return MessagesToChat(_adapt_to_chat(backend, api), accepts_thinking=backend.api == GOOGLE)
+        return MessageIdentity(backend, settle_thinking)
+    return MessagesToChat(
+        _adapt_to_chat(backend, api),
+        origin=getattr(backend, "url", ""),
+        accepts_thinking=backend.api == GOOGLE,
+    )
 
 
 def _adapt_to_chat(backend: Backend, client_api: str) -> Backend:

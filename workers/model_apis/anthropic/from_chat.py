@@ -5,7 +5,8 @@ require, is the model's longest answer if the request states none, and larger th
 `temperature` above 1, the maximum of Messages, becomes 1. Texts and stop sequences of white space, which
 Messages reject, are left out. `seed`, the penalties, `logit_bias` and the like are dropped. A field that has
 no counterpart and would change the answer is rejected: `n` above 1, `logprobs`, `web_search_options`, audio,
-and the paths `completions` and `embeddings`. Data URLs become pictures, PDF or plain text.
+and the paths `completions` and `embeddings`. Signed thinking is in `reasoning_details`, and comes back from
+there. Data URLs become pictures, PDF or plain text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.anthropic.client import FALLBACK_MAX_TOKENS, AnthropicClient
+from workers.model_apis.anthropic.thinking import THINKING, make_detail, read_details, settle_thinking
 from workers.model_apis.api_request import (
     CHAT,
     MESSAGES,
@@ -63,6 +65,7 @@ class ChatToMessages(TranslatingBackend):
 
     def _translate(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
         request = translate_request(translate_to_messages, path, body)
+        request = settle_thinking(request, is_translated=True)
         if "max_tokens" not in request:
             limit = FALLBACK_MAX_TOKENS
             if isinstance(self._inner, AnthropicClient):
@@ -209,7 +212,7 @@ def _translate_tool_result(message: dict[str, Json], place: str) -> dict[str, Js
 
 
 def _translate_assistant(message: dict[str, Json], place: str) -> list[dict[str, Json]]:
-    blocks = _translate_content(message.get("content"), f"{place}.content")
+    blocks = [*read_details(message), *_translate_content(message.get("content"), f"{place}.content")]
     for at, call in enumerate(message.get("tool_calls") or ()):
         where = f"{place}.tool_calls[{at}].function"
         function = call.get("function") if isinstance(call, dict) else None
@@ -258,7 +261,11 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
     """Translate a `message` to a chat completion."""
     message: dict[str, Json] = {"role": "assistant", "content": None, "refusal": None}
     calls = []
+    details: list[dict[str, Json]] = []
     for block in answer["content"]:
+        detail = make_detail(block, len(details))
+        if detail is not None:
+            details.append(detail)
         match block["type"]:
             case "text":
                 message["content"] = (message["content"] or "") + block["text"]
@@ -268,6 +275,8 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
                 arguments = json.dumps(block["input"], ensure_ascii=False)
                 function = {"name": block["name"], "arguments": arguments}
                 calls.append({"id": block.get("id"), "type": "function", "function": function})
+    if details:
+        message["reasoning_details"] = details
     if calls:
         message["tool_calls"] = calls
     reason = FINISH_REASONS.get(answer.get("stop_reason") or "end_turn", "stop")
@@ -310,6 +319,7 @@ class CompletionChunks:
         self._request = request
         self._head: dict[str, Json] = {}
         self._call_indexes: dict[int, int] = {}
+        self._detail_indexes: dict[int, int] = {}
         self._usage: dict[str, Any] = {}
 
     def add_event(self, event: dict[str, Json]) -> list[dict[str, Json]]:
@@ -325,6 +335,10 @@ class CompletionChunks:
                 call = {"index": index, "id": block.get("id"), "type": "function"}
                 function = {"name": block["name"], "arguments": ""}
                 return [self._make_chunk({"tool_calls": [{**call, "function": function}]})]
+            case "content_block_start" if event["content_block"]["type"] in THINKING:
+                number = self._detail_indexes[event["index"]] = len(self._detail_indexes)
+                detail = make_detail(event["content_block"], number)
+                return [self._make_chunk({"reasoning_details": [detail]})]
             case "content_block_start" if event["content_block"].get("text"):
                 return [self._make_chunk({"content": event["content_block"]["text"]})]
             case "content_block_delta":
@@ -342,7 +356,10 @@ class CompletionChunks:
             case "text_delta":
                 return [self._make_chunk({"content": delta["text"]})]
             case "thinking_delta":
-                return [self._make_chunk({"reasoning_content": delta["thinking"]})]
+                detail = self._make_detail(index, "text", delta["thinking"])
+                return [self._make_chunk({"reasoning_content": delta["thinking"], **detail})]
+            case "signature_delta" if index in self._detail_indexes and delta["signature"]:
+                return [self._make_chunk(self._make_detail(index, "signature", delta["signature"]))]
             case "input_json_delta" if index in self._call_indexes and delta["partial_json"]:
                 function = {"arguments": delta["partial_json"]}
                 return [
@@ -351,6 +368,12 @@ class CompletionChunks:
                     )
                 ]
         return []
+
+    def _make_detail(self, index: int, name: str, value: Json) -> dict[str, Json]:
+        if index not in self._detail_indexes:
+            return {}
+        detail = {"index": self._detail_indexes[index], "type": "reasoning.text", name: value}
+        return {"reasoning_details": [detail]}
 
     def _make_chunk(self, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}

@@ -2,7 +2,7 @@
 
 In: requests and answers of the OpenAI or the Anthropic API format.
 Out: the same, with ids and names that the seat takes, and answers with ids that no endpoint chose.
-Imported by: adapters, anthropic, chat_assembly, google, openai.
+Imported by: adapters, anthropic, chat_assembly, google, openai, reasoning_marks.
 """
 
 __all__ = ["call_pieces", "chat", "fitting", "messages"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from gridq.profiles.profile import StageContext
@@ -17,16 +17,19 @@ class MessageIdentity(TranslatingBackend):
 
     api = ANTHROPIC
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: Backend, prepare: Callable[[dict[str, Json]], dict[str, Json]]) -> None:
+        """Send each request as `prepare` returns it."""
         super().__init__(inner)
         self.is_strict = inner.is_strict
+        self._prepare = prepare
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(path, translate_request(_fit_request, body), context)
+        request = translate_request(self._prepare, translate_request(_fit_request, body))
+        answer = self._inner.post(path, request, context)
         return parse_answer(self, _identify_answer, answer)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        request = translate_request(_fit_request, body)
+        request = translate_request(self._prepare, translate_request(_fit_request, body))
         yield from self._translate_stream(path, request, context, lambda event: [_identify_event(event)])
 
 

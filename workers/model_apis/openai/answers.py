@@ -12,6 +12,7 @@ from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
 from workers.model_apis.identity.fitting import make_call_id, make_id
 from workers.model_apis.message_assembly import parse_tool_input
+from workers.model_apis.reasoning_marks import make_mark
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, format_anthropic_usage, parse_openai_usage
 
@@ -26,14 +27,15 @@ REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Fields in which endpoints of the OpenAI API format send reasoning. OpenAI's own API does not send it."""
 
 
-def build_message(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
-    """Translate a chat completion to a `message`."""
+def build_message(answer: dict[str, Json], request: dict[str, Json], origin: str = "") -> dict[str, Json]:
+    """Translate a chat completion of `origin`, an endpoint with its model, to a `message`."""
     choice = answer["choices"][0]
     message = choice["message"]
     content: list[dict[str, Json]] = []
-    reasoning = _get_reasoning(message, request)
+    field, reasoning = _get_reasoning(message, request)
     if reasoning:
-        content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
+        mark = make_mark(field, origin)
+        content.append({"type": "thinking", "thinking": reasoning, "signature": mark})
     text = message.get("content") or message.get("refusal")
     if text:
         content.append({"type": "text", "text": text})
@@ -61,11 +63,13 @@ def _make_head(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, J
     }
 
 
-def _get_reasoning(message: dict[str, Json], request: dict[str, Json]) -> str:
-    """Return the reasoning in a message or a delta, "" if the client did not ask for thinking."""
+def _get_reasoning(message: dict[str, Json], request: dict[str, Json]) -> tuple[str, str]:
+    """Return the field and the text of reasoning, both empty if the client asks for no thinking."""
     if (request.get("thinking") or {}).get("type", "disabled") == "disabled":
-        return ""
-    return next((message[key] for key in REASONING_FIELDS if isinstance(message.get(key), str)), "")
+        return "", ""
+    return next(
+        ((key, message[key]) for key in REASONING_FIELDS if isinstance(message.get(key), str)), ("", "")
+    )
 
 
 def _translate_stop(
@@ -87,11 +91,15 @@ def translate_usage(stated: Json) -> dict[str, Json]:
 
 @dataclass(eq=False)
 class Block:
-    """A block of a message: its start, and the deltas that wait until it has started."""
+    """A block of a message: its start, and the deltas that wait until it has started.
+
+    `mark` stands in the place of a signature.
+    """
 
     start: dict[str, Json]
     deferred: list[dict[str, Json]] = field(default_factory=list)
     arguments: str = ""
+    mark: str = ""
 
     @property
     def is_finished(self) -> bool:
@@ -115,8 +123,9 @@ class MessageEvents:
     chat ends.
     """
 
-    def __init__(self, request: dict[str, Json]) -> None:
+    def __init__(self, request: dict[str, Json], origin: str = "") -> None:
         self._request = request
+        self._origin = origin
         self._started = False
         self._blocks: deque[Block] = deque()  # the first one is open
         self._index = 0
@@ -143,9 +152,10 @@ class MessageEvents:
         choices = chunk.get("choices") or [{}]
         choice = choices[0]
         delta = choice.get("delta") or {}
-        reasoning = _get_reasoning(delta, self._request)
+        field, reasoning = _get_reasoning(delta, self._request)
         if reasoning:
-            yield from self._add_text("thinking", {"type": "thinking_delta", "thinking": reasoning})
+            mark = make_mark(field, self._origin)
+            yield from self._add_text("thinking", {"type": "thinking_delta", "thinking": reasoning}, mark)
         text = delta.get("content") or delta.get("refusal")
         if text:
             yield from self._add_text("text", {"type": "text_delta", "text": text})
@@ -154,12 +164,12 @@ class MessageEvents:
         if choice.get("finish_reason"):
             self._last_choice = choice
 
-    def _add_text(self, kind: str, delta: dict[str, Json]) -> Iterable[dict[str, Json]]:
+    def _add_text(self, kind: str, delta: dict[str, Json], mark: str = "") -> Iterable[dict[str, Json]]:
         if not self._blocks or self._blocks[-1].start["type"] != kind:
             empty: dict[str, Any] = {"type": kind, kind: ""}
             if kind == "thinking":
                 empty["signature"] = ""
-            yield from self._open_block(Block(empty))
+            yield from self._open_block(Block(empty, mark=mark))
         yield from self._add_delta(self._blocks[-1], delta)
 
     def _add_call(self, call: dict[str, Json], index: int) -> Iterable[dict[str, Json]]:
@@ -201,7 +211,10 @@ class MessageEvents:
 
     def _close_block(self) -> Iterable[dict[str, Json]]:
         """Close the open block and start the next one."""
-        self._blocks.popleft()
+        block = self._blocks.popleft()
+        if block.mark:
+            signed = {"type": "signature_delta", "signature": block.mark}
+            yield {"type": "content_block_delta", "index": self._index, "delta": signed}
         yield {"type": "content_block_stop", "index": self._index}
         self._index += 1
         if self._blocks:

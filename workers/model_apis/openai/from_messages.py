@@ -12,10 +12,11 @@
 | `output_config.format` json_schema | `response_format` json_schema |
 | `temperature`, `top_p`, `top_k` (not at OpenAI's own API) | the same |
 
-Dropped: `cache_control`, earlier thinking, `thinking` itself (the answer's reasoning becomes thinking if the
-client asked for it), `output_config.effort`, `service_tier` and other fields. A field that has no counterpart
-and would change the answer is rejected: the vendor's own server tools and their blocks, `mcp_servers`,
-`container`, and `max_tokens` 0.
+Earlier thinking goes back to the endpoint and model that sent it, in the field where it was.
+Dropped: `cache_control`, thinking of other models, `thinking` itself (the answer's reasoning becomes thinking
+if the client asked for it), `output_config.effort`, `service_tier` and other fields. A field that has no
+counterpart and would change the answer is rejected: the vendor's own server tools and their blocks,
+`mcp_servers`, `container`, and `max_tokens` 0.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.data_urls import normalize_type
 from workers.model_apis.identity.fitting import shorten_user
 from workers.model_apis.openai.answers import MessageEvents, build_message
+from workers.model_apis.reasoning_marks import find_field
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 UNSUPPORTED = ("mcp_servers", "container")
@@ -49,23 +51,31 @@ class MessagesToChat(TranslatingBackend):
 
     api = ANTHROPIC
 
-    def __init__(self, inner: Backend, *, accepts_thinking: bool = False) -> None:
-        """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages."""
+    def __init__(self, inner: Backend, *, origin: str = "", accepts_thinking: bool = False) -> None:
+        """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages.
+
+        `origin` is the URL of the endpoint, whose own reasoning it gets back.
+        """
         assert inner.api == OPENAI
         super().__init__(inner)
+        self._origin = origin
         self._accepts_thinking = accepts_thinking
+
+    def _name_origin(self, body: dict[str, Json]) -> str:
+        return f"{body['model']} at {self._origin}"
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer = self._inner.post(CHAT, self._translate(body), context)
-        return parse_answer(self, build_message, answer, body)
+        return parse_answer(self, build_message, answer, body, self._name_origin(body))
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        events = MessageEvents(body)
+        events = MessageEvents(body, self._name_origin(body))
         yield from self._translate_stream(CHAT, self._translate(body), context, events.add_chunk)
         yield from parse_answer(self, list, events.end())
 
     def _translate(self, body: dict[str, Json]) -> dict[str, Json]:
-        request = translate_request(translate_to_chat, body, self._inner.is_strict)
+        origin = self._name_origin(body)
+        request = translate_request(translate_to_chat, body, self._inner.is_strict, origin)
         if not self._accepts_thinking:
             return request
         effort = (body.get("output_config") or {}).get("effort")
@@ -73,8 +83,10 @@ class MessagesToChat(TranslatingBackend):
         return request | {key: value for key, value in fields.items() if value is not None}
 
 
-def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[str, Json]:
+def translate_to_chat(body: dict[str, Json], is_strict: bool = False, origin: str = "") -> dict[str, Json]:
     """Translate a Messages request to chat, `is_strict` for the vendor's own API.
+
+    `origin` is the endpoint with its model, which gets its own reasoning back.
 
     Raises StageError naming a field that has no counterpart.
     """
@@ -86,7 +98,7 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[st
     limit = "max_completion_tokens" if is_strict else "max_tokens"
     request: dict[str, Json] = {
         "model": body["model"],
-        "messages": _translate_messages(body),
+        "messages": _translate_messages(body, origin),
         limit: body["max_tokens"],
     }
     for field in ("temperature", "top_p") if is_strict else ("temperature", "top_p", "top_k"):
@@ -108,7 +120,7 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[st
     return request
 
 
-def _translate_messages(body: dict[str, Json]) -> list[dict[str, Json]]:
+def _translate_messages(body: dict[str, Json], origin: str) -> list[dict[str, Json]]:
     messages: list[dict[str, Json]] = []
     if body.get("system"):
         messages.append({"role": "system", "content": _join_text(body["system"], "system")})
@@ -118,7 +130,7 @@ def _translate_messages(body: dict[str, Json]) -> list[dict[str, Json]]:
             case "user":
                 messages += _translate_user(content, f"{place}.content")
             case "assistant":
-                messages.append(_translate_assistant(content, f"{place}.content"))
+                messages.append(_translate_assistant(content, f"{place}.content", origin))
             case "system":
                 messages.append({"role": "system", "content": _join_text(content, f"{place}.content")})
             case _:
@@ -227,8 +239,9 @@ def _translate_document(block: dict[str, Json], source: dict[str, Json], place: 
     )
 
 
-def _translate_assistant(content: Json, place: str) -> dict[str, Json]:
+def _translate_assistant(content: Json, place: str, origin: str) -> dict[str, Json]:
     texts: list[str] = []
+    reasoning: dict[str, str] = {}
     calls: list[dict[str, Json]] = []
     for at, block in enumerate(
         [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
@@ -242,13 +255,17 @@ def _translate_assistant(content: Json, place: str) -> dict[str, Json]:
                 arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
                 function = {"name": block["name"], "arguments": arguments}
                 calls.append({"id": block["id"], "type": "function", "function": function})
-            case "thinking" | "redacted_thinking":
-                pass  # only the vendor's own models can use its signature
+            case "thinking":  # only the model that thought it can use it
+                field = find_field(block, origin)
+                if field is not None:
+                    reasoning[field] = reasoning.get(field, "") + (block.get("thinking") or "")
+            case "redacted_thinking":
+                pass  # only the vendor's own models can read it
             case _:
                 raise make_field_error(
                     f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format"
                 )
-    message: dict[str, Json] = {"role": "assistant", "content": "".join(texts)}
+    message: dict[str, Json] = {"role": "assistant", "content": "".join(texts), **reasoning}
     if calls:
         message |= {"content": message["content"] or None, "tool_calls": calls}
     return message

@@ -1,0 +1,167 @@
+"""Reasoning makes the round trip, or goes with all that depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.profiles.profile import StageContext
+from tests.unit.workers.model_apis.identity.test_chat import BODY, PATHS, Seat, chunk, stream
+from workers.model_apis.adapters import adapt_backend
+from workers.model_apis.anthropic.thinking import settle_thinking
+from workers.model_apis.api_request import ANTHROPIC, OPENAI
+from workers.model_apis.reasoning_marks import is_signed
+
+ENABLED = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+SIGNED = {"type": "thinking", "thinking": "hm", "signature": "EqQBCg+/="}
+REDACTED = {"type": "redacted_thinking", "data": "EmwKAh"}
+TOOL_USE = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "7"}
+
+
+def post(api: str, seat: Any, body: dict[str, Any]) -> dict[str, Any]:
+    return adapt_backend(api, seat).post(PATHS[api], body, StageContext())
+
+
+def answer_with(*content: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(content), "stop_reason": "end_turn", "model": "m"}
+
+
+def make_completion(**message: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+
+
+def continue_chat(message: dict[str, Any], **more: Any) -> dict[str, Any]:
+    turn = [{"role": "user", "content": "hi"}, message, {"role": "user", "content": "go on"}]
+    return {**BODY, "messages": turn, **more}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_signed_thinking_makes_the_round_trip_through_a_chat(streaming: bool):
+    blocks = [SIGNED, REDACTED, {"type": "text", "text": "7 degrees"}]
+    if streaming:
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": answer_with()}]
+        for index, block in enumerate(blocks):
+            empty = {name: "" if name in ("thinking", "signature", "text") else block[name] for name in block}
+            events.append({"type": "content_block_start", "index": index, "content_block": empty})
+            for name in ("thinking", "signature", "text"):
+                if name in block:
+                    delta = {"type": f"{name}_delta", name: block[name]}
+                    events.append({"type": "content_block_delta", "index": index, "delta": delta})
+            events.append({"type": "content_block_stop", "index": index})
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        events.append({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage})
+        answer = stream(OPENAI, Seat(ANTHROPIC, *events))[1]
+    else:
+        answer = post(OPENAI, Seat(ANTHROPIC, answer_with(*blocks)), BODY)
+    message = answer["choices"][0]["message"]
+    assert message["reasoning_content"] == "hm"
+    seat = Seat(ANTHROPIC, answer_with())
+    post(OPENAI, seat, continue_chat(message, **ENABLED))
+    assert seat.requests[0]["messages"][1]["content"] == blocks
+    assert seat.requests[0]["thinking"] == ENABLED["thinking"]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_reasoning_of_an_endpoint_goes_back_to_it_and_to_no_other(field: str, streaming: bool):
+    if streaming:
+        begun = chunk()
+        begun["choices"][0]["delta"] = {field: "hm", "content": "7"}
+        sent: tuple[Any, ...] = (begun, chunk(finish="stop"))
+        answer = stream(ANTHROPIC, Seat(OPENAI, *sent, url="https://a/v1"), {**BODY, **ENABLED})[1]
+    else:
+        completion = make_completion(content="7", **{field: "hm"})
+        answer = post(ANTHROPIC, Seat(OPENAI, completion, url="https://a/v1"), {**BODY, **ENABLED})
+    thinking, text = answer["content"]
+    assert (thinking["thinking"], text["text"]) == ("hm", "7")
+    assert thinking["signature"], "no empty signature is invented"
+    assert not is_signed(thinking)
+    history = continue_chat({"role": "assistant", "content": answer["content"]}, **ENABLED)
+    for url, model, returned in (
+        ("https://a/v1", "m", {field: "hm"}),
+        ("https://b/v1", "m", {}),
+        ("https://a/v1", "other", {}),
+    ):
+        seat = Seat(OPENAI, make_completion(content="x"), url=url)
+        post(ANTHROPIC, seat, {**history, "model": model})
+        assert seat.requests[0]["messages"][1] == {"role": "assistant", "content": "7", **returned}
+    vendor = Seat(ANTHROPIC, answer_with())
+    post(ANTHROPIC, vendor, history)
+    assert vendor.requests[0]["messages"][1]["content"] == [{"type": "text", "text": "7"}]
+
+
+def test_a_vendors_thinking_goes_to_its_seats_as_it_is_and_to_no_other():
+    history = continue_chat(
+        {"role": "assistant", "content": [SIGNED, REDACTED, {"type": "text", "text": "7"}]}
+    )
+    seat = Seat(ANTHROPIC, answer_with())
+    post(ANTHROPIC, seat, history)
+    assert seat.requests[0]["messages"] == history["messages"]
+    other = Seat(OPENAI, make_completion(content="x"))
+    post(ANTHROPIC, other, history)
+    assert other.requests[0]["messages"][1] == {"role": "assistant", "content": "7"}
+
+
+UNSIGNED = {**SIGNED, "signature": ""}
+
+
+def call_tools(first: list[dict[str, Any]], *rest: Any) -> dict[str, Any]:
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [*first, TOOL_USE]},
+        {"role": "user", "content": [RESULT]},
+        *rest,
+    ]
+    edits = {"edits": [{"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919"}]}
+    return {**BODY, **ENABLED, "messages": messages, "context_management": edits}
+
+
+@pytest.mark.parametrize(
+    ("request_", "thinks"),
+    [
+        (call_tools([SIGNED]), True),
+        (call_tools([REDACTED]), True),
+        (call_tools([UNSIGNED]), False),
+        (call_tools([{**SIGNED, "signature": "gridq.reasoning.x"}]), False),
+        (call_tools([UNSIGNED, SIGNED]), True),
+        (
+            call_tools([UNSIGNED], {"role": "assistant", "content": "7"}, {"role": "user", "content": "x"}),
+            True,
+        ),
+        (
+            call_tools(
+                [SIGNED], {"role": "assistant", "content": [TOOL_USE]}, {"role": "user", "content": [RESULT]}
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_turn_that_lost_its_thinking_goes_on_without(request_: dict[str, Any], thinks: bool):
+    settled = settle_thinking(request_)
+    assert ("thinking" in settled) == thinks
+    assert len(settled["context_management"]["edits"]) == (2 if thinks else 1)
+    blocks = [
+        block
+        for each in settled["messages"]
+        if isinstance(each["content"], list)
+        for block in each["content"]
+    ]
+    assert all(is_signed(block) for block in blocks if block["type"] == "thinking")
+
+
+def test_a_turn_of_thinking_alone_leaves_no_empty_message():
+    settled = settle_thinking(continue_chat({"role": "assistant", "content": [UNSIGNED]}))
+    assert [message["role"] for message in settled["messages"]] == ["user", "user"]
+
+
+def test_a_chat_without_the_thinking_of_its_calls_goes_on_without():
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turn = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "7"},
+    ]
+    seat = Seat(ANTHROPIC, answer_with())
+    post(OPENAI, seat, {**BODY, **ENABLED, "messages": [*BODY["messages"], *turn]})
+    assert "thinking" not in seat.requests[0]
