@@ -222,6 +222,14 @@ def test_embeddings_have_the_requested_format(openai_seat: LlmProfile, model: st
     assert context.usage == Usage(tokens_in=2, micro_dollars=2)
 
 
+@pytest.mark.parametrize("tokens", [[1, 2], [[1, 2], [3]]])
+def test_tokens_of_another_vocabulary_are_refused_by_name(openai_seat: LlmProfile, tokens: Any):
+    with pytest.raises(StageError) as caught:
+        run(openai_seat, "openai", "embeddings", {"model": "echo", "input": tokens})
+    assert caught.value.details["param"] == "input"
+    assert caught.value.details["status"] == 400
+
+
 def test_dimensions_are_forwarded(openai_seat: LlmProfile, openai_server: OpenAIServer):
     run(openai_seat, "openai", "embeddings", {"model": "echo", "input": "x", "dimensions": 2})
     assert openai_server.requests[-1]["body"]["dimensions"] == 2

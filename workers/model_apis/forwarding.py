@@ -25,6 +25,7 @@ from workers.model_apis.api_request import (
     SHAPE_ERRORS,
     ApiRequest,
     add_path,
+    make_field_error,
 )
 from workers.model_apis.backend import Backend, parse_answer
 from workers.model_apis.chat_assembly import ChatAssembler
@@ -32,6 +33,9 @@ from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.response_assembly import ResponseAssembler
 from workers.model_apis.stages import complete_embedding_usage
 from workers.model_apis.usage import parse_openai_usage
+
+OPENAI_EMBEDDINGS = ("text-embedding-ada-", "text-embedding-3-")
+"""The names of the models whose vocabulary clients use if they send tokens."""
 
 REPORT_SECONDS = 0.2
 """Interval between usage reports of a stream. The last report follows when the stream ends or fails."""
@@ -141,6 +145,8 @@ class StreamRelay:
 def _forward_embeddings(
     request: ApiRequest, body: dict[str, Json], context: StageContext, backend: Backend
 ) -> dict[str, Json]:
+    if not isinstance(body["input"], str) and not all(isinstance(each, str) for each in body["input"]):
+        _check_tokens(body, backend)
     answer = backend.post(request.path, body, context)
     data = answer.get("data")
     if not isinstance(data, list) or not all(isinstance(item, dict) and "embedding" in item for item in data):
@@ -157,6 +163,18 @@ def _forward_embeddings(
     usage = complete_embedding_usage(answer.get("usage"), body)
     context.report(parse_openai_usage(usage))
     return {"object": "list", "model": body["model"], **answer, "data": data, "usage": usage}
+
+
+def _check_tokens(body: dict[str, Json], backend: Backend) -> None:
+    """Refuse tokens as input at a model that is not OpenAI's: clients make them with OpenAI's vocabulary."""
+    model = body["model"]
+    if backend.is_strict or (isinstance(model, str) and any(name in model for name in OPENAI_EMBEDDINGS)):
+        return
+    raise make_field_error(
+        "input",
+        f"a string or a list of strings: {model!r} may have another vocabulary than the tokens",
+        "send the text itself (in LangChain, check_embedding_ctx_length=False)",
+    )
 
 
 def _encode_vector(vector: Json) -> str:

@@ -5,7 +5,9 @@ require, is the model's longest answer if the request states none, and larger th
 `temperature` above 1, the maximum of Messages, becomes 1. Texts and stop sequences of white space, which
 Messages reject, are left out. `seed`, the penalties, `logit_bias` and the like are dropped. A field that has
 no counterpart and would change the answer is rejected: `n` above 1, `logprobs`, `web_search_options`, audio,
-and the paths `completions` and `embeddings`. Signed thinking is in `reasoning_details`, and comes back from
+and the paths `completions` and `embeddings`. `cache_control` of messages, parts and tools
+is passed on. A JSON schema is fitted; any JSON object, or a schema with a free map, is asked for in words.
+Signed thinking is in `reasoning_details`, and comes back from
 there. Data URLs become pictures, PDF or plain text.
 """
 
@@ -19,6 +21,8 @@ from typing import Any
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.anthropic.client import FALLBACK_MAX_TOKENS, AnthropicClient
+from workers.model_apis.anthropic.json_text import JsonText, make_instruction
+from workers.model_apis.anthropic.schemas import fit_schema, is_closed
 from workers.model_apis.anthropic.thinking import THINKING, make_detail, read_details, settle_thinking
 from workers.model_apis.api_request import (
     CHAT,
@@ -56,11 +60,15 @@ class ChatToMessages(TranslatingBackend):
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer = self._inner.post(MESSAGES, self._translate(path, body), context)
-        return parse_answer(self, build_completion, answer, body)
+        completion = parse_answer(self, build_completion, answer, body)
+        if wants_plain_json(body):
+            message, fence = completion["choices"][0]["message"], JsonText()
+            message["content"] = fence.add(message["content"] or "") + fence.end() or None
+        return completion
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        chunks = CompletionChunks(body)
         request = self._translate(path, body)
+        chunks = CompletionChunks(body)
         yield from self._translate_stream(MESSAGES, request, context, chunks.add_event)
 
     def _translate(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
@@ -92,12 +100,18 @@ def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
     if any(each != "text" for each in body.get("modalities") or ()):
         raise make_field_error("modalities", f"text {AT_ANTHROPIC}")
     system, messages = _split_messages(body["messages"])
+    if wants_plain_json(body):
+        system.append({"type": "text", "text": make_instruction(_find_schema(body))})
     request: dict[str, Json] = {"model": body["model"], "messages": messages}
     for field in ("max_tokens", "max_completion_tokens"):
         if body.get(field) is not None:
             request["max_tokens"] = body[field]
-    if system:
+    if any("cache_control" in block for block in system):
         request["system"] = system
+    elif system:
+        request["system"] = "\n\n".join(block["text"] for block in system)
+    if isinstance(body.get("cache_control"), dict):
+        request["cache_control"] = body["cache_control"]
     if body.get("temperature") is not None:
         request["temperature"] = min(1, body["temperature"])
     for field in ("top_p", "top_k", "thinking"):
@@ -110,35 +124,53 @@ def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
     if isinstance(body.get("user"), str):
         request["metadata"] = {"user_id": shorten_user(body["user"], "user_id")}
     request |= _translate_tools(body)
-    response_format = body.get("response_format") or {"type": "text"}
-    if response_format["type"] == "json_schema":
-        schema = (response_format.get("json_schema") or {}).get("schema")
-        request["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
-    elif response_format["type"] != "text":
-        raise make_field_error(
-            "response_format.type", "text or json_schema at a seat of the Anthropic API format"
-        )
+    schema = _find_schema(body)
+    if is_closed(schema) and schema is not None:
+        request["output_config"] = {"format": {"type": "json_schema", "schema": fit_schema(schema)}}
     return request
 
 
-def _split_messages(messages: list[dict[str, Json]]) -> tuple[str, list[dict[str, Json]]]:
-    """Return the system text, and the other messages as alternating turns of user and assistant."""
-    system: list[str] = []
+def _find_schema(body: dict[str, Json]) -> Json:
+    """Return the schema of the answer, None for text or any JSON. Raises StageError for other forms."""
+    response_format = body.get("response_format") or {"type": "text"}
+    if response_format["type"] == "json_schema":
+        schema = (response_format.get("json_schema") or {}).get("schema")
+        if not isinstance(schema, dict):
+            raise make_field_error("response_format.json_schema.schema", "an object")
+        return schema
+    if response_format["type"] not in ("text", "json_object"):
+        expected = f"text, json_object or json_schema {AT_ANTHROPIC}"
+        raise make_field_error("response_format.type", expected)
+    return None
+
+
+def wants_plain_json(body: dict[str, Json]) -> bool:
+    """Return whether the answer is JSON that no structured output can describe: any object, or a free map."""
+    kind = (body.get("response_format") or {}).get("type")
+    return kind == "json_object" or not is_closed(_find_schema(body))
+
+
+def _split_messages(messages: list[dict[str, Json]]) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
+    """Return the blocks of the system text, and the other messages as turns of user and assistant."""
+    system: list[dict[str, Json]] = []
     turns: list[dict[str, Json]] = []
     for at, message in enumerate(messages):
         place = f"messages[{at}]"
         match message["role"]:
             case "system" | "developer":
-                system.append(
-                    "".join(part["text"] for part in _translate_text(message.get("content"), place))
+                system += _join_system(
+                    _add_cache_control(_translate_text(message.get("content"), place), message)
                 )
                 continue
             case "user":
                 role, blocks = "user", _translate_content(message.get("content"), f"{place}.content")
+                _add_cache_control(blocks, message)
             case "tool":
                 role, blocks = "user", [_translate_tool_result(message, place)]
+                _add_cache_control(blocks, message)
             case "assistant":
                 role, blocks = "assistant", _translate_assistant(message, place)
+                _add_cache_control(blocks, message)
             case _:
                 raise make_field_error(f"{place}.role", "system, developer, user, assistant or tool")
         if turns and turns[-1]["role"] == role:
@@ -150,7 +182,21 @@ def _split_messages(messages: list[dict[str, Json]]) -> tuple[str, list[dict[str
     last = turns[-1]["content"][-1]
     if turns[-1]["role"] == "assistant" and last["type"] == "text":  # Messages reject white space at its end
         last["text"] = last["text"].rstrip()
-    return "\n\n".join(filter(None, system)), turns
+    return system, turns
+
+
+def _add_cache_control(blocks: list[dict[str, Json]], source: dict[str, Json]) -> list[dict[str, Json]]:
+    """Set the last block to be cached if its source says so."""
+    if blocks and isinstance(source.get("cache_control"), dict):
+        blocks[-1]["cache_control"] = source["cache_control"]
+    return blocks
+
+
+def _join_system(blocks: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Return the parts of one message as one block, unless some of them are to be cached."""
+    if not blocks or any("cache_control" in block for block in blocks):
+        return blocks
+    return [{"type": "text", "text": "".join(block["text"] for block in blocks)}]
 
 
 def _translate_text(content: Json, place: str) -> list[dict[str, Json]]:
@@ -164,7 +210,10 @@ def _translate_content(content: Json, place: str) -> list[dict[str, Json]]:
     """Return the blocks of a content. Texts of white space, which Messages reject, are left out."""
     if not isinstance(content, list):
         return [{"type": "text", "text": content}] if content and content.strip() else []
-    blocks = [_translate_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
+    blocks = [
+        _add_cache_control([_translate_part(part, f"{place}[{at}]")], part)[0]
+        for at, part in enumerate(content)
+    ]
     return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
 
 
@@ -238,7 +287,10 @@ def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
             raise make_field_error(f"tools[{at}]", "a tool of type function with a name")
         schema = function.get("parameters") or {"type": "object", "properties": {}}
         translated = {"name": function["name"], "input_schema": schema}
-        tools.append(translated | {key: function[key] for key in ("description",) if function.get(key)})
+        translated |= {key: function[key] for key in ("description",) if function.get(key)}
+        tools.append(translated)
+        _add_cache_control([translated], function)
+        _add_cache_control([translated], tool)
     if not tools:
         return {}
     choice = body.get("tool_choice") or "auto"
@@ -317,6 +369,7 @@ class CompletionChunks:
 
     def __init__(self, request: dict[str, Json]) -> None:
         self._request = request
+        self._json = JsonText() if wants_plain_json(request) else None
         self._head: dict[str, Json] = {}
         self._call_indexes: dict[int, int] = {}
         self._detail_indexes: dict[int, int] = {}
@@ -340,7 +393,7 @@ class CompletionChunks:
                 detail = make_detail(event["content_block"], number)
                 return [self._make_chunk({"reasoning_details": [detail]})]
             case "content_block_start" if event["content_block"].get("text"):
-                return [self._make_chunk({"content": event["content_block"]["text"]})]
+                return self._make_text(event["content_block"]["text"])
             case "content_block_delta":
                 return self._continue_block(event["index"], event["delta"])
             case "message_delta":
@@ -348,13 +401,15 @@ class CompletionChunks:
                 self._usage.update({key: value for key, value in stated.items() if value is not None})
                 reason = FINISH_REASONS.get(event["delta"].get("stop_reason") or "end_turn", "stop")
                 last = {**self._head, "choices": [], "usage": translate_usage(self._usage)}
-                return [self._make_chunk({}, reason), last]
+                rest = self._json.end() if self._json else ""
+                rest_chunks = [self._make_chunk({"content": rest})] if rest else []
+                return [*rest_chunks, self._make_chunk({}, reason), last]
         return []
 
     def _continue_block(self, index: int, delta: dict[str, Json]) -> list[dict[str, Json]]:
         match delta["type"]:
             case "text_delta":
-                return [self._make_chunk({"content": delta["text"]})]
+                return self._make_text(delta["text"])
             case "thinking_delta":
                 detail = self._make_detail(index, "text", delta["thinking"])
                 return [self._make_chunk({"reasoning_content": delta["thinking"], **detail})]
@@ -368,6 +423,10 @@ class CompletionChunks:
                     )
                 ]
         return []
+
+    def _make_text(self, text: str) -> list[dict[str, Json]]:
+        text = self._json.add(text) if self._json else text
+        return [self._make_chunk({"content": text})] if text else []
 
     def _make_detail(self, index: int, name: str, value: Json) -> dict[str, Json]:
         if index not in self._detail_indexes:

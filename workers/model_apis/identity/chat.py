@@ -42,7 +42,8 @@ def find_id_rule(seat: Backend, model: Json) -> Rule:
     if seat.api != OPENAI:
         return ANY_ID
     host = urlsplit(getattr(seat, "url", "")).hostname or ""
-    if host.endswith("mistral.ai") or (isinstance(model, str) and MISTRAL_MODELS.search(model)):
+    is_mistral = getattr(seat, "provider", "") == "mistral" or host.endswith("mistral.ai")
+    if is_mistral or (isinstance(model, str) and MISTRAL_MODELS.search(model)):
         return MISTRAL_ID
     return OPENAI_ID if seat.is_strict else ANY_ID
 

@@ -14,7 +14,8 @@ from workers.model_apis.http.api_client import ApiClient
 
 DONE = "[DONE]"
 STRICT_HOSTS = ("api.openai.com", ".openai.azure.com")
-"""Hosts of the vendor's own API. It rejects unknown fields, and its newer models reject `max_tokens`."""
+STRICT_PROVIDERS = ("openai", "azure")
+"""Hosts and providers of the vendor's own API. It rejects unknown fields, and newer models `max_tokens`."""
 
 
 class OpenAIClient(ApiClient):
@@ -26,8 +27,13 @@ class OpenAIClient(ApiClient):
     serves_responses = False
     """True if the endpoint has Responses as well."""
 
+    provider = ""
+    """The name of its provider, if its table states one. Its address may be any, such as a private one."""
+
     @property
     def is_strict(self) -> bool:
+        if self.provider:
+            return self.provider in STRICT_PROVIDERS
         return (urlsplit(self.url).hostname or "").endswith(STRICT_HOSTS)
 
     def make_auth_headers(self, key: str) -> dict[str, str]:

@@ -37,6 +37,7 @@ from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.data_urls import normalize_type
 from workers.model_apis.identity.fitting import shorten_user
 from workers.model_apis.openai.answers import MessageEvents, build_message
+from workers.model_apis.openai.schemas import is_strict_schema
 from workers.model_apis.reasoning_marks import find_field
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -115,7 +116,8 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False, origin: st
         request |= _translate_tool_choice(body.get("tool_choice") or {"type": "auto"})
     output_format = (body.get("output_config") or {}).get("format") or body.get("output_format")
     if isinstance(output_format, dict) and output_format.get("type") == "json_schema":
-        schema = {"name": "answer", "schema": output_format.get("schema"), "strict": True}
+        stated = output_format.get("schema")
+        schema = {"name": "answer", "schema": stated, "strict": is_strict_schema(stated)}
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
     return request
 
@@ -279,7 +281,10 @@ def _translate_tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
         raise make_field_error(place, "a tool with name and input_schema")
     function = {"name": tool["name"], "parameters": tool["input_schema"]}
-    function |= {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
+    if tool.get("description") is not None:
+        function["description"] = tool["description"]
+    if tool.get("strict") is not None:
+        function["strict"] = bool(tool["strict"]) and is_strict_schema(tool["input_schema"])
     return {"type": "function", "function": function}
 
 

@@ -72,6 +72,7 @@ def make_client(seat: LlmSeat, key: Key) -> ApiClient:
     )
     if isinstance(client, OpenAIClient):
         client.serves_responses = serves_responses(seat)
+        client.provider = seat.provider or ""
     return client
 
 

@@ -10,6 +10,7 @@ import pytest
 from gridq.errors import StageError
 from tests.fakes.client_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
 from workers.model_apis.anthropic.from_chat import CompletionChunks, build_completion, translate_to_messages
+from workers.model_apis.anthropic.json_text import JsonText
 from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS
 from workers.model_apis.chat_assembly import ChatAssembler
 
@@ -157,10 +158,99 @@ def test_tool_choice(translator: dict[str, Any], made: dict[str, Any]):
 
 
 def test_a_response_format_is_a_wanted_schema():
-    schema = {"type": "object", "properties": {}}
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     assert translate(user("hi"), response_format=wanted)["output_config"]["format"]["schema"] == schema
     assert "output_config" not in translate(user("hi"), response_format={"type": "text"})
+
+
+def test_a_schema_is_fitted():
+    city = {"type": "string", "pattern": "^B", "format": "city", "description": "in CH"}
+    properties = {
+        "city": city,
+        "degrees": {"oneOf": [{"type": "integer", "minimum": -60}, {"type": "null"}]},
+        "days": {"type": "array", "items": {"$ref": "#/$defs/day"}, "minItems": 1, "maxItems": 7},
+    }
+    day = {"type": "object", "properties": {"at": {"type": "string", "format": "date"}}}
+    schema = {"type": "object", "properties": properties, "required": ["city"], "$defs": {"day": day}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    made = translate(user("hi"), response_format=wanted)["output_config"]["format"]["schema"]
+    assert made == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": 'in CH\n\n{pattern: "^B", format: "city"}'},
+            "degrees": {"anyOf": [{"type": "integer", "description": "{minimum: -60}"}, {"type": "null"}]},
+            "days": {
+                "type": "array",
+                "items": {"$ref": "#/$defs/day"},
+                "minItems": 1,
+                "description": "{maxItems: 7}",
+            },
+        },
+        "required": ["city"],
+        "$defs": {"day": {**day, "additionalProperties": False}},
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
+        {
+            "type": "json_schema",
+            "json_schema": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "by_name": {"type": "object", "additionalProperties": {"type": "integer"}}
+                    },
+                }
+            },
+        },
+    ],
+)
+def test_any_json_is_asked_for_in_words(wanted: dict[str, Any]):
+    made = translate({"role": "system", "content": "a"}, user("hi"), response_format=wanted)
+    assert "output_config" not in made
+    assert made["system"].startswith("a\n\n")
+    assert "JSON" in made["system"]
+    assert ("by_name" in made["system"]) == ("by_name" in json.dumps(wanted))
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ('```json\n{"a": 1}\n```', '{"a": 1}'),
+        ('\n```\n{"a": "```x"}\n```\n', '{"a": "```x"}'),
+        ('``{"a": 1}', '``{"a": 1}'),
+        ("", ""),
+    ],
+)
+def test_an_answer_in_json_has_no_code_fence(written: str, sent: str):
+    for pieces in ([written], list(written)):
+        text = JsonText()
+        assert "".join([*map(text.add, pieces), text.end()]) == sent
+
+
+def test_a_cache_is_marked_where_the_chat_marks_it():
+    mark = {"type": "ephemeral"}
+    made = translate(
+        {"role": "system", "content": [{"type": "text", "text": "a", "cache_control": mark}]},
+        {"role": "system", "content": "b"},
+        user([{"type": "text", "text": "c"}, {"type": "text", "text": "d", "cache_control": mark}]),
+        {"role": "assistant", "content": "e", "cache_control": mark},
+        tools=[{**TOOL, "cache_control": mark}],
+    )
+    assert made["system"] == [
+        {"type": "text", "text": "a", "cache_control": mark},
+        {"type": "text", "text": "b"},
+    ]
+    marked = [[block.get("cache_control") for block in turn["content"]] for turn in made["messages"]]
+    assert marked == [[None, mark], [mark]]
+    assert made["tools"][0]["cache_control"] == mark
 
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
@@ -174,7 +264,12 @@ CALLED = {"id": "t", "type": "function", "function": {"name": "a", "arguments": 
         (EMBEDDINGS, body(input="x"), "path"),
         (CHAT, body(user("x"), n=2), "n"),
         (CHAT, body(user("x"), logprobs=True), "logprobs"),
-        (CHAT, body(user("x"), response_format={"type": "json_object"}), "response_format.type"),
+        (CHAT, body(user("x"), response_format={"type": "grammar"}), "response_format.type"),
+        (
+            CHAT,
+            body(user("x"), response_format={"type": "json_schema"}),
+            "response_format.json_schema.schema",
+        ),
         (CHAT, body(user([AUDIO])), "messages[0].content[0]"),
         (
             CHAT,

@@ -79,6 +79,12 @@ def test_openais_own_api_gets_its_own_fields():
     assert OpenAIClient("https://api.openai.com/v1").is_strict
     assert OpenAIClient("https://mine.openai.azure.com/openai/v1").is_strict
     assert not OpenAIClient("https://llm.example.com/v1").is_strict
+    private = OpenAIClient("https://llm.example.com/v1")
+    private.provider = "azure"
+    assert private.is_strict
+    other = OpenAIClient("https://api.openai.com/v1")
+    other.provider = "groq"
+    assert not other.is_strict
 
 
 def test_text_blocks_are_joined_and_images_become_parts():
@@ -171,6 +177,45 @@ def test_a_wanted_schema_is_a_response_format():
     )
     assert made["response_format"]["json_schema"]["schema"] == schema
     assert "reasoning_effort" not in made
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "string"}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+            True,
+        ),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}, False),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, False),
+        ({"type": "array", "items": {"type": "string"}}, False),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "array", "items": {"type": "object"}}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+            False,
+        ),
+        ({"type": "object", "properties": {}, "additionalProperties": False, "allOf": []}, False),
+    ],
+)
+def test_a_schema_is_strict_only_where_openai_takes_it_so(schema: dict[str, Any], strict: bool):
+    made = translate_to_chat(
+        body(
+            user("hi"),
+            output_config={"format": {"type": "json_schema", "schema": schema}},
+            tools=[{"name": "a", "input_schema": schema, "strict": True}],
+        )
+    )
+    assert made["response_format"]["json_schema"]["strict"] is strict
+    assert made["tools"][0]["function"]["strict"] is strict
 
 
 @pytest.mark.parametrize(
