@@ -13,6 +13,7 @@ from workers.model_apis.identity.messages import MessageIdentity
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.openai.from_messages import MessagesToChat
 from workers.model_apis.openai.from_responses import ResponsesToChat
+from workers.model_apis.openai.legacy_functions import LegacyFunctions
 from workers.model_apis.openai.responses_seat import ResponsesSeat
 
 
@@ -27,7 +28,8 @@ def adapt_backend(api: str, backend: Backend, response_id: str = "") -> Backend:
         chat = _adapt_to_chat(backend, api)
         return ResponsesToChat(chat, response_id, accepts_thinking=backend.api == GOOGLE)
     if api == OPENAI:
-        return _adapt_to_chat(backend, api)
+        chat = _adapt_to_chat(backend, api)
+        return chat if backend.api == OPENAI and backend.is_strict else LegacyFunctions(chat)
     if backend.api == ANTHROPIC:
         return MessageIdentity(backend, settle_thinking)
     return MessagesToChat(

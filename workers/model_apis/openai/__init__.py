@@ -5,4 +5,4 @@ Out: answers in the format of the request.
 Imported by: adapters, workers.profiles.
 """
 
-__all__ = ["client", "from_messages", "from_responses", "responses_seat"]
+__all__ = ["client", "from_messages", "from_responses", "legacy_functions", "responses_seat"]

@@ -42,9 +42,12 @@ class EngineBackend:
         return assembler.build_answer()
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """Yield the chunks as the engine makes them. Raises StageError for a request of several answers."""
+        """Yield the chunks as the engine makes them. Raises StageError for what no engine does."""
         if (body.get("n") or 1) != 1:
             raise make_field_error("n", "1: this seat's engine returns one answer", "remove 'n'")
+        if body.get("tool_choice") not in (None, "auto", "none"):
+            expected = "auto or none: this seat's engine cannot force a call"
+            raise make_field_error("tool_choice", expected, "remove 'tool_choice'")
         if path == COMPLETIONS:
             body = {**body, "prompt": _get_single_prompt(body["prompt"])}
         prefix, kind = CHUNK_KINDS.get(path, ("cmpl", "text_completion"))

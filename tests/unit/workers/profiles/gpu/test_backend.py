@@ -37,3 +37,11 @@ def test_several_prompts_are_a_request_error(prompts: Any) -> None:
         complete(prompts)
     assert (caught.value.details["status"], caught.value.details["param"]) == (400, "prompt")
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_forced_tool_call_is_refused_by_name(choice: Any) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": choice}
+    with pytest.raises(StageError) as caught:
+        EngineBackend(Engine()).post("chat/completions", body, StageContext())  # type: ignore[arg-type]
+    assert (caught.value.details["status"], caught.value.details["param"]) == (400, "tool_choice")
