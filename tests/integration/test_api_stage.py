@@ -28,6 +28,9 @@ from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.client_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
 from tests.fakes.openai_server import CALL, KEY, OpenAIServer, logprobs
 from workers.model_apis import stages
+from workers.model_apis.anthropic.client import AnthropicClient
+from workers.model_apis.api_request import parse_api_request
+from workers.model_apis.forwarding import forward_request
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
@@ -301,6 +304,32 @@ def test_a_chat_has_the_longest_answer_of_the_model_if_it_states_none(
 ):
     chat(anthropic_seat, "echo", **fields)
     assert anthropic_server.requests[-1]["body"]["max_tokens"] == sent
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent"),
+    [
+        (None, "context-management-2025-06-27,interleaved-thinking-2025-05-14"),
+        (("files-api-2025-04-14",), "files-api-2025-04-14"),
+        ((), None),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_betas_that_the_owner_allows_reach_the_endpoint(
+    anthropic_server: AnthropicServer, allowed: tuple[str, ...] | None, sent: str | None, streaming: bool
+):
+    stated = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14", "files-api-2025-04-14"]
+    client = AnthropicClient(anthropic_server.url, ANTHROPIC_KEY)
+    client.allowed_betas = allowed
+    body = {"model": "echo", "max_tokens": 5, "messages": WORDS}
+    request = parse_api_request(
+        STAGE, {"api": "anthropic", "path": "messages", "body": body, "betas": stated}
+    )
+    context = StageContext(emit=lambda piece: None) if streaming else StageContext()
+    forward_request(request, "echo", context, client)
+    assert anthropic_server.requests[-1]["headers"].get("anthropic-beta") == sent
+    assert "anthropic_beta" not in anthropic_server.requests[-1]["body"]
+    client.close()
 
 
 def test_a_thinking_budget_is_smaller_than_a_length_that_nobody_states(

@@ -33,13 +33,17 @@ SHAPE_ERRORS = (KeyError, TypeError, AttributeError, IndexError, ValueError, Ove
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request in one API format. `location` is the place of its body in the graph."""
+    """One request in one API format. `location` is the place of its body in the graph.
+
+    `betas` are the names in the header `anthropic-beta` of its client.
+    """
 
     api: str
     path: str
     body: dict[str, Json]
     model: Json
     location: str
+    betas: tuple[str, ...] = ()
 
     @property
     def wants_embeddings(self) -> bool:
@@ -91,6 +95,9 @@ def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
             raise make_field_error("path", "one of " + ", ".join(PATHS[api]))
         if not isinstance(body, dict):
             raise make_field_error("body", "an object")
+        betas = value.get("betas")
+        if betas is not None and not _is_list_of(_is_string)(betas):
+            raise make_field_error("betas", "a list of names, as in the header anthropic-beta")
     except StageError as error:
         raise add_path(error, location) from None
     location = f"{location}.body"
@@ -105,7 +112,8 @@ def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
     model = value.get("model")
     if isinstance(model, list):  # `models` is the grid's own field and has done its work
         body = {name: each for name, each in body.items() if name != "models"}
-    return ApiRequest(api, path, body, body.get("model") if model is None else model, location)
+    model = body.get("model") if model is None else model
+    return ApiRequest(api, path, body, model, location, tuple(betas or ()))
 
 
 Check = Callable[[Json], bool]

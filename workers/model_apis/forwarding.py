@@ -17,6 +17,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from gridq.protocol.response_object import make_response_id
 from workers.model_apis.adapters import adapt_backend
+from workers.model_apis.anthropic.client import BETAS, AnthropicClient
 from workers.model_apis.api_request import (
     COMPLETIONS,
     DEFAULT_COMPLETION_TOKENS,
@@ -51,6 +52,8 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
     adapted = adapt_backend(request.api, backend, make_response_id(context.job))
     body = {**request.body, "model": model}
     body.pop("stream", None)
+    if request.betas and isinstance(backend, AnthropicClient) and request.api == backend.api:
+        body[BETAS] = list(request.betas)
     if request.path == COMPLETIONS and body.get("max_tokens") is None:
         body["max_tokens"] = DEFAULT_COMPLETION_TOKENS
     try:

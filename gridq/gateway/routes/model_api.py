@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import json
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gridq.errors import BrokerError, DemandUnmet, GridError, JobNotFound, RequestError
+from gridq.errors import BrokerError, DemandUnmet, GridError, InvalidField, JobNotFound, RequestError
 from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
 from gridq.gateway.http import errors
@@ -68,6 +69,25 @@ OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.format_ope
 ANTHROPIC = ModelApi("anthropic", sse.get_event_type, b"", b"error", errors.format_anthropic_error)
 
 
+BETA = re.compile(r"[a-z0-9-]{1,100}")
+MAX_BETAS = 50
+
+
+def read_betas(request: Request) -> list[Json]:
+    """Return the names in the headers `anthropic-beta`. Raises InvalidField if one is not valid."""
+    stated = ",".join(request.headers.getlist("anthropic-beta")).split(",")
+    names = [name.strip() for name in stated if name.strip()]
+    if len(names) > MAX_BETAS or not all(map(BETA.fullmatch, names)):
+        raise InvalidField(
+            "The header anthropic-beta is not valid",
+            {
+                "path": "anthropic-beta",
+                "expected": f"at most {MAX_BETAS} names of letters, digits and hyphens",
+            },
+        )
+    return list(dict.fromkeys(names))
+
+
 async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
     """Check a request to `path` of a model API. Returns the response, which submits the job when it is
     sent.
@@ -111,6 +131,10 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     vendor_part = api.find_vendor_part(body)
     if vendor_part:
         config["responses"] = True
+    if api is ANTHROPIC:
+        betas = read_betas(request)
+        if betas:
+            config["betas"] = betas
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
     job = make_job_id()

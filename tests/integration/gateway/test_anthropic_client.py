@@ -71,6 +71,23 @@ def test_a_streamed_tool_call(client: anthropic.Anthropic) -> None:
     assert final.stop_reason == "tool_use"
 
 
+def test_betas_are_names_and_no_others_are_taken(client: anthropic.Anthropic) -> None:
+    names = {"anthropic-beta": "context-management-2025-06-27, interleaved-thinking-2025-05-14"}
+    answer = client.messages.create(model="echo", max_tokens=50, messages=HELLO, extra_headers=names)
+    assert answer.stop_reason == "end_turn"
+    wrong = {"anthropic-beta": 'a", "b'}
+    with pytest.raises(anthropic.BadRequestError):
+        client.messages.create(model="echo", max_tokens=50, messages=HELLO, extra_headers=wrong)
+
+
+def test_equal_ids_of_an_endpoint_are_different_ids_of_the_grid(client: anthropic.Anthropic) -> None:
+    made = [
+        client.messages.create(model="tools", max_tokens=50, messages=HELLO, tools=TOOLS) for _ in range(2)
+    ]
+    assert made[0].id != made[1].id
+    assert len({block.id for each in made for block in each.content if block.type == "tool_use"}) == 2
+
+
 def test_counting_tokens_calls_no_model(client: anthropic.Anthropic, served: Served) -> None:
     before = served.count_requests()
     few = client.messages.count_tokens(model="echo", messages=HELLO).input_tokens

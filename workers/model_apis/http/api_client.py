@@ -98,6 +98,10 @@ class ApiClient(ABC):
     def make_stream_body(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
         """Return `body` for `path` with the request for a stream."""
 
+    def split_headers(self, body: dict[str, Json]) -> tuple[dict[str, Json], dict[str, str]]:
+        """Return the body as it is sent, and the headers that this request has in addition."""
+        return body, {}
+
     def is_stream_end(self, text: str) -> bool:
         """Return whether an event's data marks the end of the stream."""
         return False
@@ -180,9 +184,10 @@ class ApiClient(ABC):
     def _open_response(
         self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
     ) -> Iterator[http.client.HTTPResponse]:
+        body, headers = (None, {}) if body is None else self.split_headers(body)
         raw = None if body is None else _encode_body(body)
         key = self._get_key()
-        auth_headers = self._make_key_headers(key) if key else {}
+        auth_headers = headers | (self._make_key_headers(key) if key else {})
         self._secrets = [*([key] if key else ()), *self._own_headers.values()]
         if self._query:
             path += ("&" if "?" in path else "?") + self._query
@@ -190,9 +195,9 @@ class ApiClient(ABC):
         context.on_cancel(call.drop)
         with self._connections.request(method, path, raw, call, auth_headers) as response:
             if response.status != OK:
-                headers = {name.lower(): value for name, value in response.getheaders()}
+                stated = {name.lower(): value for name, value in response.getheaders()}
                 raise make_error(
-                    response.status, headers, self._read_body(response), self._make_details(), self._secrets
+                    response.status, stated, self._read_body(response), self._make_details(), self._secrets
                 )
             yield response
             call.limit_to(DRAIN_SECONDS)

@@ -72,6 +72,9 @@ class LlmSeat(SeatBudgets):
     responses: bool | None = Field(
         default=None, description="true if the endpoint has OpenAI's Responses; unset: known by its URL"
     )
+    betas: tuple[str, ...] | None = Field(
+        default=None, description="betas of Anthropic's API that clients may use; unset: most"
+    )
     models: tuple[DeclaredModel, ...] = ()
     concurrency: int = Field(default=4, ge=1, le=512)
     billing: Billing = Field(

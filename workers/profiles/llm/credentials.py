@@ -70,6 +70,8 @@ def make_client(seat: LlmSeat, key: Key) -> ApiClient:
         rejects_usage_option=provider is not None and provider.rejects_usage_option,
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
+    if isinstance(client, AnthropicClient):
+        client.allowed_betas = seat.betas
     if isinstance(client, OpenAIClient):
         client.serves_responses = serves_responses(seat)
         client.provider = seat.provider or ""
