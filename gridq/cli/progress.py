@@ -1,7 +1,11 @@
-"""Show a job's progress on stderr: redrawn in place on a terminal, line by line elsewhere."""
+"""Show a job's progress on stderr: redrawn in place on a terminal, line by line elsewhere.
+
+Nothing is drawn while the process is in the terminal's background: the terminal belongs to others then.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +21,7 @@ from gridq.protocol.states import StageState
 from gridq.telemetry.narration import enclosing_name
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
     from gridq.client import BaseClient
@@ -105,27 +109,58 @@ class WaitReporter:
 @contextmanager
 def show_live(client: BaseClient, job: str, console: Console | None = None) -> Iterator[Refresh]:
     """Provide a function that redraws a job's progress on the terminal; the drawing is erased after the
-    block.
+    block. In the background (`gridq run … &`) nothing is drawn.
     """
-    from rich.live import Live
+    from rich.control import Control
+    from rich.segment import ControlType
+    from rich.text import Text
 
     screen = console or make_console(err=True)
     reader = client.reader(job)
     reporter = WaitReporter(client, job)
     started = time.monotonic()
     last: object = None
-    with Live(console=screen, auto_refresh=False, transient=True) as live:
+    drawn = 0  # lines
 
-        def refresh() -> None:
-            nonlocal last
-            view = reader.read(rows=False)
-            snapshot = _take_snapshot(view)
-            reporter.update(last != snapshot or bool(view.find_stages(StageState.RUNNING)))
-            last = snapshot
-            seconds = time.monotonic() - started
-            live.update(render_progress(view, seconds, screen.width, reporter.waits_for), refresh=True)
+    def draw(lines: list[Text]) -> None:
+        """Draw the lines in place of those drawn before."""
+        nonlocal drawn
+        if not _is_in_foreground(screen):
+            drawn = 0  # the cursor has moved since: erasing would hit what others wrote
+            return
+        erase = (ControlType.ERASE_IN_LINE, 2)
+        with screen:  # one write
+            if drawn:
+                up = ((ControlType.CURSOR_UP, 1), erase)
+                screen.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * (drawn - 1)))
+            screen.print(Text("\n").join(lines), end="")
+        drawn = len(lines)
 
+    def refresh() -> None:
+        nonlocal last
+        view = reader.read(rows=False)
+        snapshot = _take_snapshot(view)
+        reporter.update(last != snapshot or bool(view.find_stages(StageState.RUNNING)))
+        last = snapshot
+        seconds = time.monotonic() - started
+        lines = render_progress(view, seconds, screen.width, reporter.waits_for).split()
+        draw(list(lines)[: max(screen.height - 1, 1)])
+
+    try:
         yield refresh
+    finally:
+        draw([])
+
+
+def _is_in_foreground(screen: Console) -> bool:
+    """Say whether this process may draw on the terminal now; `fg` and `bg` of a shell change that.
+
+    A terminal that does not control the process has no background.
+    """
+    try:
+        return os.tcgetpgrp(screen.file.fileno()) == os.getpgrp()
+    except OSError:
+        return True
 
 
 @contextmanager
@@ -176,7 +211,7 @@ def format_row(row: HistoryRow) -> str:
     return f"{row.state:6}  {row.stage}  {row.path}  on {row.worker}  {row.run_ms:.0f} ms{again}"
 
 
-def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "") -> RenderableType:
+def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "") -> Text:
     """Return the job in a few lines of at most `width` columns: the counts, what runs where, and what waits.
 
     `waits_for` is the reason why the job makes no progress, or empty; it is wrapped.

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import secrets
+import shlex
 import signal
 import subprocess
 import threading
@@ -252,6 +253,24 @@ def test_on_a_terminal_the_progress_is_drawn(shell: Shell, client: Client) -> No
     assert "0/1 stages" in screen
     assert "bench_sleep  on bench@" in screen
     assert "\x1b[2K1 stage in " in screen.splitlines()[-1]
+
+
+def test_in_the_background_of_a_terminal_nothing_is_drawn(shell: Shell, client: Client) -> None:
+    """A real shell with job control runs `gridq run … &` whose progress would hit what the shell prints."""
+    command = shlex.join([*GRIDQ, "run", shell.graph(stage("bench_sleep", ms=1500)), "-i", "{}"])
+    child, ours = pty.fork()
+    if not child:
+        os.execve("/bin/sh", ["sh", "-mc", f"{command} & wait"], shell.env)
+    written: list[bytes] = []
+    with contextlib.suppress(OSError):  # Linux's end of file of a terminal
+        while data := os.read(ours, 4096):
+            written.append(data)
+    os.close(ours)
+    screen = b"".join(written).decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, screen
+    assert "\x1b" not in screen
+    assert "bench@" not in screen
+    assert '"ms": 1500' in screen  # the answer
 
 
 def test_workers_lists_the_live_seats(shell: Shell) -> None:

@@ -92,6 +92,27 @@ def test_progress_on_a_terminal_is_erased_afterwards(grid: LocalGrid) -> None:
     assert written.rstrip().endswith("\x1b[2K")  # the last thing written erases the lines
 
 
+def test_progress_in_the_background_draws_nothing_until_it_is_in_front(
+    grid: LocalGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The foreground's output is neither overwritten nor erased: `fg` and `bg` change who may draw."""
+    in_front = False
+    monkeypatch.setattr(progress, "_is_in_foreground", lambda _: in_front)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=60, markup=False)
+    job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
+    with show_live(grid.client, job, screen) as show:
+        show()
+        assert screen.file.getvalue() == ""  # type: ignore[attr-defined]
+        in_front = True
+        show()
+        drawn = screen.file.getvalue()  # type: ignore[attr-defined]
+        assert "0/1" in drawn
+        in_front = False
+        show()
+    assert screen.file.getvalue() == drawn  # type: ignore[attr-defined]
+    grid.client.cancel(job)
+
+
 def draw(view: JobView, width: int = 80) -> str:
     screen = Console(file=io.StringIO(), width=width)
     screen.print(render_progress(view, 1.25, width))
