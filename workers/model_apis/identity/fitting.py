@@ -31,6 +31,7 @@ from gridq.protocol.models import Json
 
 DIGITS = string.digits + string.ascii_letters
 OWN_ID = re.compile(r"(?:call|toolu)_q[0-9a-f]{16}(?:([-_])(.+))?", re.DOTALL)
+SIGNATURE_MARK = "_sig_"
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 MAX_KEPT_CHARACTERS = 128
 """A longer id of an endpoint is not kept in the grid's own."""
@@ -94,6 +95,27 @@ def restore_call_id(call_id: str) -> str:
         return call_id
 
 
+def add_signature(call_id: str, signature: str) -> str:
+    """Return an id of the grid's own that contains the signature that Google wants back with a call.
+
+    Messages have no other place for it that every client sends back.
+    """
+    encoded = base64.b32encode(signature.encode("utf-8", "surrogatepass")).decode("ascii")
+    return f"{call_id}{SIGNATURE_MARK}{encoded.rstrip('=')}"
+
+
+def split_signature(call_id: str) -> tuple[str, str | None]:
+    """Return an id without the signature of `add_signature`, and the signature, None if it has none."""
+    own, mark, encoded = call_id.rpartition(SIGNATURE_MARK)
+    if not mark or not OWN_ID.fullmatch(own):
+        return call_id, None
+    try:
+        padded = encoded + "=" * (-len(encoded) % 8)
+        return own, base64.b32decode(padded).decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        return call_id, None
+
+
 def hash_to_digits(text: str, length: int) -> str:
     """Return `length` letters and digits that depend on `text` alone, up to 43."""
     number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), "big")
@@ -126,7 +148,7 @@ class CallIds:
 
     def add_call(self, call_id: Json) -> str:
         """Return the id of a call as the seat takes it. Anything but a string counts as an empty id."""
-        stated = call_id if isinstance(call_id, str) else ""
+        stated = split_signature(call_id)[0] if isinstance(call_id, str) else ""
         fitted, attempt = restore_call_id(stated), 0
         while fitted in self._used or not self._rule.accepts(fitted):
             fitted = self._replace(stated, attempt)
@@ -138,7 +160,7 @@ class CallIds:
 
     def find_result(self, call_id: Json) -> str:
         """Return the id of the call that a result with `call_id` belongs to, as the seat takes it."""
-        stated = call_id if isinstance(call_id, str) else ""
+        stated = split_signature(call_id)[0] if isinstance(call_id, str) else ""
         if self._unanswered[stated]:
             return self._unanswered[stated].popleft()
         return self._last.get(stated) or self.add_call(stated)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
-from workers.model_apis.identity.fitting import make_call_id, make_id
+from workers.model_apis.identity.fitting import add_signature, make_call_id, make_id
 from workers.model_apis.message_assembly import parse_tool_input
 from workers.model_apis.reasoning_marks import make_mark
 from workers.model_apis.token_estimates import estimate_tokens
@@ -41,7 +41,7 @@ def build_message(answer: dict[str, Json], request: dict[str, Json], origin: str
         content.append({"type": "text", "text": text})
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        call_id = call.get("id") or make_call_id(None, "toolu")
+        call_id = _make_call_id(call)
         tool_input = parse_tool_input(function.get("arguments") or "")
         content.append({"type": "tool_use", "id": call_id, "name": function["name"], "input": tool_input})
     return {
@@ -52,6 +52,13 @@ def build_message(answer: dict[str, Json], request: dict[str, Json], origin: str
             complete_usage(answer.get("usage"), lambda: count_tokens(request), estimate_tokens(content))
         ),
     }
+
+
+def _make_call_id(call: dict[str, Json]) -> str:
+    """Return the id of a tool call, with the signature that Google sent with it."""
+    call_id = call.get("id") or make_call_id(None, "toolu")
+    signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
+    return add_signature(call_id, signature) if isinstance(signature, str) and signature else call_id
 
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
@@ -175,7 +182,7 @@ class MessageEvents:
     def _add_call(self, call: dict[str, Json], index: int) -> Iterable[dict[str, Json]]:
         function = call.get("function") or {}
         if index not in self._calls:
-            call_id = call.get("id") or make_call_id(None, "toolu")
+            call_id = _make_call_id(call)
             start = {"type": "tool_use", "id": call_id, "name": function["name"], "input": {}}
             self._calls[index] = Block(start)
             yield from self._open_block(self._calls[index])

@@ -35,7 +35,7 @@ from workers.model_apis.api_request import (
 )
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.data_urls import normalize_type
-from workers.model_apis.identity.fitting import shorten_user
+from workers.model_apis.identity.fitting import shorten_user, split_signature
 from workers.model_apis.openai.answers import MessageEvents, build_message
 from workers.model_apis.openai.schemas import is_strict_schema
 from workers.model_apis.reasoning_marks import find_field
@@ -78,7 +78,7 @@ class MessagesToChat(TranslatingBackend):
         origin = self._name_origin(body)
         request = translate_request(translate_to_chat, body, self._inner.is_strict, origin)
         if not self._accepts_thinking:
-            return request
+            return _drop_signatures(request)
         effort = (body.get("output_config") or {}).get("effort")
         fields = {"thinking": body.get("thinking"), "reasoning_effort": effort}
         return request | {key: value for key, value in fields.items() if value is not None}
@@ -140,6 +140,14 @@ def _translate_messages(body: dict[str, Json], origin: str) -> list[dict[str, Js
     return messages
 
 
+def _drop_signatures(request: dict[str, Json]) -> dict[str, Json]:
+    """Return the chat request without what only a seat of Google's API format can use."""
+    for message in request["messages"]:
+        for call in message.get("tool_calls") or ():
+            call.pop("extra_content", None)
+    return request
+
+
 def _join_text(content: Json, place: str) -> str:
     """Return a string, or the joined text of text blocks."""
     if isinstance(content, str):
@@ -163,7 +171,8 @@ def _translate_user(content: Json, place: str) -> list[dict[str, Json]]:
         if not isinstance(block.get("tool_use_id"), str):
             raise make_field_error(f"{where}.tool_use_id", "a string")
         text, images = _translate_tool_result(block, where)
-        results.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": text})
+        call_id = split_signature(block["tool_use_id"])[0]
+        results.append({"role": "tool", "tool_call_id": call_id, "content": text})
         parts += images
     if parts and all(part["type"] == "text" for part in parts):
         # every endpoint takes a plain string, not all take a list of parts
@@ -256,7 +265,10 @@ def _translate_assistant(content: Json, place: str, origin: str) -> dict[str, Js
                     raise make_field_error(f"{place}[{at}]", "a tool_use block with id, name and input")
                 arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
                 function = {"name": block["name"], "arguments": arguments}
-                calls.append({"id": block["id"], "type": "function", "function": function})
+                call_id, signature = split_signature(block["id"])
+                calls.append({"id": call_id, "type": "function", "function": function})
+                if signature is not None:
+                    calls[-1]["extra_content"] = {"google": {"thought_signature": signature}}
             case "thinking":  # only the model that thought it can use it
                 field = find_field(block, origin)
                 if field is not None:

@@ -92,6 +92,30 @@ def test_reasoning_of_an_endpoint_goes_back_to_it_and_to_no_other(field: str, st
     assert vendor.requests[0]["messages"][1]["content"] == [{"type": "text", "text": "7"}]
 
 
+@pytest.mark.parametrize("client_api", [OPENAI, ANTHROPIC])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_googles_signature_of_a_call_makes_the_round_trip(client_api: str, streaming: bool):
+    part = {"functionCall": {"name": "weather", "args": {}}, "thoughtSignature": "CiQB+/="}
+    sent = {"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]}
+    body = {**BODY, "model": "gemini-3-pro"}
+    seat = Seat("google", {**sent, "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1}})
+    answer = stream(client_api, seat, body)[1] if streaming else post(client_api, seat, body)
+    if client_api == OPENAI:
+        turn = answer["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "7"}
+    else:
+        turn = {"role": "assistant", "content": answer["content"]}
+        call_id = answer["content"][-1]["id"]
+        result = {"role": "user", "content": [{**RESULT, "tool_use_id": call_id}]}
+    history = {**body, "messages": [*BODY["messages"], turn, result]}
+    post(client_api, seat, history)
+    assert seat.requests[1]["contents"][1]["parts"][0]["thoughtSignature"] == "CiQB+/="
+    if client_api == ANTHROPIC:
+        other = Seat(OPENAI, make_completion(content="x"))
+        post(ANTHROPIC, other, history)
+        assert "extra_content" not in other.requests[0]["messages"][1]["tool_calls"][0]
+
+
 def test_a_vendors_thinking_goes_to_its_seats_as_it_is_and_to_no_other():
     history = continue_chat(
         {"role": "assistant", "content": [SIGNED, REDACTED, {"type": "text", "text": "7"}]}

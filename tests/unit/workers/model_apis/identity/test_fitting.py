@@ -15,9 +15,11 @@ from workers.model_apis.identity.fitting import (
     CallIds,
     Rule,
     ToolNames,
+    add_signature,
     make_call_id,
     restore_call_id,
     shorten_user,
+    split_signature,
 )
 
 ENDPOINT_IDS = [
@@ -81,6 +83,21 @@ def test_a_seat_gets_its_own_id_back():
     assert CallIds(ANTHROPIC_ID).add_call(ours) not in (ours, "functions.get_weather:0")
     assert MISTRAL_ID.accepts(CallIds(MISTRAL_ID).add_call(make_call_id("D681PevKs")))
     assert CallIds(MISTRAL_ID).add_call(make_call_id("D681PevKs")) == "D681PevKs"
+
+
+@pytest.mark.parametrize("endpoint_id", [None, "call_1", "functions.get_weather:0", "a_sig_b"])
+def test_a_signature_travels_in_the_id(endpoint_id: str | None):
+    own = make_call_id(endpoint_id)
+    signed = add_signature(own, "CiQB+/= é")
+    assert ANTHROPIC_ID.accepts(signed)
+    assert split_signature(signed) == (own, "CiQB+/= é")
+    assert split_signature(own) == (own, None)
+    assert CallIds(ANY_ID).add_call(signed) == CallIds(ANY_ID).add_call(own)
+
+
+@pytest.mark.parametrize("foreign", ["call_sig_ABC", "toolu_q0123456789abcdef_sig_1", "_sig_", ""])
+def test_ids_of_others_have_no_signature(foreign: str):
+    assert split_signature(foreign) == (foreign, None)
 
 
 def test_results_of_parallel_calls_with_one_id_go_to_them_in_order():
