@@ -332,6 +332,15 @@ def test_betas_that_the_owner_allows_reach_the_endpoint(
     client.close()
 
 
+def test_an_empty_answer_that_fills_the_vendors_cache_is_passed_on(
+    anthropic_seat: LlmProfile, anthropic_server: AnthropicServer
+):
+    messages(anthropic_seat, "echo", max_tokens=0)
+    assert anthropic_server.requests[-1]["body"]["max_tokens"] == 0
+    chat(anthropic_seat, "echo", max_tokens=0)
+    assert anthropic_server.requests[-1]["body"]["max_tokens"] == 0
+
+
 def test_a_thinking_budget_is_smaller_than_a_length_that_nobody_states(
     anthropic_seat: LlmProfile, anthropic_server: AnthropicServer
 ):

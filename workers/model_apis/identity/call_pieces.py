@@ -17,13 +17,18 @@ MAX_TOOL_CALLS = 1000
 
 @dataclass(eq=False)
 class OpenCall:
-    """A tool call so far: its index in the grid, and what the endpoint stated."""
+    """A tool call so far: its index in the grid, and what the endpoint stated.
+
+    It is announced to the client once its name is known; until then its arguments are held.
+    """
 
     index: int
     stated_index: int | None
     stated_id: str
     name: str
     arguments: str = ""
+    is_announced: bool = False
+    held: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -43,14 +48,19 @@ class CallPieces:
     def __init__(self) -> None:
         self._calls: list[OpenCall] = []
 
-    def assign(self, pieces: list[dict[str, Json]]) -> list[tuple[OpenCall, bool]]:
-        """Return the call of each piece of one chunk, and whether the piece is its first.
+    @property
+    def are_announced(self) -> bool:
+        """True if the client knows of all calls."""
+        return all(call.is_announced for call in self._calls)
+
+    def assign(self, pieces: list[dict[str, Json]]) -> list[OpenCall]:
+        """Return the call of each piece of one chunk.
 
         Raises ValueError if an index is not valid.
         """
         return [self._assign(piece, at, len(pieces) == 1) for at, piece in enumerate(pieces)]
 
-    def _assign(self, piece: dict[str, Json], at: int, is_only: bool) -> tuple[OpenCall, bool]:
+    def _assign(self, piece: dict[str, Json], at: int, is_only: bool) -> OpenCall:
         function = piece.get("function") or {}
         index, call_id, name = piece.get("index"), piece.get("id") or "", function.get("name") or ""
         arguments = function.get("arguments") or ""
@@ -59,8 +69,7 @@ class CallPieces:
         if index is not None and (type(index) is not int or not 0 <= index < MAX_TOOL_CALLS):
             raise ValueError("a tool call has no valid index")
         known = self._find(index, call_id, name, at, is_only)
-        is_first = known is None or _starts_another(known, call_id, name, arguments)
-        if known is None or is_first:
+        if known is None or _starts_another(known, call_id, name, arguments):
             known = OpenCall(len(self._calls), index, call_id, name)
             self._calls.append(known)
             if len(self._calls) > MAX_TOOL_CALLS:
@@ -68,7 +77,7 @@ class CallPieces:
         known.name = known.name or name
         known.stated_id = known.stated_id or call_id
         known.arguments += arguments
-        return known, is_first
+        return known
 
     def _find(self, index: int | None, call_id: str, name: str, at: int, is_only: bool) -> OpenCall | None:
         """Return the call that a piece may continue."""

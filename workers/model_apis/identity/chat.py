@@ -13,7 +13,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import ANTHROPIC, CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, translate_request
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
-from workers.model_apis.identity.call_pieces import CallPieces
+from workers.model_apis.identity.call_pieces import CallPieces, OpenCall
 from workers.model_apis.identity.fitting import (
     ANTHROPIC_ID,
     ANTHROPIC_NAME,
@@ -191,20 +191,30 @@ class IdentifiedChunks:
 
     def _identify_choice(self, choice: Json) -> Json:
         delta = choice.get("delta") if isinstance(choice, dict) else None
-        if not isinstance(delta, dict) or not delta.get("tool_calls"):
+        if not isinstance(delta, dict):
             return choice
-        pieces = self._pieces[choice.get("index") or 0]
-        assigned = pieces.assign(delta["tool_calls"])
-        calls: list[Json] = []
-        for piece, (call, is_first) in zip(delta["tool_calls"], assigned, strict=True):
-            made = {"index": call.index, **{key: piece[key] for key in piece if key != "index"}}
-            function = piece.get("function")
-            if is_first:
-                made |= {"id": make_call_id(piece.get("id")), "type": piece.get("type") or "function"}
-                made |= _restore_name(piece, self._names)
-            else:  # clients join the strings of all pieces
-                made = {key: value for key, value in made.items() if key not in ("id", "type")}
-                if isinstance(function, dict):
-                    made["function"] = {key: value for key, value in function.items() if key != "name"}
-            calls.append(made)
-        return {**choice, "delta": {**delta, "tool_calls": calls}}
+        known = self._pieces[choice.get("index") or 0]
+        if delta.get("tool_calls"):
+            assigned = zip(delta["tool_calls"], known.assign(delta["tool_calls"]), strict=True)
+            made = [self._identify_piece(piece, call) for piece, call in assigned]
+            choice = {**choice, "delta": {**delta, "tool_calls": [*filter(None, made)]}}
+        if choice.get("finish_reason") and not known.are_announced:
+            raise ValueError("a tool call has no name")
+        return choice
+
+    def _identify_piece(self, piece: dict[str, Json], call: OpenCall) -> Json:
+        """Return a piece of a call as the client gets it, None if the name of the call is not known yet."""
+        function = piece.get("function") or {}
+        if call.is_announced:  # clients join the strings of all pieces
+            rest = {key: value for key, value in piece.items() if key not in ("id", "type", "index")}
+            if function:
+                rest["function"] = {key: value for key, value in function.items() if key != "name"}
+            return {"index": call.index, **rest}
+        if not call.name:
+            call.held += function.get("arguments") or ""
+            return None
+        call.is_announced = True
+        arguments = call.held + (function.get("arguments") or "")
+        own = {"id": make_call_id(call.stated_id), "type": piece.get("type") or "function"}
+        named = {"function": {**function, "name": self._names.restore(call.name), "arguments": arguments}}
+        return {**piece, "index": call.index, **own, **named}

@@ -190,6 +190,9 @@ def test_thinking_settings_are_translated(
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [WEATHER], "tool_choice": "often"}, "tool_choice"),
         ({"response_format": {"type": "grammar"}}, "response_format.type"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "narrator", "content": "x"}]}, "messages[0].role"),
         (

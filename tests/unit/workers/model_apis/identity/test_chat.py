@@ -127,6 +127,13 @@ PARALLEL: dict[str, list[dict[str, Any]]] = {
         chunk(piece('{"city": ', "weather", index=1, id="b")),
         chunk(piece('"Thun"}', "weather", index=1, id="b")),
     ],
+    "the id first, then the name": [
+        chunk(piece(index=0, id="a")),
+        chunk(piece('{"city": ', index=0)),
+        chunk(piece('"Bern"}', "weather", index=0)),
+        chunk(piece("", index=1, id="b")),
+        chunk(piece(THUN, "weather", index=1)),
+    ],
     "another id in every piece": [
         chunk(piece("", "weather", index=0, id="a")),
         chunk(piece(BERN, index=0, id="b")),
