@@ -41,17 +41,20 @@ async def look_up(url: str) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-async def check_url(url: str, networks: Sequence[str], *, enrols_from_here: bool) -> None:
-    """Check a worker's URL when it enrols. Raises RequestError.
+async def check_url(url: str, networks: Sequence[str], *, is_local: bool) -> None:
+    """Check a worker's URL when it enrols. `is_local`: it does so from the gateway's own machine.
 
-    A name without an address is accepted: the worker may not have started yet.
+    A name without an address is accepted: the worker may not have started yet. Raises RequestError.
     """
     try:
         addresses = await look_up(url)
-    except (OSError, ValueError):  # among them TimeoutError, and a name that cannot be encoded
+    except OSError:  # among them TimeoutError
         return
+    except ValueError as exc:  # a port or a name that no address can have
+        details = {"path": "body.url", "reason": str(exc), "expected": "a URL that a client can call"}
+        raise RequestError("The worker's URL is invalid", details) from None
     for address in addresses:
-        reason = find_refusal(address, networks, accepts_loopback=enrols_from_here)
+        reason = find_refusal(address, networks, accepts_loopback=is_local)
         if reason:
             raise RequestError(
                 f"The worker's URL leads to {address}, {reason}",
@@ -85,4 +88,5 @@ def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
         return address
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+    tunnelled = address.teredo[1] if address.teredo else None
+    return address.ipv4_mapped or address.sixtofour or tunnelled or address

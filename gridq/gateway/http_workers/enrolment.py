@@ -87,7 +87,7 @@ class WorkerAdvertisement(BaseModel):
         description="The worker's ID, which becomes part of its seat's name.",
     )
     url: str = Field(
-        pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$",
+        pattern=r"^https?://([^/@\s?#:\[\]]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[^@\s?#]*)?$",
         max_length=500,
         description="The worker's URL as the gateway reaches it. Graphs are posted to `/execute` there.",
     )
@@ -98,6 +98,14 @@ class WorkerAdvertisement(BaseModel):
     heartbeat_interval_secs: int = Field(
         10, ge=1, le=3600, description="How often it sends a heartbeat, in seconds."
     )
+
+
+class StoredAdvertisement(WorkerAdvertisement):
+    """An advertisement with what the gateway knows of it. `is_local`: the worker enrolled from the gateway's
+    own machine, so its URL may lead there.
+    """
+
+    is_local: bool = False
 
 
 class Heartbeat(BaseModel):
@@ -131,7 +139,7 @@ class EnrolmentResult(BaseModel):
 class EnrolledWorker:
     """An enrolled worker, and the JSON text by which changes of its offer are detected."""
 
-    advertisement: WorkerAdvertisement
+    advertisement: StoredAdvertisement
     text: str
 
     @property
@@ -168,7 +176,7 @@ def make_seat_name(worker_id: str) -> str:
     return f"{HTTP_MACHINE}.{worker_id}"
 
 
-def enrol(client: Redis, keys: Keys, advertisement: WorkerAdvertisement) -> None:
+def enrol(client: Redis, keys: Keys, advertisement: StoredAdvertisement) -> None:
     """Store a worker's offer for MAX_MISSED_HEARTBEATS heartbeats, in place of an earlier one.
 
     Raises WorkersFull.
@@ -193,7 +201,7 @@ def enrol(client: Redis, keys: Keys, advertisement: WorkerAdvertisement) -> None
     client.transaction(once, keys("workers"))
 
 
-def _store(pipe: Pipeline, keys: Keys, advertisement: WorkerAdvertisement, now: int) -> None:
+def _store(pipe: Pipeline, keys: Keys, advertisement: StoredAdvertisement, now: int) -> None:
     life = max(advertisement.heartbeat_interval_secs * MAX_MISSED_HEARTBEATS * 1000, MIN_LEASE_MS)
     pipe.set(keys("worker", advertisement.worker_id), advertisement.model_dump_json(), px=life)
     pipe.zadd(keys("workers"), {advertisement.worker_id: now + life})
@@ -209,7 +217,7 @@ def record_heartbeat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heart
         pipe.multi()
         if text is None:
             return
-        advertisement = WorkerAdvertisement.model_validate_json(text)
+        advertisement = StoredAdvertisement.model_validate_json(text)
         if heartbeat.capabilities:
             advertisement = advertisement.model_copy(update={"capabilities": heartbeat.capabilities})
         _store(pipe, keys, advertisement, now)
@@ -239,7 +247,7 @@ def read_workers(client: Redis, keys: Keys) -> dict[str, EnrolledWorker]:
         if text is None:
             continue
         try:
-            found[name] = EnrolledWorker(WorkerAdvertisement.model_validate_json(text), text.decode())
+            found[name] = EnrolledWorker(StoredAdvertisement.model_validate_json(text), text.decode())
         except ValidationError:  # stored by another version of gridq
             log.warning("ignoring the worker %s: it was enrolled by another version of gridq", name)
     return found

@@ -21,7 +21,6 @@ from redis.exceptions import RedisError
 
 from gridq import stages
 from gridq.config.settings import Settings
-from gridq.config.urls import is_loopback
 from gridq.errors import (
     GridError,
     OutputTooLarge,
@@ -328,7 +327,9 @@ class HostedSeat:
         """
         addresses = await look_up(str(url))
         for address in addresses:
-            reason = find_refusal(address, self._networks, accepts_loopback=is_loopback(url.host))
+            reason = find_refusal(
+                address, self._networks, accepts_loopback=self.worker.advertisement.is_local
+            )
             if reason:
                 raise self._unavailable(f"its URL leads to {address}, {reason}")
         return addresses

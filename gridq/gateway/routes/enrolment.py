@@ -16,6 +16,7 @@ from gridq.gateway.http_workers.addresses import check_url
 from gridq.gateway.http_workers.enrolment import (
     EnrolmentResult,
     Heartbeat,
+    StoredAdvertisement,
     WorkerAdvertisement,
     enrol,
     make_seat_name,
@@ -43,9 +44,10 @@ async def enrol_worker(request: Request, body: WorkerAdvertisement) -> Enrolment
     `X-Grid-Secret`.
     """
     grid: GridConnection = request.app.state.grid
-    networks, enrols_from_here = grid.options.worker_networks, is_loopback(find_client_address(request))
-    await check_url(body.url, networks, enrols_from_here=enrols_from_here)
-    await grid.call(enrol, grid.client.redis, grid.keys, body)
+    is_local = is_loopback(find_client_address(request))
+    await check_url(body.url, grid.options.worker_networks, is_local=is_local)
+    stored = StoredAdvertisement(**dict(body), is_local=is_local)
+    await grid.call(enrol, grid.client.redis, grid.keys, stored)
     request.app.state.worker_host.reconcile_soon()
     return EnrolmentResult(worker_id=body.worker_id, seat=make_seat_name(body.worker_id))
 

@@ -347,12 +347,29 @@ def test_an_invalid_advertisement_is_refused(gateway: Gateway, body: Any) -> Non
         "http://0.0.0.0:8080",
         "http://255.255.255.255",
         "http://224.0.0.1",
+        "http://127.0.0.1:+8080",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:８０８０",
+        "http://127.0.0.1:8_080",
     ],
 )
 def test_a_url_that_only_the_gateway_may_reach_is_refused(gateway: Gateway, url: str) -> None:
     error = gateway.post("/workers", {"worker_id": "eve", "url": url}, 400, headers=SHOWN)["error"]
     assert (error["code"], error["path"]) == ("request.invalid", "body.url")
     assert gateway.http.delete("/workers/eve", headers=SHOWN).status_code == 404
+
+
+def test_only_a_worker_of_the_gateways_machine_may_have_its_loopback(
+    config: Settings, worker: ForeignWorker
+) -> None:
+    """Behind a proxy that is trusted, a client's address is the one that it reports."""
+    secret, away = SecretStr(SECRET), {**SHOWN, "X-Forwarded-For": "203.0.113.9"}
+    with serving(config, worker_secret=secret, trusted_proxies=("127.0.0.1",)) as own:
+        for url in (worker.url, worker.url.replace("127.0.0.1", "localhost")):
+            own.post("/workers", {"worker_id": "eve", "url": url}, 400, headers=away)
+        own.post("/workers", {"worker_id": "eve", "url": worker.url, "is_local": True}, 400, headers=away)
+        own.post("/workers", {"worker_id": "bob", "url": worker.url}, 201, headers=SHOWN)
+        assert own.http.delete("/workers/bob", headers=SHOWN).status_code == 204
 
 
 def test_a_named_network_is_accepted(config: Settings) -> None:
@@ -364,8 +381,9 @@ def test_a_named_network_is_accepted(config: Settings) -> None:
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "127.0.0.1"])
 def test_a_name_that_leads_elsewhere_later_is_refused_at_the_call(
-    gateway: Gateway, worker: ForeignWorker, config: Settings, monkeypatch: pytest.MonkeyPatch, address: str
+    worker: ForeignWorker, config: Settings, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
+    away = {**SHOWN, "X-Forwarded-For": "203.0.113.9"}
     port = int(worker.url.rpartition(":")[2])
 
     async def look_up(url: str) -> list[str]:
@@ -374,11 +392,12 @@ def test_a_name_that_leads_elsewhere_later_is_refused_at_the_call(
     monkeypatch.setattr(hosting, "look_up", look_up)
     offer = {"provider": "anthropic", "model": "claude-opus-4-6"}
     body = {"worker_id": "alice", "url": f"http://worker.invalid:{port}", "capabilities": [offer]}
-    gateway.post("/workers", body, 201, headers=SHOWN)
-    wait_for(lambda: seats(config))
-    graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
-    job = gateway.http.post("/jobs", json={"graph": graph}).json()
-    error = wait_for(lambda: gateway.get(f"/jobs/{job['job_id']}", 200).get("error"))
-    assert f"leads to {address}" in error["details"]["reason"]
-    assert worker.requests == []
-    assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
+    with serving(config, worker_secret=SecretStr(SECRET), trusted_proxies=("127.0.0.1",)) as gateway:
+        gateway.post("/workers", body, 201, headers=away)
+        wait_for(lambda: seats(config))
+        graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
+        job = gateway.http.post("/jobs", json={"graph": graph}).json()
+        error = wait_for(lambda: gateway.get(f"/jobs/{job['job_id']}", 200).get("error"))
+        assert f"leads to {address}" in error["details"]["reason"]
+        assert worker.requests == []
+        assert gateway.http.delete("/workers/alice", headers=away).status_code == 204
