@@ -20,41 +20,81 @@ MAX_CHARACTERS = 16_384
 MIN_FRAGMENT = 8
 """A run of so many characters of a known key counts as a part of it. A shorter key is looked for as it is."""
 
-_VENDOR_PREFIX = (
-    r"(?:sk|pk|rk|gq|ghp|gho|ghu|ghs|ghr|glpat|github_pat|xox[abeprs]|xai|gsk|hf|nvapi|pplx|crsr|csk|key)[-_]"
+_KEY_START = (
+    r"(?:(?:sk|gq|ghp|gho|ghu|ghs|ghr|glpat|github_pat|xox[abeprs]|xai|gsk|nvapi|pplx|crsr|csk)[-_]"
+    # these also begin plain words, such as key_findings
+    r"|(?:key|hf|pk|rk)[-_](?=[A-Za-z0-9_-]{0,200}\d))"
 )
+"""The start of a key with its vendor's prefix."""
 
+# Each pattern takes linear time: a run of characters is matched from its first one, and never given back.
 _CREDENTIALS = (
-    (re.compile(r"(\w+://)[^/\s@'\"]*@"), rf"\1{MASK}@"),  # a login in a URL
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {MASK}"),
-    (re.compile(rf"\b{_VENDOR_PREFIX}[A-Za-z0-9_-]{{8,}}"), MASK),
+    (re.compile(r"(?<!\w)(\w++://)[^/\s@'\"]*+@"), rf"\1{MASK}@"),  # a login in a URL
+    (re.compile(r"(?i)\b(bearer\s+|basic\s+(?=\S{0,200}[\d=]))[A-Za-z0-9._~+/=-]{8,}"), rf"\1{MASK}"),
+    (re.compile(rf"\b{_KEY_START}[A-Za-z0-9_-]{{8,}}"), MASK),
     (re.compile(r"\bAIza[A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]+"), MASK),  # a JSON web token
 )
 
 _SHORTENED = (
-    # sk-proj-AB...5678, ***5678
-    re.compile(
-        rf"\b{_VENDOR_PREFIX}[A-Za-z0-9_-]*(?:\*+|\.{{2,}}|…|•+)(?:[A-Za-z0-9_*.…•-]*[A-Za-z0-9_*…•-])?"
-    ),
-    re.compile(r"[A-Za-z0-9_-]*(?:\*{3,}|…|•{2,})[*.…•]*[A-Za-z0-9_-]+"),
-    re.compile(r"[A-Za-z0-9_-]+(?:\*{3,}|•{2,})"),
-    re.compile(r"(?i)(?<=end in )\S{3,}|(?<=ends in )\S{3,}|(?<=ending in )\S{3,}|(?<=ending with )\S{3,}"),
-    re.compile(r"(?i)(?<=starting with )\S{3,}|(?<=starts with )\S{3,}"),
-)
-
-_ACCOUNT = (
-    (re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+"), MASK),
-    # org-a1B2…, proj_a1B2…
-    (re.compile(r"\b(?:org|proj|user|acct|team|wrkspc)[-_](?=[A-Za-z0-9-]*\d)[A-Za-z0-9-]{6,}"), MASK),
+    # sk-proj-AB...5678
     (
         re.compile(
-            r"(?i)\b((?:organi[sz]ation|account|workspace|tenant|project|team)s?(?:[ _-]?(?:id|name|number))?"
-            r"(?:\s*[:=/]\s*|\s+))(?:'[^']+'|\"[^\"]+\"|`[^`]+`|[\w.-]*[\d][\w.-]*)"
+            rf"\b{_KEY_START}[A-Za-z0-9_-]*+(?:\*++|\.{{2,}}|…|•++)(?:[A-Za-z0-9_*.…•-]*[A-Za-z0-9_*…•-])?"
+        ),
+        MASK,
+    ),
+    # ***5678
+    (
+        re.compile(r"(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++)?(?:(?<!\*)\*{3}|(?<!•)••)[*.…•]*+[A-Za-z0-9_-]++"),
+        MASK,
+    ),
+    (
+        re.compile(
+            r"(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++)?(?<!…)…[*.…•]*+(?=[A-Za-z0-9_-]{0,40}\d)[A-Za-z0-9_-]++"
+        ),
+        MASK,
+    ),
+    (re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:\*{3,}|•{2,})"), MASK),
+    (
+        re.compile(
+            r"(?i)(\b(?:key|token|secret)\b[^.\n]{0,60}?\b(?:start|end)(?:s|ing)? (?:in|with) )\S{3,}"
         ),
         rf"\1{MASK}",
     ),
 )
+
+_ACCOUNT_WORD = r"\b(?:organi[sz]ation|account|workspace|tenant|project|team)s?"
+_QUOTED = r"'[^'\n]{1,100}'|\"[^\"\n]{1,100}\"|`[^`\n]{1,100}`"
+
+_ACCOUNT = (
+    (re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+"), MASK),
+    # org-a1B2…, proj_a1B2…
+    (
+        re.compile(
+            r"\b(?:org|proj|user|acct|team|wrkspc)[-_]"
+            r"(?:(?=[A-Za-z0-9-]{0,64}\d)[A-Za-z0-9-]{6,}|(?=[A-Za-z0-9]{0,64}[A-Z])[A-Za-z0-9]{16,})"
+        ),
+        MASK,
+    ),
+    (
+        re.compile(
+            rf"(?i)({_ACCOUNT_WORD}(?:[ _-]?(?:id|name|number)\b\s*[:=]?\s*|\s*[:=/]\s*))"
+            rf"(?:{_QUOTED}|(?=[\w.-]{{0,100}}\d)[\w.-]+)"
+        ),
+        rf"\1{MASK}",
+    ),
+    # organization 'Acme Corp', project acme-1; but not "project 60 requests"
+    (
+        re.compile(
+            rf"(?i)({_ACCOUNT_WORD}\s+)(?:{_QUOTED}|(?=[\w.-]{{0,100}}\d)(?=[\d.-]{{0,100}}[A-Za-z])[\w.-]+)"
+        ),
+        rf"\1{MASK}",
+    ),
+)
+
+_PARTS = re.compile(r"([A-Za-z0-9_-]{2,12})(?:\.{2,}|…|\*+|•+)([A-Za-z0-9_-]{2,12})")
+"""Two parts of a key, as in `f3a9...beef`."""
 
 
 def mask_credentials(text: str) -> str:
@@ -74,15 +114,22 @@ def mask_account(text: str, keys: Iterable[str] = ()) -> str:
     for key in keys:
         text = _mask_key(text, key) if len(key) >= MIN_FRAGMENT else text.replace(key or MASK, MASK)
     text = mask_credentials(text)
-    for pattern in _SHORTENED:
-        text = pattern.sub(MASK, text)
-    for pattern, replacement in _ACCOUNT:
+    for pattern, replacement in (*_SHORTENED, *_ACCOUNT):
         text = pattern.sub(replacement, text)
     return text
 
 
 def _mask_key(text: str, key: str) -> str:
-    """Mask each run of the text that is a part of the key, whatever white space breaks it."""
+    """Mask each run of the text that is a part of the key, whatever white space breaks it, and what is the
+    start and the end of the key with dots between them.
+    """
+    lower = key.lower()
+
+    def mask_parts(match: re.Match[str]) -> str:
+        is_key = lower.startswith(match[1].lower()) and lower.endswith(match[2].lower())
+        return MASK if is_key else match[0]
+
+    text = _PARTS.sub(mask_parts, text)
     fragments = {
         form[start : start + MIN_FRAGMENT]
         for form in _write_forms(key)
@@ -112,4 +159,4 @@ def _write_forms(key: str) -> list[str]:
         # the first and last characters depend on what stands beside the key
         inner = shifted[(0, 2, 3)[before] : len(shifted) - 1]
         forms += [inner, inner.replace("+", "-").replace("/", "_")]
-    return [form.lower() for form in forms]
+    return ["".join(form.lower().split()) for form in forms]

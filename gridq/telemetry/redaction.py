@@ -79,6 +79,8 @@ class Secrets:
 
     def text(self, text: str, *, lines: bool = False) -> str:
         """Return a text without secrets, on one line unless `lines`: nobody may forge a line of the log."""
+        if not lines:
+            text = text[: 8 * TEXT_MAX_CHARACTERS]  # of which a line shows the beginning
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         text = mask_credentials(text)

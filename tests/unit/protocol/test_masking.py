@@ -43,6 +43,10 @@ def test_an_owners_key_is_masked_in_every_spelling(spelling: str) -> None:
         ("the key xa***yz is wrong", "the key *** is wrong"),
         ("the key abcd•••• is wrong", "the key *** is wrong"),
         ("the key ending in 5678", "the key ending in ***"),
+        ("an API key that starts with sk-a is wrong", "an API key that starts with *** is wrong"),
+        ("the key sk-…5678 is wrong", "the key *** is wrong"),
+        ("id org-AbCdEfGhIjKlMnOpQrStUvWx", "id ***"),
+        ("project acme-1 is closed", "project *** is closed"),
         ("in organization org-a1B2c3D4 on requests", "in organization *** on requests"),
         ("Organization 'Acme Corp' is disabled", "Organization *** is disabled"),
         ("Project number 12345 is closed", "Project number *** is closed"),
@@ -63,12 +67,40 @@ def test_accounts_and_shortened_keys_are_masked(text: str, masked: str) -> None:
         "Unknown parameter: 'user_location'",
         "messages.0.content is too long... shorten it",
         "The model `gpt-5-2025-08-07` does not exist or you do not have access to it.",
+        "'required' must include 'key_findings' and 'key_takeaways'",
+        "key_model_access_denied",
+        "hf_inference_error",
+        "models starting with gpt-5",
+        "it starts with 'call_' and ends in the middle",
+        "Basic authentication is off",
+        "project 60 requests a minute",
+        "wait…please",
         "**Note**: max_tokens must be at most 8192, not 100000",
         "Rate limit reached for requests per min (RPM): Limit 3, Used 3. Please try again in 20s.",
     ],
 )
 def test_other_words_stay(text: str) -> None:
     assert mask_account(text, [KEY]) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("p@ss wörd €uro 12345", "it is p@ss wörd €uro 12345!"),
+        ("f3a9c2d4e5b6beef", "it is f3a9...beef!"),
+        ("f3a9c2d4e5b6beef", "it is f3a9…beef!"),
+    ],
+)
+def test_an_odd_key_is_masked(key: str, text: str) -> None:
+    assert mask_account(text, [key]) == "it is ***!"
+
+
+@pytest.mark.parametrize(
+    "unit", ["*", ".", "…", "•", "a.", "a", "key-", "sk-", "a@", "http://", "team ", "org-a", "a*", "key in "]
+)
+def test_masking_takes_linear_time(unit: str) -> None:
+    """The old patterns would take hours; the whole text takes less than a second."""
+    mask_account(unit * MAX_CHARACTERS, [KEY])
 
 
 def test_masking_twice_changes_nothing() -> None:
