@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gridq.cli.output import format_span, make_console
+from gridq.cli.output import format_count, format_span, make_console
 from gridq.errors import BrokerError, BrokerUnreachable
 from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import build_timeout_error
@@ -225,7 +225,7 @@ def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "
     running = group_by_step(job.find_stages(StageState.RUNNING))
     ready = group_by_step(job.find_stages(StageState.READY))
     quarantined = group_by_step(job.find_stages(StageState.QUARANTINED))
-    head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
+    head = f"{job.done}/{format_count(job.of, 'step')}" if job.of else str(job.state or "ended")
     lines = [Text(f"{_draw_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
     steps = quarantined + running + ready
     lines += [_render_step(step) for step in steps[:MAX_STAGES]]

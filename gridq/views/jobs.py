@@ -89,10 +89,9 @@ class JobSummary:
 class JobView:
     """A job at one instant; `state` None: there is no such job.
 
-    `done` and `of` count stages, without those of the Branch arm that is not taken; steps if the plan is too
-    large to be read, or the job did not succeed. `stages` are in the order of the graph while the job runs,
-    then in the order of their records. `error`: the record of the error that ended it. `now`: when this was
-    read.
+    `done` counts the steps that have ended, those of the Branch arm that is not taken too; `of` counts all
+    steps. `stages` are in the order of the graph while the job runs, then in the order of their records.
+    `error`: the record of the error that ended it. `now`: when this was read.
     """
 
     job: str
@@ -175,9 +174,6 @@ class JobReader:
         view.stages = list(_list_recorded(view.rows))
         if view.error is not None:
             _fill_counts(view.stages, view.error.get("details") or {})
-        finished = sum(stage.state is StageState.DONE for stage in view.stages)
-        count, left = int(about[2] or 0), int(about[3] or 0)
-        view.done, view.of = (finished, finished) if found.state is JobState.DONE else (count - left, count)
 
     def _fill_running(self, view: JobView, head: list[bytes | None], history: list[list[bytes]]) -> bool:
         count = int(head[2] or 0)
@@ -185,12 +181,11 @@ class JobReader:
             self._read_plan(count)
         if not self._steps:
             view.rows = _parse_history(history)
-            view.done, view.of = count - int(head[3] or 0), count
             return True
         names = [f"{name}:{index}" for name in _FIELDS for index in range(count)]
         # The rows again, at the instant of the fields, so that a stage that is done has its row.
         pipe = self._client.pipeline(transaction=True)
-        pipe.hmget(self._keys("job", self.job), ["steps", *names])
+        pipe.hmget(self._keys("job", self.job), ["unfinished", *names])
         if history:
             pipe.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
         found, *history = pipe.execute()
@@ -209,9 +204,7 @@ class JobReader:
                 _fill_recorded(stage, recorded.get(op.path))
                 _fill_current(stage, one, worker, view.now)
                 view.stages.append(stage)
-        counted = [stage for stage in view.stages if stage.state is not StageState.SKIPPED]
-        view.done = sum(stage.state is StageState.DONE for stage in counted)
-        view.of = len(counted)
+        view.done = count - int(found[0])
         return True
 
     def _read_plan(self, count: int) -> None:
@@ -241,7 +234,9 @@ _COUNTS = ("attempts", "failures", "losses", "deaths")
 
 
 def _fill_header(view: JobView, head: list[bytes | None]) -> None:
-    name, agent, _, _, at, prio, deadline = head[:7]
+    name, agent, steps, left, at, prio, deadline = head[:7]
+    view.of = int(steps or 0)
+    view.done = view.of - int(left or 0)
     view.name, view.agent, view.priority = _decode(name), _decode(agent), _parse_priority(prio)
     view.submitted, view.deadline = _to_seconds(at) or 0.0, _to_seconds(deadline)
 

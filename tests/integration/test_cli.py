@@ -250,9 +250,9 @@ def test_on_a_terminal_the_progress_is_drawn(shell: Shell, client: Client) -> No
     screen = b"".join(written).decode()
     assert process.returncode == 0
     assert json.loads(out) == {"ms": 1500}
-    assert "0/1 stages" in screen
+    assert "0/1 step" in screen
     assert "bench_sleep  on bench@" in screen
-    assert "\x1b[2K1 stage in " in screen.splitlines()[-1]
+    assert "\x1b[2K1 step in " in screen.splitlines()[-1]
 
 
 def test_in_the_background_of_a_terminal_nothing_is_drawn(shell: Shell, client: Client) -> None:

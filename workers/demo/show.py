@@ -38,7 +38,9 @@ def run_demo(graph: str, value: Json, *, engine: str | None, needs_model: bool, 
     if needs_model:
         check_model()
     needs = validate_graph(graph, settings().model_copy(update={"profiles": PROFILES}))
-    out.print(f"Graph    {needs['stages']} stages for {' and '.join(needs['queues'])}")
+    out.print(
+        f"Graph    {needs['stages']} stages in {needs['steps']} steps for {' and '.join(needs['queues'])}"
+    )
     out.print(f"Engine   {reason}; choose another with --engine or GRIDQ_ENGINE")
     out.print(f"Starting a server, a router and workers for {' and '.join(SEATS)} ...")
     folder: Path | None = None

@@ -11,6 +11,7 @@ from gridq.cli.completion import JobArgument, complete_job_ids, complete_states
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, get_exit_code, print_error, to_one_line
 from gridq.cli.grid import GridOption, describe_grid, load_settings, open_client
 from gridq.cli.output import (
+    format_count,
     format_duration,
     format_local_time,
     format_money,
@@ -131,12 +132,11 @@ def job(
 
 def format_header(view: JobView) -> list[str]:
     """Return the lines about a job as a whole: its name, agent, state, times and cost."""
-    unit = "stages" if view.ended is None or view.state == "done" else "steps"
     lines = [
         f"job       {view.job}",
         f"name      {to_one_line(view.name) or '-'}",
         f"agent     {view.agent or '-'}, {view.priority}",
-        f"state     {view.state}, {view.done} of {view.of} {unit}",
+        f"state     {view.state}, {view.done} of {format_count(view.of, 'step')}",
     ]
     if view.submitted:
         took = format_duration(max((view.ended or view.now) - view.submitted, 0) * 1000)

@@ -159,8 +159,8 @@ def _wait_and_print(client: BaseClient, job: str, timeout: float | None, watch: 
             typer.echo(f"Details: gridq job {job}", err=True)
         raise
     if terminal:
-        stages = format_count(len(client.rows(job)), "stage")
-        typer.echo(f"{stages} in {time.monotonic() - started:.1f} s, job {job}", err=True)
+        steps = format_count(client.view(job).of, "step")
+        typer.echo(f"{steps} in {time.monotonic() - started:.1f} s, job {job}", err=True)
     if json:
         print_json({"job": job, "state": "done", "result": answer, "rows": _dump_rows(client, job)})
     else:

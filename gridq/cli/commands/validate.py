@@ -38,7 +38,7 @@ def validate(
     width = max(map(len, chains))
     typer.echo(f"valid        {report['description'] or graph}")
     typer.echo(f"composition  {report['composition']}")
-    typer.echo(f"stages       {report['stages']} in {report['steps']} steps")
+    typer.echo(f"stages       {report['stages']} in {format_count(report['steps'], 'step')}")
     typer.echo(f"effects      {', '.join(report['effects']) or 'none'}")
     for number, (queue, count) in enumerate(chains.items()):
         typer.echo(f"{'' if number else 'queues':11}  {queue:{width}}  {format_count(count, 'step')}")

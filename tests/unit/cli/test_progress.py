@@ -39,7 +39,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
 def test_a_stage_without_a_seat_waits_for_its_queue(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
     text = draw(JobReader(grid.client.redis, grid.client.keys, job).read(rows=False))
-    assert "0/1 stages" in text
+    assert "0/1 step" in text
     assert "bench_echo  waits for bench:rare" in text
     grid.client.cancel(job)
 

@@ -35,6 +35,12 @@ def one(view: JobView, state: StageState) -> StageView:
     return found
 
 
+def counts_in_the_list(grid: LocalGrid, job: str) -> tuple[int, int]:
+    """Return the steps of the job that have ended, and all of them, as the list of jobs has them."""
+    [summary] = [each for each in grid.client.jobs() if each.job == job]
+    return summary.steps - summary.left, summary.steps
+
+
 def test_a_running_job_shows_its_running_and_waiting_stages(grid: LocalGrid) -> None:
     root = seq(stage("format_json"), stage("bench_sleep", ms=LONG), stage("bench_echo", slug="rare"))
     job = grid.client.submit({"root": root}, {"a": 1}, wait_for_seat=True)
@@ -62,7 +68,7 @@ def test_adjacent_pure_stages_are_one_step(grid: LocalGrid) -> None:
     grid.client.cancel(job)
 
 
-def test_a_skipped_arm_does_not_count(grid: LocalGrid) -> None:
+def test_a_skipped_arm_has_ended(grid: LocalGrid) -> None:
     root = branch(
         stage("equals", to=1), stage("bench_sleep", ms=LONG), seq(stage("bench_echo"), stage("bench_echo"))
     )
@@ -70,8 +76,9 @@ def test_a_skipped_arm_does_not_count(grid: LocalGrid) -> None:
     view = wait_for(
         lambda: grid.client.view(job), true=lambda view: view.done and view.find_stages(StageState.RUNNING)
     )
-    assert (view.done, view.of) == (1, 2)
+    assert (view.done, view.of) == (3, 5)
     assert len(view.find_stages(StageState.SKIPPED)) == 2
+    assert counts_in_the_list(grid, job) == (3, 5)
     grid.client.cancel(job)
 
 
@@ -80,7 +87,8 @@ def test_a_done_job_shows_usage_and_times(grid: LocalGrid) -> None:
     job = grid.client.submit({"root": root}, {}, name="a name")
     grid.client.result(job, 20)
     view = grid.client.view(job)
-    assert (view.state, view.name, view.done, view.of, view.error) == (JobState.DONE, "a name", 2, 2, None)
+    assert (view.state, view.name, view.done, view.of, view.error) == (JobState.DONE, "a name", 3, 3, None)
+    assert counts_in_the_list(grid, job) == (3, 3)  # two stages, and the step that joins them
     spent = next(stage for stage in view.stages if stage.stage == "bench_spend")
     assert (spent.seat, spent.tokens_in, spent.tokens_out, spent.micro_dollars) == ("m.bench", 3, 2, 5)
     assert spent.started is not None
@@ -96,7 +104,7 @@ def test_a_failed_job_keeps_its_error_and_finished_stages(grid: LocalGrid) -> No
     assert [stage.state for stage in view.stages] == [StageState.DONE, StageState.FAILED]
     assert view.error is not None
     assert view.error["message"] == "out of milk"
-    assert (view.done, view.of) == (1, 3)
+    assert (view.done, view.of) == counts_in_the_list(grid, job) == (1, 3)
 
 
 def test_a_failed_job_still_shows_how_its_attempts_ended(grid: LocalGrid) -> None:
