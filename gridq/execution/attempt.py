@@ -11,7 +11,15 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from gridq.config.settings import Settings
-from gridq.errors import DeadlineExceeded, GridError, JobCancelled, SeatError, StageTimeout, StreamCut
+from gridq.errors import (
+    DeadlineExceeded,
+    GridError,
+    JobCancelled,
+    SeatError,
+    StageError,
+    StageTimeout,
+    StreamCut,
+)
 from gridq.execution.outcome import STREAM_CUT, Completed, Failed, Outcome, classify_failure
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles.profile import StageContext
@@ -192,8 +200,10 @@ class Attempt:
         job_over = isinstance(exc, StageTimeout) and self._ends_with_job and time.monotonic() >= self.deadline
         if self.cancelled == "timeout" or job_over:
             return self.time_out()
-        if isinstance(exc, JobCancelled) or self.cancelled:
+        if self.cancelled:
             return self.give_back()
+        if isinstance(exc, JobCancelled):  # of another job, on which the stage waited
+            exc = StageError("The stage waited for a job that was cancelled", {"reason": exc.message})
         if not isinstance(exc, GridError):
             log.error("stage %s on %s: %s", self.path, self.worker, type(exc).__name__)
         return classify_failure(

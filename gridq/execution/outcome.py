@@ -71,7 +71,7 @@ def classify_failure(
     GRIDQ_RETRY_BACKOFF, in seconds.
     """
     if not isinstance(exc, GridError):
-        exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {exc}"})
+        exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {_get_text(exc)}"})
     if isinstance(exc, SeatDegraded):
         known = {name: value for name, value in exc.details.items() if name not in OWNER_DETAILS}
         exc = SeatDegraded(exc.message, known)
@@ -92,3 +92,10 @@ def classify_failure(
         return Failed("lost", final)
     retry_after = bounded_seconds(exc.details.get("retry_after"))
     return Failed("seat", final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
+
+
+def _get_text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except BaseException as fault:  # code of a stage's author may raise anything, also here
+        return f"its text cannot be read ({type(fault).__name__})"

@@ -45,10 +45,10 @@ class JobOptions(ProtocolModel):
         description="the name in lists and monitors; default: the graph's name, else that of its only stage",
     )
     priority: Literal["interactive", "batch"] = "interactive"
-    deadline: Annotated[float, Field(gt=0)] | None = Field(
+    deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="seconds until the job expires; default: GRIDQ_DEADLINE"
     )
-    queue_timeout: Annotated[float, Field(gt=0)] | None = Field(
+    queue_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None,
         description="seconds that a stage may wait for a seat before the job expires; default: until the "
         "deadline",

@@ -20,10 +20,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gridq.config.settings import Settings
 from gridq.errors import JobBudgetExceeded, NoLiveSeat, QueueFull, UnknownStage
-from gridq.graph.catalogue import Catalogue, StageSpec
+from gridq.graph.catalogue import StageSpec
 from gridq.graph.nodes import Graph
 from gridq.graph.plan import Plan
 from gridq.jobs import idempotency
@@ -43,7 +44,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
 from gridq.protocol.models import Advertisement
 from gridq.protocol.money import format_dollars
-from gridq.protocol.queue_aliases import NO_ALIASES
+from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 from gridq.seats import access, registry
 from gridq.store import values
 from gridq.store.replies import (
@@ -181,13 +182,14 @@ class Admission:
         found = self._find_compiled(graph)
         if found is not None:
             return found
+        aliases = self._aliases
         try:
-            source, plan = self._compile_text(graph, self._catalogue)
+            source, plan = self._compile_text(graph, aliases)
         except UnknownStage:  # a machine that joined since may offer it
             if time.monotonic() - self._catalogue_read_at < CATALOGUE_TTL_SECONDS:
                 raise
             self._refresh_catalogue()
-            source, plan = self._compile_text(graph, self._catalogue)
+            source, plan = self._compile_text(graph, aliases)
         fields, ready, needs = build_plan_fields(plan)
         compiled = CompiledGraph(
             plan.answer,
@@ -197,12 +199,14 @@ class Admission:
             ready,
             needs,
             [step.queues for step in plan.steps],
-            find_demands(plan, self.profiles, self._aliases),
+            find_demands(plan, self.profiles, aliases),
             choose_job_name(source, plan),
             sum(step.micro_dollars for step in plan.steps),
             find_first_stages(plan, ready),
             estimate_tokens(plan, self.profiles),
         )
+        if aliases is not self._aliases:  # another thread has read newer ones meanwhile
+            return compiled
         self._compiled[graph] = compiled
         while len(self._compiled) > MAX_COMPILED:
             self._compiled.popitem(last=False)
@@ -231,8 +235,8 @@ class Admission:
         self._compiled.clear()
         self._catalogue_read_at = time.monotonic()
 
-    def _compile_text(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
-        graph, _, plan = compile_text(text, catalogue, self.config, self.profiles, self._aliases)
+    def _compile_text(self, text: bytes, aliases: QueueAliases) -> tuple[Graph, Plan]:
+        graph, _, plan = compile_text(text, self._catalogue, self.config, self.profiles, aliases)
         return graph, plan
 
     # -- checking and writing
@@ -241,7 +245,7 @@ class Admission:
         """Admit a job whose input is stored."""
         options = request.options
         excluded_seats: ExcludedSeats = {}
-        expected = self._expect_usage(compiled, request.value)
+        expected = self._expect_usage(compiled, self._find_input(request, compiled))
         stages = [replace(one, expects=expected.get(one.step, NO_ESTIMATE)) for one in compiled.first_stages]
         try:
             if compiled.demands or options.pin is not None or options.avoid:
@@ -343,6 +347,13 @@ class Admission:
 
     def _read_advertisements(self) -> Sequence[Advertisement]:
         return registry.read_advertisements(self.scripts.client, self.scripts.keys)
+
+    def _find_input(self, request: JobRequest, compiled: CompiledGraph) -> bytes:
+        """Return the input by which a job is estimated. The inbox holds that of a queued one."""
+        if not request.queued or not compiled.estimates:
+            return request.value
+        found: Any = self.scripts.client.hget(self.scripts.keys("submitted", request.job), "input")
+        return found or b""
 
     def _expect_usage(self, compiled: CompiledGraph, value: bytes) -> dict[int, UsageEstimate]:
         """Estimate what each step will use with an input, which may be a link to a stored one."""

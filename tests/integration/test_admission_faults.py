@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ from redis import exceptions as faults
 
 from gridq import errors
 from gridq.app import app
-from gridq.jobs.record import End
+from gridq.jobs.record import End, JobOptions, make_job_id
 from gridq.protocol.models import Advertisement
 from gridq.router.router import Router
 from gridq.seats import registry
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
 from gridq.submission.inbox import Inbox
+from gridq.submission.request import JobRequest
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BenchProfile
 
@@ -143,3 +145,20 @@ def test_a_router_writes_the_wake_ups_of_an_emptied_server(router: Router) -> No
     router.session.renew()
     assert {"stage", "router"} <= {name.decode() for name in router.scripts.client.hkeys(keys("wake_ups"))}
     router.session.stop(0)
+
+
+@pytest.mark.parametrize("size", [8, 200_000])
+def test_a_job_of_the_inbox_is_estimated_by_its_input(router: Router, size: int) -> None:
+    graph = {"root": {"op": "Stage", "id": "bench_spend", "config": {"tokens_in": 10, "tokens_out": 10}}}
+    value = {"text": "y" * size, "max_tokens": 777}
+    scripts = router.scripts
+    options = JobOptions(wait_for_seat=True)
+    queued = Inbox(scripts, scripts.config).enqueue(make_job_id(), graph, value, is_new_id=True)
+    router.admit(queued)
+    request = JobRequest(make_job_id(), json.dumps(graph).encode(), json.dumps(value).encode(), options)
+    admitted = router.admission.admit(request).job
+    estimates: list[Any] = [
+        scripts.client.hget(scripts.keys("job", job), "tokens:0") for job in (queued, admitted)
+    ]
+    assert int(estimates[0].split()[0]) > size // 5
+    assert estimates[0] == estimates[1]

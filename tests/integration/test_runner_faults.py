@@ -35,6 +35,13 @@ class OwnError(StageError):
         super().__init__("of its own kind")
 
 
+class Unreadable(Exception):
+    """An error whose text cannot be read."""
+
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
 class Odd(BenchRunner):
     """Raises `raises` or runs `act`, if they are set, and counts the runs."""
 
@@ -74,7 +81,15 @@ def odd(server: EmbeddedServer) -> Iterator[tuple[LocalGrid, Odd]]:
 
 @pytest.mark.parametrize(
     "raised",
-    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError(), RecursionError(), ValueError("x")],
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        MemoryError(),
+        RecursionError(),
+        ValueError("x"),
+        Unreadable(),
+    ],
 )
 def test_an_unexpected_exception_is_the_seats_fault(
     odd: tuple[LocalGrid, Odd], raised: BaseException
@@ -84,6 +99,15 @@ def test_an_unexpected_exception_is_the_seats_fault(
     with pytest.raises(errors.AttemptsExhausted, match=type(raised).__name__):
         grid.client.run(ECHO, 1, timeout=20)
     assert runner.runs == grid.config.max_attempts
+
+
+def test_a_stage_that_waited_for_a_cancelled_job_fails(odd: tuple[LocalGrid, Odd]) -> None:
+    grid, runner = odd
+    runner.raises = errors.JobCancelled("The job was cancelled")
+    with pytest.raises(StageError) as caught:
+        grid.client.run(ECHO, 1, timeout=20)
+    assert (type(caught.value), caught.value.reason) == (StageError, "The job was cancelled")
+    assert runner.runs == 1
 
 
 @pytest.mark.parametrize(

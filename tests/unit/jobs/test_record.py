@@ -19,3 +19,10 @@ def test_invalid_job_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_options({"name": name})
     assert "name" in caught.value.path
+
+
+@pytest.mark.parametrize("name", ["deadline", "queue_timeout"])
+def test_a_time_without_end_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_options({name: float("inf")})
+    assert name in caught.value.path
