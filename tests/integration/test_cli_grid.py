@@ -129,6 +129,7 @@ def test_explain_shows_each_step_and_its_seats(shell: Shell) -> None:
     assert last["no_seat_reason"] == "the live seats of bench serve bench:any"
     done = shell("explain", graph)
     assert done.returncode == 0
+    assert "a slot or router" in done.stdout  # the pure step follows another
     assert "No seat can run bench:rare now (step 2): the live seats of bench" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if "─" in line) <= 80
 

@@ -30,6 +30,9 @@ from workers.machine.locks import take_lock
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
+REPORT_LOADING_AFTER_SECONDS = 1.0
+"""Time after which to say that the server still reads its data: a small grid is ready before."""
+
 LOCK_WAIT_SECONDS = 2.0
 """Time to wait for a server whose parent has just died to end."""
 PORTS = range(20_000, 32_000)
@@ -270,7 +273,8 @@ class EmbeddedServer:
         cancelled: Callable[[], bool] = lambda: False,
         report: Callable[[str], object] = lambda line: None,
     ) -> bool:
-        end, reported = time.monotonic() + timeout, False
+        began, reported = time.monotonic(), False
+        end = began + timeout
         with redis.Redis.from_url(
             self.url, socket_timeout=1, protocol=2, driver_info=None, retry=None
         ) as client:
@@ -278,7 +282,7 @@ class EmbeddedServer:
                 try:
                     if (how_far := describe_loading(client)) is None:
                         return True
-                    if not reported:
+                    if not reported and time.monotonic() - began >= REPORT_LOADING_AFTER_SECONDS:
                         report(f"The server reads its data{how_far}")
                         reported = True
                     end = time.monotonic() + timeout

@@ -276,7 +276,9 @@ def _format_queue(step: dict[str, Any]) -> str:
 
 def _format_seats(step: dict[str, Any]) -> str:
     if step["queue"] == PURE:
-        return "a router" if step["seats"] else "none"
+        if not step["seats"]:
+            return "none"
+        return "a slot or router" if step["after"] else "a router"
     return ", ".join(step["seats"][:MAX_SEATS]) + (" …" if len(step["seats"]) > MAX_SEATS else "") or "none"
 
 

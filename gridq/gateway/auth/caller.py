@@ -125,7 +125,7 @@ class Authenticator:
             self.failed_keys.record(address)
             details = dict(KEY_DETAILS)
             if not text.startswith(OWN_PREFIX):
-                details["reason"] = "it is no key of a grid; vendors' keys belong to the seats"
+                details["reason"] = "it is not a key of this grid: a vendor's key belongs to a seat"
             raise type(exc)(exc.message, details) from None
         if known is None:
             self._requires_key.invalidate()  # it may be the grid's first key
