@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Collection, Iterable
 
-from workers.owner.activity_source import ActivitySource, Process
 from workers.owner.activity_linux import LinuxActivity
 from workers.owner.activity_macos import MacOSActivity
+from workers.owner.activity_source import ActivitySource, Process
 
 
 def select_source() -> ActivitySource:

@@ -13,9 +13,9 @@ from gridq.config.home import is_locked
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.seat_states import PAUSED, Unavailable
 from workers.owner import switch
+from workers.owner.activity import find_owner_process, select_source
 from workers.owner.activity_source import ActivitySource
 from workers.owner.hours import Hours
-from workers.owner.activity import find_owner_process, select_source
 from workers.owner.lend import Lend
 
 SAMPLE_SECONDS = 5.0

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from workers.owner.activity_source import IdleTime, Process, run_program
 from workers.owner.activity import find_owner_process
 from workers.owner.activity_linux import MUTTER, LinuxActivity
 from workers.owner.activity_macos import MacOSActivity
+from workers.owner.activity_source import IdleTime, Process, run_program
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux")
 

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
 from workers.profiles.gpu.capability import GpuCapability
-from workers.profiles.gpu.memory_classes import (MEMORY_CLASSES_GB, explain_mismatch, list_memory_classes, list_queues, matches, parse_demand, parse_gpu_demand)
+from workers.profiles.gpu.memory_classes import (
+    MEMORY_CLASSES_GB,
+    explain_mismatch,
+    list_memory_classes,
+    list_queues,
+    matches,
+    parse_demand,
+    parse_gpu_demand,
+)
 from workers.profiles.gpu.profile import GpuProfile
 
 
