@@ -1,8 +1,8 @@
 """Publish a job's answer to Celery: the state that the ending script set, written to the result backend under
 the job's id.
 
-Whoever ends a job publishes its answer. The key `answers` holds the job until then, and the sweep tries
-again. Publishing twice is harmless.
+A router, a worker or `revoke` publishes the answer of a job that it ended. The key `answers` holds the job
+until then: the sweep publishes what others ended, and tries again what failed. Publishing twice is harmless.
 """
 
 from __future__ import annotations
