@@ -21,9 +21,10 @@ MIN_FRAGMENT = 8
 """A run of so many characters of a known key counts as a part of it. A shorter key is looked for as it is."""
 
 _KEY_START = (
-    r"(?:(?:sk|gq|ghp|gho|ghu|ghs|ghr|glpat|github_pat|xox[abeprs]|xai|gsk|nvapi|pplx|crsr|csk)[-_]"
+    r"(?:(?:sk|gq|ghp|gho|ghu|ghs|ghr|glpat|github_pat|xox[abeprs]|gsk|nvapi|pplx|crsr|csk)[-_]"
     # these also begin plain words, such as key_findings
-    r"|(?:key|hf|pk|rk)[-_](?=[A-Za-z0-9_-]{0,200}\d))"
+    r"|(?:key|hf|pk|rk)[-_](?=[A-Za-z0-9_-]{0,200}\d)"
+    r"|xai-(?=[A-Za-z0-9]{16}))"  # not a model, such as xai-grok-4
 )
 """The start of a key with its vendor's prefix."""
 
@@ -58,7 +59,8 @@ _SHORTENED = (
     (re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:\*{3,}|•{2,})"), MASK),
     (
         re.compile(
-            r"(?i)(\b(?:key|token|secret)\b[^.\n]{0,60}?\b(?:start|end)(?:s|ing)? (?:in|with) )\S{3,}"
+            r"(?i)(\b(?:key|token|secret)\b[^.\n]{0,60}?\b(?:start|end)(?:s|ing)? (?:in|with) )"
+            r"(?=\S{0,40}[\d*…•_-])\S{3,}"
         ),
         rf"\1{MASK}",
     ),
@@ -73,21 +75,21 @@ _ACCOUNT = (
     (
         re.compile(
             r"\b(?:org|proj|user|acct|team|wrkspc)[-_]"
-            r"(?:(?=[A-Za-z0-9-]{0,64}\d)[A-Za-z0-9-]{6,}|(?=[A-Za-z0-9]{0,64}[A-Z])[A-Za-z0-9]{16,})"
+            r"(?:(?=[A-Za-z0-9]{0,64}\d)[A-Za-z0-9]{6,}|(?=[A-Za-z0-9]{0,64}[A-Z])[A-Za-z0-9]{16,})"
         ),
         MASK,
     ),
     (
         re.compile(
-            rf"(?i)({_ACCOUNT_WORD}(?:[ _-]?(?:id|name|number)\b\s*[:=]?\s*|\s*[:=/]\s*))"
-            rf"(?:{_QUOTED}|(?=[\w.-]{{0,100}}\d)[\w.-]+)"
+            rf"(?i)({_ACCOUNT_WORD}(?:[ _-]?(?:id|name|number)\b\s*+(?:[:=]\s*+)?|\s*+[:=]\s*+|s/))"
+            rf"(?:{_QUOTED}|(?=[\w.-]{{0,100}}\d)[\w.-]{{4,}})"
         ),
         rf"\1{MASK}",
     ),
     # organization 'Acme Corp', project acme-1; but not "project 60 requests"
     (
         re.compile(
-            rf"(?i)({_ACCOUNT_WORD}\s+)(?:{_QUOTED}|(?=[\w.-]{{0,100}}\d)(?=[\d.-]{{0,100}}[A-Za-z])[\w.-]+)"
+            rf"(?i)({_ACCOUNT_WORD}\s++)(?:{_QUOTED}|(?=[\w.-]{{0,100}}\d)(?=[\d.-]{{0,100}}[A-Za-z])[\w.-]+)"
         ),
         rf"\1{MASK}",
     ),

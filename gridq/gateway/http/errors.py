@@ -169,8 +169,9 @@ def find_status(error: GridError) -> int:
     because no seat ever served that queue. QueueFull is 400 if the job alone has more ready stages than
     the queue may hold, because waiting does not help.
     """
-    reported = error.details.get("status")
-    if error.code == "stage.failed" and isinstance(reported, int) and reported in _CLIENT_ERRORS:
+    stated = error.details.get("status")
+    reported = stated if isinstance(stated, int) else 0
+    if error.code == "stage.failed" and reported in _CLIENT_ERRORS:
         return reported
     if error.code in ("stage.attempts_exhausted", "stage.stream_cut") and reported in SEATS_STATUSES:
         return SEATS_STATUSES[reported]

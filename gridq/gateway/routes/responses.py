@@ -10,12 +10,13 @@ import json
 import re
 import time
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
 
-from gridq.errors import GridError, InvalidField, JobNotFound
+from gridq.errors import GridError, InvalidField, JobNotFound, StreamTrimmed
 from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import errors
@@ -89,8 +90,9 @@ class ResponsesResponse(ModelApiResponse):
         body = json.loads(self.value)["body"]
         (await self._follow_job()).close()
         if self.job != self.new_job:  # an earlier request with the same idempotency key made it
+            answer = await _answer(request, self.grid, self.job)
             self.head_sent = True
-            await (await _answer(request, self.grid, self.job))(request.scope, request.receive, send)
+            await answer(request.scope, request.receive, send)
             return
         queued = make_response(body, make_response_id(self.job), int(time.time()), "queued")
         data = sse.encode_data(queued)
@@ -113,7 +115,7 @@ class ResponsesResponse(ModelApiResponse):
         return super()._format_piece(entry)
 
     async def _send_error(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
-        if self.is_kept and self.job and not isinstance(error, JobNotFound):
+        if self.is_kept and self.job and not isinstance(error, JobNotFound | StreamTrimmed):
             await self._send(b"", request, send)
         await super()._send_error(request, error, receive, send)
 
@@ -194,7 +196,8 @@ async def cancel_response(request: Request, id: ResponseId) -> Response:
     caller = await identify(request, "submit", "operate")
     job = await _find_own_job(grid, caller, id)
     await grid.cancel(job)
-    return await _answer(request, grid, job)
+    may_read = not caller.key or not caller.scopes.isdisjoint(("read", "read-all"))
+    return await _answer(request, grid, job, with_output=may_read)
 
 
 @router.delete("/v1/responses/{id}", summary="Delete a background response", response_class=Response)
@@ -245,7 +248,7 @@ def _make_not_found_error(response_id: str) -> JobNotFound:
     )
 
 
-async def _answer(request: Request, grid: GridConnection, job: str) -> Response:
+async def _answer(request: Request, grid: GridConnection, job: str, *, with_output: bool = True) -> Response:
     """Return a response as it is now."""
     try:
         view: JobView = await grid.call(grid.client.view, job)
@@ -255,11 +258,14 @@ async def _answer(request: Request, grid: GridConnection, job: str) -> Response:
     headers = {"x-gridq-job": job, "cache-control": "no-store"}
     if ended is not None and view.state is JobState.DONE:
         answer = await grid.read_answer(job, ended.end)
+        if not with_output:
+            answer = sse.encode_data({**json.loads(answer), "output": []})
         return Response(answer, headers=headers, media_type="application/json")
     runs = any(stage.state is StageState.RUNNING for stage in view.stages)
-    status = _FINAL_STATUSES.get(view.state, "in_progress" if runs else "queued") if view.state else "queued"
+    final = _FINAL_STATUSES.get(view.state) if view.state else None
+    status = final or ("in_progress" if runs else "queued")
     model = next((stage.queue.partition(":")[2] for stage in view.stages if stage.queue), "")
-    about = {"model": model, "background": True}
+    about = {"model": unquote(model), "background": True}
     response = make_response(about, make_response_id(job), int(view.submitted), status)
     error = ended.end.to_error() if ended is not None else None
     if error is not None and view.state is not JobState.CANCELLED:
@@ -267,13 +273,23 @@ async def _answer(request: Request, grid: GridConnection, job: str) -> Response:
     return JSONResponse(response, headers=headers)
 
 
-_FINAL_STATUSES = {JobState.DONE: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
+_FINAL_STATUSES = {
+    JobState.DONE: "completed",
+    JobState.FAILED: "failed",
+    JobState.EXPIRED: "failed",
+    JobState.CANCELLED: "cancelled",
+}
+
+_PROMPT_STATUSES = (400, 413, 422)
+"""Statuses that say that the request is at fault."""
 
 
 def _fail(response: dict[str, Any], error: GridError, request_id: str) -> dict[str, Any]:
     """Return `response` as failed with `error`."""
     status = errors.find_status(error)
-    code = "rate_limit_exceeded" if status == 429 else "invalid_prompt" if status < 500 else "server_error"
+    code = "invalid_prompt" if status in _PROMPT_STATUSES else "server_error"
+    if status == 429:
+        code = "rate_limit_exceeded"
     body = errors.format_openai_error(error, request_id)["error"]
     details = {**body, "code": code, "gridq_code": error.code}
     return {**response, "status": "failed", "error": details, "output": response.get("output") or []}

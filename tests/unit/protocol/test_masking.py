@@ -75,6 +75,11 @@ def test_accounts_and_shortened_keys_are_masked(text: str, masked: str) -> None:
         "Basic authentication is off",
         "project 60 requests a minute",
         "wait…please",
+        "The model xai-grok-4-fast-reasoning does not exist",
+        "team/llama-3.1-8b",
+        "Unknown parameter: 'user-agent-2x'",
+        "workspaces: 3.5 allowed",
+        "the key 'messages' of a token starts with the name",
         "**Note**: max_tokens must be at most 8192, not 100000",
         "Rate limit reached for requests per min (RPM): Limit 3, Used 3. Please try again in 20s.",
     ],
@@ -96,11 +101,11 @@ def test_an_odd_key_is_masked(key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["*", ".", "…", "•", "a.", "a", "key-", "sk-", "a@", "http://", "team ", "org-a", "a*", "key in "]
+    "unit", ["*", ".", "…", "•", "a.", "a", "key-", "sk-", "a@", "a*", " ", "http://", "team "]
 )
 def test_masking_takes_linear_time(unit: str) -> None:
     """The old patterns would take hours; the whole text takes less than a second."""
-    mask_account(unit * MAX_CHARACTERS, [KEY])
+    mask_account("account id" + unit * MAX_CHARACTERS, [KEY])
 
 
 def test_masking_twice_changes_nothing() -> None:

@@ -58,7 +58,9 @@ def _lacks_thinking(messages: list[dict[str, Json]]) -> bool:
             start = message
         elif message.get("role") == "assistant" or not _has_block(message, "tool_result"):
             break
-    return start is not None and start["content"][0].get("type") not in THINKING
+    content = start.get("content") if start is not None else None
+    begins = isinstance(content, list) and bool(content) and content[0].get("type") in THINKING
+    return start is not None and not begins
 
 
 def _drop_dependents(request: dict[str, Json]) -> None:

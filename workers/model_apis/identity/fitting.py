@@ -23,7 +23,7 @@ import hashlib
 import re
 import secrets
 import string
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -145,14 +145,15 @@ class CallIds:
         self._used: set[str] = set()
         self._unanswered: dict[str, deque[str]] = defaultdict(deque)
         self._last: dict[str, str] = {}
+        self._attempts: Counter[str] = Counter()
 
     def add_call(self, call_id: Json) -> str:
         """Return the id of a call as the seat takes it. Anything but a string counts as an empty id."""
         stated = split_signature(call_id)[0] if isinstance(call_id, str) else ""
-        fitted, attempt = restore_call_id(stated), 0
+        fitted = restore_call_id(stated)
         while fitted in self._used or not self._rule.accepts(fitted):
-            fitted = self._replace(stated, attempt)
-            attempt += 1
+            fitted = self._replace(stated, self._attempts[stated])
+            self._attempts[stated] += 1
         self._used.add(fitted)
         self._unanswered[stated].append(fitted)
         self._last[stated] = fitted

@@ -129,11 +129,12 @@ def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[st
     conversation = Conversation()
     conversation.add_system(body.get("instructions") or "")
     conversation.add_items(body["input"])
-    if not conversation.messages:
+    messages = conversation.build_messages()
+    if not messages:
         raise make_field_error("input", "at least one message")
     passed = body.keys() - TRANSLATED - HINTS - REFUSED
     request = {name: body[name] for name in body if name in passed and body[name] is not None}
-    request |= {"model": body["model"], "messages": conversation.messages}
+    request |= {"model": body["model"], "messages": messages}
     if body.get("max_output_tokens") is not None:
         request["max_completion_tokens" if is_strict else "max_tokens"] = body["max_output_tokens"]
     request |= _translate_tool_fields(body)

@@ -124,21 +124,38 @@ class Conversation:
     """
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self._callers: dict[str, dict[str, Any]] = {}
-        """By call id, the message that made the call."""
+        self._groups: list[list[dict[str, Any]]] = []
+        """Each message, behind one with calls their results. Text that grows is a list of its parts."""
+        self._callers: dict[str, list[dict[str, Any]]] = {}
+        """By call id, the group of the message that made the call."""
+
+    def build_messages(self) -> list[dict[str, Any]]:
+        """Return the messages so far."""
+        messages = [message for group in self._groups for message in group]
+        for message in messages:
+            content = message["content"]
+            if isinstance(content, list) and content and isinstance(content[0], str):
+                message["content"] = "\n\n".join(content)
+        return messages
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        return self._groups[-1][-1] if self._groups else {"role": None}
+
+    def _add(self, message: dict[str, Any]) -> None:
+        self._groups.append([message])
 
     def add_system(self, text: str) -> None:
         """Add a system message. Many models take only one, at the start."""
-        if self.messages and self.messages[-1]["role"] == "system":
-            self.messages[-1]["content"] += "\n\n" + text
+        if self._last["role"] == "system":
+            self._last["content"].append(text)
         elif text:
-            self.messages.append({"role": "system", "content": text})
+            self._add({"role": "system", "content": [text]})
 
     def add_items(self, items: Json) -> None:
         """Add the `input` of a request: a string or a list of items. Raises StageError for a wrong one."""
         if isinstance(items, str):
-            self.messages.append({"role": "user", "content": items})
+            self._add({"role": "user", "content": items})
             return
         for at, item in enumerate(items):
             self._add_item(item, f"input[{at}]")
@@ -164,14 +181,16 @@ class Conversation:
             case "system" | "developer":
                 self.add_system(_join_text(content, where, "\n\n"))
             case "user":
-                self.messages.append({"role": "user", "content": _translate_content(content, where)})
+                self._add({"role": "user", "content": _translate_content(content, where)})
             case "assistant":
                 text = _join_text(content, where, "")
-                last = self.messages[-1] if self.messages else {}
-                if last.get("tool_calls"):  # no other message may stand between calls and their results
-                    last["content"] = "\n\n".join(filter(None, (last["content"], text)))
-                else:
-                    self.messages.append({"role": "assistant", "content": text})
+                if not self._last.get("tool_calls"):
+                    self._add({"role": "assistant", "content": text})
+                elif text:  # no other message may stand between calls and their results
+                    before = self._last["content"]
+                    texts = before if isinstance(before, list) else [before] if before else []
+                    texts.append(text)
+                    self._last["content"] = texts
             case _:
                 raise make_field_error(f"{place}.role", "user, assistant, system or developer")
 
@@ -187,17 +206,17 @@ class Conversation:
         call = {"id": call_id, "type": "function", "function": function}
         if item.get(EXTRA_CONTENT):
             call[EXTRA_CONTENT] = item[EXTRA_CONTENT]
-        if not self.messages or self.messages[-1]["role"] != "assistant":
-            self.messages.append({"role": "assistant", "content": None})
-        message = self.messages[-1]
+        if self._last["role"] != "assistant":
+            self._add({"role": "assistant", "content": None})
+        message = self._last
         message.setdefault("tool_calls", []).append(call)
         message["content"] = message["content"] or None
-        self._callers[call_id] = message
+        self._callers[call_id] = self._groups[-1]
 
     def _add_output(self, item: dict[str, Json], place: str) -> None:
         call_id = item.get("call_id")
-        caller = self._callers.get(call_id) if isinstance(call_id, str) else None
-        if caller is None:
+        group = self._callers.get(call_id) if isinstance(call_id, str) else None
+        if group is None:
             raise make_field_error(
                 f"{place}.call_id",
                 "the call_id of a call before it",
@@ -206,14 +225,10 @@ class Conversation:
         content = _translate_content(item.get("output"), f"{place}.output")
         parts = content if isinstance(content, list) else []
         text = "\n\n".join(part["text"] for part in parts if part["type"] == "text")
-        at = next(index for index, each in enumerate(self.messages) if each is caller) + 1
-        while at < len(self.messages) and self.messages[at]["role"] == "tool":
-            at += 1
-        result = {"role": "tool", "tool_call_id": call_id, "content": text if parts else content}
-        self.messages.insert(at, result)
+        group.append({"role": "tool", "tool_call_id": call_id, "content": text if parts else content})
         others = [part for part in parts if part["type"] != "text"]
         if others:  # a chat takes pictures and files in user messages only
-            self.messages.append({"role": "user", "content": others})
+            self._add({"role": "user", "content": others})
 
 
 def _join_text(content: Json, place: str, separator: str) -> str:

@@ -180,6 +180,14 @@ def test_a_turn_of_thinking_alone_leaves_no_empty_message():
     assert [message["role"] for message in settled["messages"]] == ["user", "user"]
 
 
+@pytest.mark.parametrize("content", ["I look it up.", [], None])
+def test_a_turn_may_begin_with_an_assistant_message_of_any_content(content: Any):
+    request = call_tools([UNSIGNED])
+    at = next(at for at, each in enumerate(request["messages"]) if each["role"] == "assistant")
+    request["messages"].insert(at, {"role": "assistant", "content": content})
+    assert "thinking" not in settle_thinking(request)
+
+
 def test_a_chat_without_the_thinking_of_its_calls_goes_on_without():
     call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     turn = [

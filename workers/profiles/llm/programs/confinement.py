@@ -50,7 +50,9 @@ def find_method() -> str:
 
 
 def _make_prefix(method: str, hidden: Iterable[Path], shown: Iterable[Path]) -> tuple[str, ...]:
-    hidden_paths = _resolve(hidden)
+    resolved = _resolve(hidden)
+    # What lies in another hidden folder is hidden with it, and could not be mounted over any more.
+    hidden_paths = [each for each in resolved if not any(each.startswith(f"{other}/") for other in resolved)]
     shown_paths = [
         each for each in _resolve(shown) if any(Path(each).is_relative_to(other) for other in hidden_paths)
     ]

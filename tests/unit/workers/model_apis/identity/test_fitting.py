@@ -133,3 +133,11 @@ def test_a_long_user_becomes_its_hash():
     assert shorten_user(long, "user") != shorten_user(f"{long}b", "user")
     assert shorten_user(long, "user_id") == long
     assert shorten_user("u", "user") == "u"
+
+
+def test_many_calls_may_share_one_id() -> None:
+    """The time grows with their number. It grew with its square, and nothing could stop it."""
+    first, later = CallIds(MISTRAL_ID), CallIds(MISTRAL_ID)
+    ids = [first.add_call("a") for _ in range(20_000)]
+    assert len(set(ids)) == len(ids)
+    assert [later.add_call("a") for _ in range(100)] == ids[:100]

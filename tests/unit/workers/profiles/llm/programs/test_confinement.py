@@ -91,6 +91,17 @@ def test_a_program_that_cannot_be_confined_does_not_start(tmp_path: Path) -> Non
     assert "Cannot hide the grid's files" in run.stderr
 
 
+@pytest.mark.skipif(not confinement.find_method(), reason="this machine cannot hide folders")
+def test_a_hidden_path_may_lie_in_another(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_text("canary")
+    for hidden in ([tmp_path, tmp_path / "inner"], [tmp_path / "inner", tmp_path]):
+        prefix = confinement.make_prefix(hidden, [])
+        argv = [*prefix, "sh", "-c", f"echo started; cat {tmp_path}/inner/file"]
+        run = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert run.stdout == "started\n"
+
+
 def test_macos_denies_the_hidden_folders_and_allows_the_shown_ones(tmp_path: Path) -> None:
     (tmp_path / "hidden" / "shown").mkdir(parents=True)
     prefix = confinement._make_prefix("sandbox-exec", [tmp_path / "hidden"], [tmp_path / "hidden" / "shown"])
