@@ -269,8 +269,8 @@ class ModelApiResponse(Response):
         return ended
 
     async def _stream_pieces(self, follower: Follower, request: Request, send: Send) -> None:
-        """Send each piece as it arrives. Nothing is sent before the first, so that an earlier error has its
-        own status.
+        """Send each piece as it arrives. Nothing is sent before the first, or before the first comment that
+        keeps a silent stream open, so that an earlier error has its own status.
         """
         keep_alive_seconds = self.grid.options.keep_alive
         while True:
