@@ -30,16 +30,16 @@ class OpenCall:
     is_announced: bool = False
     held: str = ""
 
-    @property
-    def is_complete(self) -> bool:
-        """True if its arguments are complete JSON."""
-        if not self.arguments.rstrip().endswith(("}", "]", '"')):
-            return False
-        try:
-            json.loads(self.arguments)
-        except ValueError:
-            return False
-        return True
+
+def are_complete(arguments: str) -> bool:
+    """Return whether the arguments of a tool call, as far as they have come, are complete JSON."""
+    if not arguments.rstrip().endswith(("}", "]", '"')):
+        return False
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return False
+    return True
 
 
 class CallPieces:
@@ -101,4 +101,4 @@ def _starts_another(known: OpenCall, call_id: str, name: str, arguments: str) ->
     if call_id and known.stated_id and call_id != known.stated_id:
         return True
     is_repeated = bool(call_id) and not arguments  # the last piece of an endpoint that repeats id and name
-    return name != known.name or (known.is_complete and not is_repeated)
+    return name != known.name or (are_complete(known.arguments) and not is_repeated)

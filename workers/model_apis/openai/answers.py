@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
+from workers.model_apis.identity.call_pieces import are_complete
 from workers.model_apis.identity.fitting import add_signature, make_call_id, make_id
 from workers.model_apis.message_assembly import parse_tool_input
 from workers.model_apis.reasoning_marks import make_mark
@@ -111,15 +111,7 @@ class Block:
     @property
     def is_finished(self) -> bool:
         """True if it can end: a tool call once its arguments are complete JSON, other blocks always."""
-        if self.start["type"] != "tool_use":
-            return True
-        if not self.arguments.rstrip().endswith("}"):
-            return False
-        try:
-            json.loads(self.arguments)
-        except ValueError:
-            return False
-        return True
+        return self.start["type"] != "tool_use" or are_complete(self.arguments)
 
 
 class MessageEvents:

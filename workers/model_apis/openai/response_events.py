@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from gridq.protocol.models import Json
 from gridq.protocol.response_object import make_response
 from workers.model_apis.chat_assembly import MAX_TOOL_CALLS
+from workers.model_apis.identity.fitting import make_id
 from workers.model_apis.openai.answers import REASONING_FIELDS
 from workers.model_apis.openai.response_items import CUSTOM_INPUT, EXTRA_CONTENT, Tool
 from workers.model_apis.token_estimates import estimate_tokens
@@ -24,11 +24,6 @@ JSON.
 """
 
 INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
-
-def make_id(prefix: str) -> str:
-    """Return an id of the grid's own: endpoints leave ids out, or give every answer the same."""
-    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 @dataclass(eq=False)
