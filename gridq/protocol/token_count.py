@@ -126,7 +126,8 @@ def _count_document(block: dict[str, Json]) -> float:
         return tokens + _count_content(source.get("data"))
     if source.get("type") == "content":
         return tokens + _count_content(source.get("content"))
-    pages = _decode_data(source).count(b"/Type /Page") - _decode_data(source).count(b"/Type /Pages")
+    data = _decode_data(source)
+    pages = data.count(b"/Type /Page") - data.count(b"/Type /Pages")
     return tokens + max(1, pages) * TOKENS_PER_PAGE
 
 

@@ -36,7 +36,7 @@ class Backend(Protocol):
 
 
 class TranslatingBackend:
-    """The base of a backend that sends its requests to `inner`, a backend of another API format."""
+    """The base of a backend that sends its requests, translated or fitted, to `inner`."""
 
     is_strict = False
 

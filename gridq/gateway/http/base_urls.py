@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-OPENAI_ENDPOINTS = ("chat/completions", "completions", "embeddings", "responses", "models")
+OPENAI_ENDPOINTS = (
+    *("chat/completions", "completions", "embeddings"),
+    *("responses/input_tokens", "responses", "models"),
+)
 ANTHROPIC_ENDPOINTS = ("messages/count_tokens", "messages")
 
 

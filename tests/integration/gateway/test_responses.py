@@ -520,9 +520,11 @@ def test_another_seat_takes_over_whatever_its_api_format(
         serving(config, keep_alive=5, admission_wait=0.5) as gateway,
         openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
     ):
-        for _ in range(4):
+        for _ in range(40):  # either seat may be the first to claim a request
             with client.responses.stream(model="echo", input=WORDS) as stream:
                 assert stream.get_final_response().output_text.split() == WORDS.split()
+            if first.requests:
+                break
         assert first.requests
 
 

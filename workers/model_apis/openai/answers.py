@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from gridq.protocol.models import Json
@@ -133,6 +134,10 @@ class MessageEvents:
         self._stated_usage: Json = None
         self._pieces = 0
 
+    @cached_property
+    def _prompt_tokens(self) -> int:
+        return count_tokens(self._request)
+
     def add_chunk(self, chunk: dict[str, Json]) -> Iterable[dict[str, Json]]:
         """Yield the events for `chunk`. Raises ValueError if it continues a tool call that has ended."""
         if isinstance(chunk.get("usage"), dict):
@@ -146,7 +151,7 @@ class MessageEvents:
                 "stop_sequence": None,
             }
             # most endpoints state the usage at the end: until then the input is an estimate
-            usage = complete_usage(self._stated_usage, lambda: count_tokens(self._request), 0, is_final=False)
+            usage = complete_usage(self._stated_usage, lambda: self._prompt_tokens, 0, is_final=False)
             yield {"type": "message_start", "message": {**head, "usage": translate_usage(usage)}}
         choices = chunk.get("choices") or [{}]
         choice = choices[0]
@@ -230,6 +235,6 @@ class MessageEvents:
         while self._blocks:
             yield from self._close_block()
         stop = _translate_stop(self._last_choice, self._request, bool(self._calls))
-        usage = complete_usage(self._stated_usage, lambda: count_tokens(self._request), self._pieces)
+        usage = complete_usage(self._stated_usage, lambda: self._prompt_tokens, self._pieces)
         yield {"type": "message_delta", "delta": stop, "usage": translate_usage(usage)}
         yield {"type": "message_stop"}

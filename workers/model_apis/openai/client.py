@@ -69,7 +69,7 @@ def convert_to_chunk(answer: dict[str, Json]) -> dict[str, Json]:
     for choice in choices:
         message = dict(choice.get("message") or {})
         if message.get("tool_calls"):
-            message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(message["tool_calls"])]
+            message["tool_calls"] = [{**call, "index": at} for at, call in enumerate(message["tool_calls"])]
         converted.append(
             {**{key: value for key, value in choice.items() if key != "message"}, "delta": message}
         )

@@ -11,7 +11,7 @@ from typing import Any
 from gridq.protocol.models import Json
 from gridq.protocol.response_object import make_response
 from workers.model_apis.chat_assembly import MAX_TOOL_CALLS
-from workers.model_apis.identity.fitting import make_id
+from workers.model_apis.identity.fitting import OWN_ID, make_call_id, make_id
 from workers.model_apis.openai.answers import REASONING_FIELDS
 from workers.model_apis.openai.response_items import CUSTOM_INPUT, EXTRA_CONTENT, Tool
 from workers.model_apis.token_estimates import estimate_tokens
@@ -216,7 +216,9 @@ class ResponseEvents:
 
     def _make_call(self, chat_name: str, piece: dict[str, Json]) -> dict[str, Json]:
         tool = self._tools.get(chat_name) or Tool("function", chat_name)
-        named: dict[str, Json] = {"call_id": make_id("call"), "name": tool.name}
+        stated = piece.get("id")
+        is_own = isinstance(stated, str) and OWN_ID.fullmatch(stated)  # then the seat's own id is in it
+        named: dict[str, Json] = {"call_id": stated if is_own else make_call_id(stated), "name": tool.name}
         if tool.namespace:
             named["namespace"] = tool.namespace
         if tool.kind == "custom":

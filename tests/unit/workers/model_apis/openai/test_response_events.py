@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.client_types import RESPONSE, RESPONSE_EVENT, valid
+from workers.model_apis.identity.fitting import make_call_id, restore_call_id
 from workers.model_apis.openai.response_events import ResponseEvents
 from workers.model_apis.openai.response_items import translate_tools
 from workers.model_apis.response_assembly import ResponseAssembler
@@ -237,3 +238,11 @@ def test_an_endpoints_last_event_without_output_gets_the_items_before_it():
     assert assembler.add_event(last)
     assert last["response"]["output"] == assembler.build_answer()["output"] == [item]
     assert assembler.compute_usage().tokens_in > 0
+
+
+def test_a_call_keeps_the_grids_own_id_which_contains_the_seats():
+    own = make_call_id("functions_x")
+    made = translate(chunk(tool_calls=[piece(0, "{}", "weather", id=own)]), chunk("tool_calls"))
+    (call,) = made[-1]["response"]["output"]
+    assert call["call_id"] == own
+    assert restore_call_id(call["call_id"]) == "functions_x"
