@@ -10,10 +10,10 @@ ARGS ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clis bench bench-http bench-seats recovery soak machines lint check states docs
+.PHONY: help setup demo test clis compatibility bench bench-http bench-seats recovery soak machines lint check states docs
 
 help: ## print these lines
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install gridq for development in it; does nothing when it is up to date
 
@@ -25,6 +25,9 @@ test: $(STAMP) ## run the tests; ARGS="…" goes to pytest
 
 clis: $(STAMP) ## run the vendors' own programs and packages on local servers; npm and pip install them, 1.9 GB, once
 	@$(BIN)/python -m pytest -m clis tests/real_programs $(ARGS)
+
+compatibility: $(STAMP) ## run clients at every kind of seat and write docs/compatibility.md anew; ARGS="…" for other tests
+	@WRITE_COMPATIBILITY=1 $(BIN)/python -m pytest $(or $(ARGS),tests/compatibility)
 
 bench: $(STAMP) ## measure gridq beside bare Celery on this machine; ARGS="…" goes to the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,7 @@
+"""Fixtures of the matrix."""
+
+from __future__ import annotations
+
+from tests.compatibility.matrix import matrix
+
+__all__ = ["matrix"]
