@@ -32,7 +32,7 @@ FALLBACK_MAX_TOKENS = 8192
 
 LOOKUP_SECONDS = 5.0
 RETRY_SECONDS = 600.0
-"""The time until an endpoint that did not state a model's longest answer is asked again."""
+"""The time until an endpoint that stated nothing of a model is asked again."""
 
 
 class AnthropicClient(ApiClient):
@@ -48,25 +48,31 @@ class AnthropicClient(ApiClient):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._max_tokens: dict[str, tuple[int, float]] = {}
-        """By model: its longest answer in tokens, and until when that is cached."""
+        self._entries: dict[str, tuple[dict[str, Json], float]] = {}
+        """By model: its entry, and until when that is cached."""
 
     def find_max_tokens(self, model: str) -> int:
-        """Return the longest answer of `model`, in tokens, as the endpoint's entry of the model states it."""
-        limit, expires = self._max_tokens.get(model, (0, 0.0))
+        """Return the longest answer of `model`, in tokens."""
+        stated = self._find_entry(model).get("max_tokens")
+        return stated if isinstance(stated, int) and stated > 0 else FALLBACK_MAX_TOKENS
+
+    def find_capabilities(self, model: str) -> Json:
+        """Return what the endpoint states that `model` can do, None if it does not."""
+        return self._find_entry(model).get("capabilities")
+
+    def _find_entry(self, model: str) -> dict[str, Json]:
+        """Return the endpoint's entry of `model`, empty if it has none."""
+        entry, expires = self._entries.get(model, ({}, 0.0))
         if time.monotonic() < expires:
-            return limit
-        context, expires = StageContext(deadline=time.monotonic() + LOOKUP_SECONDS), float("inf")
+            return entry
+        context = StageContext(deadline=time.monotonic() + LOOKUP_SECONDS)
         try:
-            stated = self._request_object("GET", f"models/{quote(model, safe='')}", None, context).get(
-                "max_tokens"
-            )
+            entry = self._request_object("GET", f"models/{quote(model, safe='')}", None, context)
         except GridError:
-            stated = None
-        if not isinstance(stated, int) or stated < 1:
-            stated, expires = FALLBACK_MAX_TOKENS, time.monotonic() + RETRY_SECONDS
-        self._max_tokens[model] = (stated, expires)
-        return stated
+            entry = {}
+        seconds = float("inf") if entry.get("max_tokens") else RETRY_SECONDS
+        self._entries[model] = (entry, time.monotonic() + seconds)
+        return entry
 
     def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}
