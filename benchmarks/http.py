@@ -1,14 +1,16 @@
-"""Measure the HTTP gateway against LiteLLM's proxy: throughput, latency and memory.
+"""Measure the HTTP gateway against LiteLLM's proxy: throughput, latency, CPU and memory.
 
-Both are in front of one upstream that answers at once, and take turns round by round. gridq's answers pass
-through its durable queue: gateway, server, worker. Time to the first token and many open streams are measured
-for gridq only.
+Both are in front of one upstream that answers at once, do the same work, and take turns round by round.
+gridq's answers pass through its durable queue: gateway, server, worker. Many open streams are measured for
+gridq only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from benchmarks import http_load
@@ -33,55 +35,80 @@ LATE_SECONDS = 0.1
 """The delay from which a token counts as late."""
 
 
+@dataclass(frozen=True)
+class Route:
+    """A way of requests through both sides: the client's API format, and the upstream's.
+
+    `model` is the model of the requests, on gridq's side also the name of its seat. `build_request` is called
+    as `http_load.build_chat_request`.
+    """
+
+    name: str
+    model: str
+    build_request: Callable[..., bytes]
+
+
+ROUTES = (
+    Route("chat", "bench", http_load.build_chat_request),
+    Route("Responses as they came", "responses", http_load.build_responses_request),
+    Route("Responses from a chat upstream", "translated", http_load.build_responses_request),
+    Route("chat from a Messages upstream", "messages", partial(http_load.build_chat_request, max_tokens=256)),
+)
+
+
 def run(
     *,
-    rounds: int = 5,
-    seconds: float = 3.0,
-    firsts: int = 100,
+    rounds: int = 3,
+    seconds: float = 1.5,
+    firsts: int = 40,
     streams: int = 300,
     duration: float = 15.0,
     litellm: bool = True,
 ) -> list[Measurement]:
     """Return all figures.
 
-    There are `rounds` turns of `seconds` for each side, `firsts` streamed answers for the time to the first
-    token, and `streams` streams open at once for `duration` seconds. Without `litellm`, only gridq is
-    measured.
+    For each route there are `rounds` turns of `seconds` for each side, and `firsts` streamed answers for the
+    time to the first token. `streams` streams are open at once for `duration` seconds. Without `litellm`,
+    only gridq is measured.
     """
-    with HttpSides(litellm=litellm, seats={"paced": streams}) as sides:
-        return [
-            *_compare_sides(sides, rounds, seconds),
-            _measure_first_token(sides, firsts),
-            *_measure_streams(sides, streams, duration),
-        ]
+    seats = {"paced": streams} | {route.model: CONCURRENCY for route in ROUTES}
+    with HttpSides(litellm=litellm, seats=seats) as sides:
+        found: list[Measurement] = []
+        for route in ROUTES:
+            if route is not ROUTES[0]:
+                sides.start_seat(route.model)
+            found += _compare_sides(sides, route, rounds, seconds)
+            found += _compare_first_tokens(sides, route, firsts)
+        return [*found, *_measure_streams(sides, streams, duration)]
 
 
-def _compare_sides(sides: HttpSides, rounds: int, seconds: float) -> list[Measurement]:
-    """Return the figures that compare both sides."""
+def _compare_sides(sides: HttpSides, route: Route, rounds: int, seconds: float) -> list[Measurement]:
+    """Return the figures of whole answers on one route, and for the first one the memory of both sides."""
     both = [side for side in (sides.grid, sides.litellm) if side is not None]
     for side in both:  # warm up connections, caches and late imports
-        _run_load(side, CONCURRENCY, seconds / 3)
+        _run_load(side, route, CONCURRENCY, seconds / 3)
     one = {side.name: Sample() for side in both}
     many = {side.name: Sample() for side in both}
+    cpu = dict.fromkeys(one, 0.0)
     for number in range(rounds):
         for side in both if number % 2 == 0 else both[::-1]:
-            one[side.name].add(_run_load(side, 1, seconds / 2))
-            before = sides.read_cpu(side)
-            sample = _run_load(side, CONCURRENCY, seconds)
-            after = sides.read_cpu(side)
+            one[side.name].add(_run_load(side, route, 1, seconds / 2))
+            before = _read_cpu(sides, side, route)
+            sample = _run_load(side, route, CONCURRENCY, seconds)
+            used = {name: now - before[name] for name, now in _read_cpu(sides, side, route).items()}
             many[side.name].add(sample)
-            used = ", ".join(
-                f"{name} {(after[name] - before[name]) * 1e3 / len(sample.seconds):.2f}" for name in after
-            )
+            cpu[side.name] += sum(used.values())
+            each = ", ".join(f"{name} {took * 1e3 / len(sample.seconds):.2f}" for name, took in used.items())
             print_progress(
-                f"{side.name}, round {number + 1} of {rounds}: {sample.per_second:.1f}/s, CPU ms each: {used}"
+                f"{route.name}, {side.name}, round {number + 1} of {rounds}: {sample.per_second:.1f}/s, "
+                f"CPU ms each: {each}"
             )
     names = [side.name for side in both]
     at = f"at concurrency {CONCURRENCY}"
-    return [
+    found = [
         _make_row(
             sides,
-            f"requests {at}",
+            f"{route.name}, requests {at}",
             [many[name].per_second for name in names],
             "requests/s",
             5,
@@ -90,27 +117,45 @@ def _compare_sides(sides: HttpSides, rounds: int, seconds: float) -> list[Measur
         ),
         _make_row(
             sides,
-            "time at concurrency 1, p50",
+            f"{route.name}, time at concurrency 1, p50",
             [compute_percentile(one[name].seconds, 0.5) * 1e3 for name in names],
             "ms",
             0.5,
         ),
         _make_row(
             sides,
-            f"time {at}, p99",
+            f"{route.name}, time {at}, p99",
             [compute_percentile(many[name].seconds, 0.99) * 1e3 for name in names],
             "ms",
             0.3,
         ),
         _make_row(
-            sides, "memory of gateway, router and worker (PSS)", [side.memory for side in both], "MB", 1.0
+            sides,
+            f"{route.name}, CPU of a request {at}, gridq's server included",
+            [cpu[name] * 1e3 / len(many[name].seconds) for name in names],
+            "ms",
+            0.5,
         ),
     ]
+    if route is ROUTES[0]:
+        memory = [side.memory for side in both]
+        found.append(_make_row(sides, "memory of gateway, router and worker (PSS)", memory, "MB", 1.0))
+    return found
 
 
-def _run_load(side: Side, connections: int, seconds: float) -> Sample:
-    request = http_load.build_chat_request(side.port, PROMPT)
+def _run_load(side: Side, route: Route, connections: int, seconds: float) -> Sample:
+    request = route.build_request(side.port, PROMPT, model=route.model)
     return http_load.run_closed_loop(side.port, request, connections=connections, seconds=seconds)
+
+
+def _read_cpu(sides: HttpSides, side: Side, route: Route) -> dict[str, float]:
+    """Return the CPU seconds used by the programs that serve `route` on `side`."""
+    if side is not sides.grid:
+        return side.read_cpu()
+    others = {each.model for each in ROUTES if each is not route}
+    others |= set() if route is ROUTES[0] else {"worker"}
+    used = {**side.read_cpu(), **sides.server.read_cpu()}
+    return {name: seconds for name, seconds in used.items() if name not in others}
 
 
 def _make_row(
@@ -134,17 +179,28 @@ def _make_row(
     )
 
 
-def _measure_first_token(sides: HttpSides, count: int) -> Measurement:
-    """Return how much gridq adds to the time to the first token of a streamed answer."""
+def _compare_first_tokens(sides: HttpSides, route: Route, count: int) -> list[Measurement]:
+    """Return the time to the first token of a streamed answer, and for the first route what gridq adds to it.
+
+    The upstream sends a chunk with the role, or the first events of its format, just before the first token.
+    """
     text = PACED_PROMPT.format(tokens=3, rate=50)
-    times: dict[int, list[float]] = {sides.grid.port: [], sides.upstream.port: []}
-    for _ in range(4):  # in turns, so that noise affects both
-        for port in times:
-            request = http_load.build_chat_request(port, text, stream=True)
-            times[port] += http_load.measure_first_tokens(port, request, max(count // 4, 1))
-    through, direct = (compute_percentile(found, 0.5) * 1e3 for found in times.values())
-    print_progress(f"first token: {through:.2f} ms through gridq, {direct:.2f} ms direct")
-    return Figure("time to the first token beyond a direct call's, p50", through - direct, "ms", 12)
+    both = [side for side in (sides.grid, sides.litellm) if side is not None]
+    times: dict[str, list[float]] = {side.name: [] for side in (*both, sides.upstream)}
+    for _ in range(4):  # in turns, so that noise affects all
+        for side in (*both, sides.upstream):
+            request = route.build_request(side.port, text, model=route.model, stream=True)
+            times[side.name] += http_load.measure_first_tokens(side.port, request, max(count // 4, 1))
+    p50 = {name: compute_percentile(found, 0.5) * 1e3 for name, found in times.items()}
+    each = ", ".join(f"{took:.2f} ms {name}" for name, took in p50.items())
+    print_progress(f"{route.name}, first token: {each}")
+    row = _make_row(
+        sides, f"{route.name}, time to the first token, p50", [p50[side.name] for side in both], "ms", 1.0
+    )
+    if route is not ROUTES[0]:
+        return [row]
+    beyond = p50[sides.grid.name] - p50[sides.upstream.name]
+    return [row, Figure("time to the first token beyond a direct call's, p50", beyond, "ms", 12)]
 
 
 def _measure_streams(sides: HttpSides, streams: int, duration: float) -> list[Measurement]:

@@ -23,8 +23,8 @@ TIMEOUT_SECONDS = 120.0
 
 T = TypeVar("T")
 
-TOKEN = re.compile(rb'"content":\s?"(\d+\.\d+) ')
-"""Matches a token of the upstream, which begins with the time it was sent."""
+TOKEN = re.compile(rb'"(?:content|delta)":\s?"(\d+\.\d+) ')
+"""Matches a token of the upstream in chat or Responses. It begins with the time it was sent."""
 
 
 @dataclass
@@ -55,14 +55,25 @@ class Token:
         return self.read - self.sent
 
 
-def build_chat_request(port: int, text: str, *, model: str = "bench", stream: bool = False) -> bytes:
+def build_chat_request(
+    port: int, text: str, *, model: str = "bench", stream: bool = False, max_tokens: int | None = None
+) -> bytes:
     """Return the bytes of a chat request to the server on `port`."""
     request: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
-    if stream:
-        request["stream"] = True
-    body = json.dumps(request).encode()
+    if max_tokens is not None:
+        request["max_tokens"] = max_tokens
+    return _build_request(port, "chat/completions", request, stream)
+
+
+def build_responses_request(port: int, text: str, *, model: str = "bench", stream: bool = False) -> bytes:
+    """Return the bytes of a request of OpenAI's Responses to the server on `port`."""
+    return _build_request(port, "responses", {"model": model, "input": text}, stream)
+
+
+def _build_request(port: int, path: str, request: dict[str, Any], stream: bool) -> bytes:
+    body = json.dumps({**request, "stream": True} if stream else request).encode()
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {HOST}:{port}\r\ncontent-type: application/json\r\n"
+        f"POST /v1/{path} HTTP/1.1\r\nhost: {HOST}:{port}\r\ncontent-type: application/json\r\n"
         f"authorization: Bearer sk-bench\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

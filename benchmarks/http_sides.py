@@ -34,6 +34,17 @@ LITELLM_FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
 WITHOUT_KEY_SETTING = "dangerously_permit_weak_or_unset_master_key"
 """LiteLLM's setting that lets its proxy start without a key, as gridq's gateway does on loopback."""
 
+SEAT_FORMATS = {"responses": "responses = true\n", "messages": 'api = "anthropic"\n'}
+"""Lines of the table of each seat whose endpoint has another API format than chat."""
+
+LITELLM_MODELS = {
+    "bench": "openai/bench",
+    "responses": "openai/bench",
+    "translated": "openai/chat_completions/bench",
+    "messages": "anthropic/bench",
+}
+"""The model of LiteLLM that sends the same requests to the upstream as the seat of this name."""
+
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -142,7 +153,7 @@ class HttpSides:
         return (
             f'[[llm]]\nname = "{name}"\nurl = "http://{http_load.HOST}:{self.upstream.port}/v1"\n'
             f'key_file = "{key}"\nmodels = [{{name = "{name}"}}]\nconcurrency = {self.seats[name]}\n'
-            "allow_loopback = true\n"
+            f"allow_loopback = true\n{SEAT_FORMATS.get(name, '')}"
         )
 
     def _start_litellm(self, stack: ExitStack) -> None:
@@ -150,18 +161,20 @@ class HttpSides:
         program, version = install_litellm()
         port = find_free_port()
         config = self.folder / "litellm.yaml"
-        model = {
-            "model_name": "bench",
-            "litellm_params": {
-                "model": "openai/bench",
-                "api_base": f"http://{http_load.HOST}:{self.upstream.port}/v1",
-                "api_key": "sk-bench",
-            },
-        }
+        base = f"http://{http_load.HOST}:{self.upstream.port}"
+        models = [
+            {
+                "model_name": name,
+                "litellm_params": {
+                    "model": model,
+                    "api_base": base if model.startswith("anthropic/") else f"{base}/v1",
+                    "api_key": "sk-bench",
+                },
+            }
+            for name, model in LITELLM_MODELS.items()
+        ]
         # Neither side requires a key. JSON is valid YAML.
-        config.write_text(
-            json.dumps({"model_list": [model], "general_settings": {WITHOUT_KEY_SETTING: True}})
-        )
+        config.write_text(json.dumps({"model_list": models, "general_settings": {WITHOUT_KEY_SETTING: True}}))
         command = (str(program), "--config", str(config), "--host", http_load.HOST, "--port", str(port))
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")},

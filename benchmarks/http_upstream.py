@@ -1,7 +1,7 @@
-"""Serve an OpenAI-compatible endpoint that answers at once, so that only the path to it is measured.
+"""Serve an endpoint that answers at once in three API formats, so that only the path to it is measured.
 
-`python -m benchmarks.http_upstream` prints its port and stops at the end of its standard input. The last
-message of a chat selects the answer:
+`python -m benchmarks.http_upstream` prints its port and stops at the end of its standard input. It has the
+paths of `http_answers.FORMATS`. The last message of a request selects the answer:
 
 | message | answer |
 |---|---|
@@ -31,53 +31,15 @@ from typing import Any
 import httptools
 import uvloop
 
-TOKENS = 8
-_ABOUT = {"id": "chatcmpl-bench", "created": 1_700_000_000, "model": "bench"}
-_USAGE = {"prompt_tokens": 60, "completion_tokens": TOKENS, "total_tokens": 60 + TOKENS}
+from benchmarks.http_answers import FORMATS, TEXT, TOKENS, EventStream, encode, encode_response
+
+DEFAULT_ANSWERS = {path: encode_response(encode(each.build_answer(TEXT))) for path, each in FORMATS.items()}
+MODELS = encode_response(encode({"object": "list", "data": [{"id": "bench", "object": "model"}]}))
 
 
-def _encode(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _make_response(body: bytes) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    return head % len(body) + body
-
-
-def _make_answer(content: str) -> bytes:
-    message = {"role": "assistant", "content": content}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return _make_response(
-        _encode({**_ABOUT, "object": "chat.completion", "choices": [choice], "usage": _USAGE})
-    )
-
-
-DEFAULT_ANSWER = _make_answer("It is as it was said to be.")
-MODELS = _make_response(_encode({"object": "list", "data": [{"id": "bench", "object": "model"}]}))
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-LAST = b"0\r\n\r\n"
-
-
-def _make_event(data: bytes) -> bytes:
-    text = b"data: " + data + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(text), text)
-
-
-def _make_chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
-    choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
-    return _make_event(_encode({**_ABOUT, "object": "chat.completion.chunk", "choices": choices, **more}))
-
-
-def _make_token(length: int) -> bytes:
-    return _make_chunk({"role": "assistant", "content": f"{time.monotonic():.6f} ".ljust(length, "x")})
-
-
-def _make_end(usage: bool) -> bytes:
-    last = _make_event(
-        _encode({**_ABOUT, "object": "chat.completion.chunk", "choices": [], "usage": _USAGE}),
-    )
-    return _make_chunk({}, "stop") + (last if usage else b"") + _make_event(b"[DONE]") + LAST
+def make_token(length: int) -> str:
+    """Return a token of at least `length` characters that says when it was made."""
+    return f"{time.monotonic():.6f} ".ljust(length, "x")
 
 
 def parse_pace(text: str) -> tuple[int, float, int]:
@@ -86,6 +48,14 @@ def parse_pace(text: str) -> tuple[int, float, int]:
     if words[:1] != ["paced"]:
         return TOKENS, 0.0, 0
     return int(words[1]), 1 / float(words[2]), int(words[3]) if words[3:] else 0
+
+
+def find_text(request: dict[str, Any]) -> str:
+    """Return the text of a request's last message."""
+    messages = request["messages"] if "messages" in request else request["input"]
+    content = messages if isinstance(messages, str) else messages[-1]["content"]
+    text: str = content if isinstance(content, str) else content[0]["text"]
+    return text
 
 
 class Barrier:
@@ -97,11 +67,12 @@ class Barrier:
     def add(self, connection: Connection, text: str) -> None:
         """Add a request, and send all answers if it was the last one."""
         _, wanted, number, length = text.split()
-        self._waiting.append((connection.transport, _make_answer(f"{number} ".ljust(int(length), "x"))))
+        answer = connection.answer_format.build_answer(f"{number} ".ljust(int(length), "x"))
+        self._waiting.append((connection.transport, encode_response(encode(answer))))
         if len(self._waiting) == int(wanted):
             waiting, self._waiting = self._waiting, []
-            for transport, answer in waiting:
-                transport.write(answer)
+            for transport, response in waiting:
+                transport.write(response)
 
 
 BARRIER = Barrier()
@@ -116,6 +87,7 @@ class Connection(asyncio.Protocol):
         self.body = b""
         self.url = b""
         self.timer: asyncio.TimerHandle | None = None
+        self.answer_format = FORMATS["chat/completions"]
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -140,33 +112,34 @@ class Connection(asyncio.Protocol):
         if not self.body:
             self.transport.write(MODELS)
             return
+        path = self.url.decode().partition("/v1/")[2].partition("?")[0]
+        self.answer_format = FORMATS[path]
         request = json.loads(self.body)
-        content = request["messages"][-1]["content"]
-        text = content if isinstance(content, str) else content[0]["text"]
+        text = find_text(request)
         if not request.get("stream"):
             if text.startswith("barrier "):
                 BARRIER.add(self, text)
             else:
-                self.transport.write(DEFAULT_ANSWER)
+                self.transport.write(DEFAULT_ANSWERS[path])
             return
         usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        stream = EventStream(self.answer_format, usage=usage)
         tokens, interval, length = parse_pace(text)
         if not interval:
-            self.transport.write(
-                HEAD + b"".join(_make_token(length) for _ in range(tokens)) + _make_end(usage)
-            )
+            sent = b"".join(stream.add_token(make_token(length)) for _ in range(tokens))
+            self.transport.write(stream.begin() + sent + stream.end())
             return
-        self.transport.write(HEAD)
-        self._tick(tokens, interval, length, usage, asyncio.get_running_loop().time())
+        self.transport.write(stream.begin())
+        self._tick(stream, tokens, interval, length, asyncio.get_running_loop().time())
 
-    def _tick(self, left: int, interval: float, length: int, usage: bool, due: float) -> None:
+    def _tick(self, stream: EventStream, left: int, interval: float, length: int, due: float) -> None:
         if not left:
-            self.transport.write(_make_end(usage))
+            self.transport.write(stream.end())
             return
-        self.transport.write(_make_token(length))
+        self.transport.write(stream.add_token(make_token(length)))
         loop = asyncio.get_running_loop()
         self.timer = loop.call_at(
-            due + interval, self._tick, left - 1, interval, length, usage, due + interval
+            due + interval, self._tick, stream, left - 1, interval, length, due + interval
         )
 
 

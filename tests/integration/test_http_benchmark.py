@@ -7,9 +7,11 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import anthropic
+import openai
 import pytest
 
-from benchmarks import http, http_load, http_sides, http_upstream, report
+from benchmarks import http, http_answers, http_load, http_sides, http_upstream, report
 from benchmarks.http_load import Sample, Token
 from benchmarks.http_sides import Side
 from benchmarks.measure import Figure, Measurement, MissingComparison, Ratio
@@ -43,6 +45,72 @@ def test_the_upstream_sends_the_requested_tokens(upstream: int) -> None:
         sent = [token.sent for token in tokens]
         assert sent == sorted(set(sent))
         assert all(token.delay >= 0 for token in tokens)
+
+
+def test_chat_streams_begin_with_a_role_without_text(upstream: int) -> None:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{upstream}/v1", api_key="sk-bench") as client:
+        chunks = list(
+            client.chat.completions.create(
+                model="bench",
+                messages=[{"role": "user", "content": "paced 2 100"}],
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+        answer = client.chat.completions.create(model="bench", messages=[{"role": "user", "content": "Hi."}])
+    deltas = [chunk.choices[0].delta for chunk in chunks[:-1]]
+    assert [delta.role for delta in deltas] == ["assistant", None, None, None]
+    assert [bool(delta.content) for delta in deltas] == [False, True, True, False]
+    assert chunks[-1].usage == answer.usage
+    assert answer.choices[0].message.content == http_answers.TEXT
+
+
+def test_responses_have_the_events_of_real_endpoints(upstream: int) -> None:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{upstream}/v1", api_key="sk-bench") as client:
+        with client.responses.stream(model="bench", input="paced 2 100") as stream:
+            events = list(stream)
+            streamed = stream.get_final_response()
+        answer = client.responses.create(model="bench", input="Hi.")
+    assert [event.type for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        *["response.output_text.delta"] * 2,
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event.sequence_number for event in events] == list(range(10))
+    assert len(streamed.output_text.split()) == 2
+    assert answer.output_text == http_answers.TEXT
+
+
+def test_messages_have_the_events_of_real_endpoints(upstream: int) -> None:
+    with anthropic.Anthropic(base_url=f"http://127.0.0.1:{upstream}", api_key="sk-bench") as client:
+        ask = {"model": "bench", "max_tokens": 9}
+        with client.messages.stream(messages=[{"role": "user", "content": "paced 2 100"}], **ask) as stream:
+            kinds = [event.type for event in stream if event.type != "text"]
+            text = stream.get_final_text()
+        answer = client.messages.create(messages=[{"role": "user", "content": "Hi."}], **ask)
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * 2,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert len(text.split()) == 2
+    assert answer.content[0].text == http_answers.TEXT
+
+
+@pytest.mark.parametrize("build_request", [http_load.build_chat_request, http_load.build_responses_request])
+def test_each_token_of_a_stream_is_read_once(upstream: int, build_request) -> None:
+    request = build_request(upstream, "paced 3 100", stream=True)
+    found = http_load.read_streams(upstream, request, streams=1, over=0.01, while_open=lambda: None)
+    assert http.count_wrong_tokens(found, 3) == 0
 
 
 def test_one_first_token_for_each_answer(upstream: int) -> None:
@@ -147,8 +215,10 @@ def test_all_rows_without_the_other_side() -> None:
         each.name: each
         for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, duration=3.0, litellm=False)
     }
-    assert len(found) == 8
-    assert sum(isinstance(each, MissingComparison) for each in found.values()) == 4
+    compared = [each for each in found.values() if isinstance(each, MissingComparison)]
+    assert len(compared) == 5 * len(http.ROUTES) + 1
+    assert all(each.ours > 0 for each in compared)
+    assert len(found) == len(compared) + 4
     lost = next(each for name, each in found.items() if "tokens lost" in name)
     assert isinstance(lost, Figure)
     assert lost.value == 0
