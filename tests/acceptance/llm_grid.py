@@ -13,8 +13,8 @@ from gridq.config.settings import Settings
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import GatewayProcess
 from tests.integration.gateway import conftest
-from tests.integration.gateway.conftest import LlmRunner
 from tests.local_grid import LocalGrid
+from tests.seat_runners import LlmRunner
 from workers.supervisor.embedded_server import EmbeddedServer
 
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tests.compatibility.matrix import matrix
+from tests.compatibility.seats import seat
 
-__all__ = ["matrix"]
+__all__ = ["matrix", "seat"]

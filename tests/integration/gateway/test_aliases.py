@@ -19,8 +19,8 @@ from gridq.submission import admission
 from tests.builders import stage
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
+from tests.seat_runners import LlmRunner, llm_grid
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 

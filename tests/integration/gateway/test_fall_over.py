@@ -18,8 +18,8 @@ from gridq.config.settings import Settings
 from gridq.protocol.models import HistoryRow
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
+from tests.seat_runners import LlmRunner, llm_grid
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 

@@ -19,8 +19,8 @@ from gridq.limits import ledger
 from gridq.protocol.models import Limit, SeatTerms
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
+from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 HELLO: Any = [{"role": "user", "content": "so it goes on"}]

@@ -13,7 +13,7 @@ import pytest
 from gridq.config.settings import Settings
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
+from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 LISTED = (

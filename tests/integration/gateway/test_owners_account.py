@@ -16,7 +16,7 @@ import pytest
 from gridq.config.settings import Settings
 from tests.fakes.http_server import Handler, LocalServer
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
+from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 KEY = "sk-proj-Q7wE9rT1yU3iO5pA8sD0fG2hJ4kL6zX5678"

@@ -26,7 +26,7 @@ from tests.fakes.http_server import ModelServer
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.responses_server import ResponsesServer
 from tests.gateways import serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
+from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 WORDS = "so it goes on"

@@ -16,7 +16,7 @@ from gridq.config.settings import Settings
 from tests.fakes.anthropic_server import KEY, AnthropicServer
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
+from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 HELLO: Any = [{"role": "user", "content": "so it goes on"}]

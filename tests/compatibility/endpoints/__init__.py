@@ -1,0 +1,1 @@
+"""Strict local servers of the vendors' APIs, and the one model behind all of them."""

@@ -1,0 +1,83 @@
+"""Run grids of model seats in this process: the real profiles, at endpoints of the tests or on this CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from gridq import stages
+from gridq.config.settings import Settings
+from gridq.profiles.profile import Profile, StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Advertisement, Json, StageCall
+from gridq.seats import registry
+from gridq.store.connection import connect
+from tests.local_grid import LocalGrid
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.llm import LlmProfile
+
+MODELS = (
+    "paced", "pausing", "held", "vast", "slow", "silent", "cut", "cut-first", "malformed", "error-event",
+    "error-late", "ragged", "whole", "tools", "status-400", "status-404", "status-422", "org/Big Model",
+)  # fmt: skip
+
+
+class SeatRunner:
+    """Runs stages like a seat of `profile`, the first one that it finds with `config`."""
+
+    def __init__(self, profile: Profile, config: Any) -> None:
+        self.profile = profile
+        offer = profile.probe(config).found[0]
+        self.capability: Any = profile.Capability.model_validate(offer.capability)
+        profile.open(self.capability, offer.config)
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if stage.implementation.startswith(("builtin:", "python:")):
+            return stages.run_builtin(stage, value, context)
+        return self.profile.run(stage, value, context)
+
+
+class CpuRunner(SeatRunner):
+    """Runs stages like a gpu seat on this machine's CPU, with gridq's own small model."""
+
+    def __init__(self) -> None:
+        super().__init__(GpuProfile(), {"gpus": False})
+
+
+class LlmRunner(SeatRunner):
+    """Runs stages like an llm seat. `models`: those of the seat; default: all of OpenAIServer; None: those
+    that its endpoint lists.
+    """
+
+    def __init__(self, url: str, models: Sequence[dict[str, Json]] | None = (), **table: Json) -> None:
+        usual: list[dict[str, Json]] = [
+            {"name": "echo", "families": ["small"]},
+            {"name": "embed", "embeddings": True},
+            *({"name": name} for name in MODELS),
+        ]
+        declared = [] if models is None else list(models) or usual
+        seat = {"name": "api", "url": url, "allow_loopback": True, "models": declared, **table}
+        super().__init__(LlmProfile(), [seat])
+
+
+@contextmanager
+def llm_grid(config: Settings, runners: Mapping[str, SeatRunner], *, concurrency: int) -> Iterator[LocalGrid]:
+    """Run a grid of advertised model seats and a router; delete its keys afterwards."""
+    with ExitStack() as stack:
+        serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
+        client = stack.enter_context(connect(config.broker_url.get_secret_value(), name="tests"))
+        stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
+        grid = LocalGrid(client, config, {**serves, "m.router": [queue_names.PURE]}, concurrency=concurrency)
+        for name, runner in runners.items():
+            grid.sessions[name].runner = runner
+            stack.callback(runner.profile.close)
+        stack.enter_context(grid)
+        for name, runner in runners.items():
+            advertisement = Advertisement(
+                seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i",
+                kind=runner.profile.kind, concurrency=concurrency, queues=serves[name], started_at=1.0,
+                capability=runner.capability.model_dump(mode="json"),
+            )  # fmt: skip
+            registry.advertise(client, grid.scripts.keys, advertisement, 600.0)
+        yield grid
