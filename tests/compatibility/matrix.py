@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import anthropic
@@ -15,6 +15,8 @@ from tests.compatibility.results import FEATURES, SEATS, WORKED, Refused
 
 WRITES = bool(os.environ.get("WRITE_COMPATIBILITY"))
 """True if outcomes are written instead of compared."""
+
+HINTS_HEADER = "x-gridq-left-out"
 
 VAGUE = ("", "stage.failed", "invalid_request_error", "request.invalid", "seat.unavailable")
 """Codes that say nothing of what is refused."""
@@ -68,11 +70,24 @@ class Matrix:
 
 def find_refused_name(error: openai.APIStatusError | anthropic.APIStatusError) -> str:
     """Return the field that a refusal names, else its code, else "". Other errors than refusals have none."""
-    if error.status_code not in (400, 413, 422, 501):
+    return read_refused_name(error.status_code, error.body)
+
+
+def read_refused_name(status: int, body: object) -> str:
+    """Return the same for the status and the JSON of an error, as a program shows them."""
+    if status not in (400, 413, 422, 501):
         return ""
-    body = error.body if isinstance(error.body, dict) else {}
-    details = body.get("error", body)  # the openai package unwraps it
+    whole = body if isinstance(body, dict) else {}
+    details = whole.get("error", whole)  # the openai package unwraps it
     return str(details.get("param") or details.get("code") or "")
+
+
+def find_hints(headers: Mapping[str, str]) -> list[str]:
+    """Return the fields that the seat could not use, as the answer's header names them.
+
+    A field that only advises the model may be left out if the answer says so.
+    """
+    return headers.get(HINTS_HEADER, "").replace(" ", "").split(",")
 
 
 @pytest.fixture

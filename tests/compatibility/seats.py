@@ -16,6 +16,8 @@ import pytest
 from gridq.config.settings import Settings, settings
 from gridq.limits import api_keys
 from gridq.limits.api_keys import KeyLimits
+from gridq.limits.quotas_file import parse
+from gridq.limits.quotas_loader import put_in_force
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.compatibility.endpoints import anthropic, google, openai, openai_rules
@@ -103,8 +105,11 @@ class Seat:
         return [] if self.server is None else self.server.requests
 
 
-def run_seat(kind: str, server: EmbeddedServer, home: Path) -> Iterator[Seat]:
-    """Run the grid of one kind of seat, a key of SEATS. Skips if the local model is not installed."""
+def run_seat(kind: str, server: EmbeddedServer, home: Path, quotas: str = "") -> Iterator[Seat]:
+    """Run the grid of one kind of seat, a key of SEATS. Skips if the local model is not installed.
+
+    `quotas` is the text of the grid's quotas file; in it, `{model}` stands for the name of the seat's model.
+    """
     config = Settings(broker_url=server.url, prefix=f"m{secrets.token_hex(4)}:", home=home, retry_backoff=0.0)
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -129,7 +134,9 @@ def run_seat(kind: str, server: EmbeddedServer, home: Path) -> Iterator[Seat]:
                 for name in dict.fromkeys([*models, LIMITED, PICKY, BREAKING, LONG])
             ]
             runner = LlmRunner(endpoint.url, declared, key_env="SEAT_KEY", **found.table)
-        stack.enter_context(llm_grid(config, {"m.api": runner}, concurrency=4))
+        grid = stack.enter_context(llm_grid(config, {"m.api": runner}, concurrency=4))
+        if quotas:
+            put_in_force(grid.scripts, parse(quotas.replace("{model}", models[0]), "quotas.toml"), "a test")
         client = stack.enter_context(connect(server.url, name="tests"))
         keys = Keys(config.prefix)
         _, key = api_keys.create(client, keys, "ann")

@@ -146,7 +146,7 @@ def _choose_calls(request: Request, said: str) -> list[tuple[str, dict[str, Any]
     if request.choice not in ("auto", "required"):
         asked = [(name, arguments) for name, arguments in asked if name == request.choice]
         asked = asked or [(request.choice, make_example(request.tools[request.choice]))]
-    if request.choice == "required" and not asked:
+    if not asked and (request.choice == "required" or said.endswith("?")):
         name, schema = next(iter(request.tools.items()))
         asked = [(name, make_example(schema))]
     return asked if request.parallel else asked[:1]
