@@ -66,7 +66,7 @@ class StrictServer(ModelServer):
             except ValidationError as error:
                 raise Refusal(str(error), name_field(error)) from None
         except Refusal as refusal:
-            headers = {"Retry-After": "7"} if refusal.status == 429 else {}
+            headers = {"Retry-After": "1"} if refusal.status == 429 else {}
             handler.answer(refusal.status, self.format_refusal(refusal), headers)
 
     @abstractmethod
@@ -106,7 +106,8 @@ def refuse_by_model(model: str) -> None:
 
 def check_fields(adapter: TypeAdapter[Any], body: Any) -> None:
     """Refuse a body that the vendor's types do not describe, and fields that they do not have."""
-    unknown = _find_unknown(body, valid(adapter, body), "")
+    whole = {**body, "stream": False} if body.get("stream") is True else body  # one type describes both
+    unknown = _find_unknown(whole, valid(adapter, whole), "")
     if unknown:
         raise Refusal(f"Unknown parameter: '{unknown}'.", unknown, code="unknown_parameter")
 
