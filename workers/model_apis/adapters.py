@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from workers.model_apis.anthropic.from_chat import ChatToMessages
-from workers.model_apis.anthropic.thinking import settle_thinking
+from workers.model_apis.anthropic.messages_seat import MessagesSeat
 from workers.model_apis.api_request import ANTHROPIC, OPENAI, RESPONSES
 from workers.model_apis.backend import Backend
 from workers.model_apis.google.client import GOOGLE
 from workers.model_apis.google.from_chat import ChatToGoogle
 from workers.model_apis.identity.chat import ChatIdentity
-from workers.model_apis.identity.messages import MessageIdentity
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.openai.from_messages import MessagesToChat
 from workers.model_apis.openai.from_responses import ResponsesToChat
@@ -26,15 +25,15 @@ def adapt_backend(api: str, backend: Backend, response_id: str = "") -> Backend:
         if isinstance(backend, OpenAIClient) and backend.serves_responses:
             return ResponsesSeat(backend, response_id)
         chat = _adapt_to_chat(backend, api)
-        return ResponsesToChat(chat, response_id, accepts_thinking=backend.api == GOOGLE)
+        return ResponsesToChat(chat, backend, response_id, accepts_thinking=backend.api == GOOGLE)
     if api == OPENAI:
         chat = _adapt_to_chat(backend, api)
         return chat if backend.api == OPENAI and backend.is_strict else LegacyFunctions(chat)
     if backend.api == ANTHROPIC:
-        return MessageIdentity(backend, settle_thinking)
+        return MessagesSeat(backend)
     return MessagesToChat(
         _adapt_to_chat(backend, api),
-        origin=getattr(backend, "url", ""),
+        backend,
         accepts_thinking=backend.api == GOOGLE,
     )
 

@@ -7,19 +7,17 @@ from typing import Any
 
 from gridq.protocol.models import Json, Usage
 from workers.model_apis.api_request import COMPLETIONS
-from workers.model_apis.identity import call_pieces
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, parse_openai_usage
 
 ATOMIC_FIELDS = frozenset({"role", "id", "type", "index", "name"})
 """Fields of a delta that the next delta does not continue."""
 
-MAX_TOOL_CALLS = call_pieces.MAX_TOOL_CALLS
-
 
 class ChatAssembler:
     """Assembles a chat completion or a text completion, complete or chunk by chunk.
 
+    Each piece of a tool call has an index, as `identity.chat` gives it.
     `body` is the body of the request. Usage that the endpoint does not state is estimated from the request's
     characters, and from the characters of a complete answer or the pieces of a streamed one.
     """
@@ -140,12 +138,13 @@ def _merge(merged: dict[str, Any], delta: dict[str, Json]) -> None:
             _merge(merged[key], value)
         elif isinstance(value, list):
             merged[key] = before if isinstance(before, list) else []
-            (_merge_tool_calls if key == "tool_calls" else _merge_list)(merged[key], value)
+            merge_list(merged[key], value)
         elif not (key in ATOMIC_FIELDS and before and not value):
             merged[key] = value
 
 
-def _merge_list(merged: list[Any], items: list[Json]) -> None:
+def merge_list(merged: list[Any], items: list[Json]) -> None:
+    """Merge the items of a delta into those of a message: by their index, items without one are added."""
     for item in items:
         index = item.get("index") if isinstance(item, dict) else None
         if not isinstance(index, int):
@@ -158,18 +157,3 @@ def _merge_list(merged: list[Any], items: list[Json]) -> None:
             target = {}
             merged.append(target)
         _merge(target, item)
-
-
-def _merge_tool_calls(calls: list[Any], pieces: list[Json]) -> None:
-    """Merge pieces of tool calls by index.
-
-    A piece without one starts the next call if it names a function; else it continues the call at its
-    position.
-    """
-    for position, piece in enumerate(pieces):
-        index = piece.get("index")
-        if index is None:
-            index = len(calls) if (piece.get("function") or {}).get("name") else position
-        if not isinstance(index, int) or not 0 <= index < MAX_TOOL_CALLS:
-            raise ValueError("a tool call has no valid index")
-        _merge_list(calls, [{**piece, "index": index}])

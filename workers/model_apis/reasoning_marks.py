@@ -1,21 +1,28 @@
-"""Mark the reasoning of an endpoint that signs none, so that only this endpoint gets it back.
+"""Mark what a model wrote for itself, so that only this model gets it back.
 
 Messages require a signature of each thinking block. Endpoints of the OpenAI API format send reasoning without
 one, in a field of their own, and some want it back in the next request. The grid's mark in the place of the
-signature names the field, and the endpoint and model by a hash. No vendor's signature contains a dot.
+signature names the field and the origin. No vendor's signature contains a dot.
+
+Responses have `encrypted_content` for it. The grid's names the origin, behind it what a vendor with Responses
+sent, or the fields of the chat message in JSON and base64, which any client can read.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+
 from gridq.protocol.models import Json
-from workers.model_apis.identity.fitting import hash_to_digits
+from workers.model_apis.identity.origins import STATE_FIELDS
 
 PREFIX = "gridq."
 
 
 def make_mark(field: str, origin: str) -> str:
-    """Return the mark of reasoning that `origin`, an endpoint with its model, sent in `field`."""
-    return f"{PREFIX}{field}.{hash_to_digits(origin, 16)}"
+    """Return the mark of reasoning that `origin` sent in `field`."""
+    return f"{PREFIX}{field}.{origin}"
 
 
 def is_signed(block: dict[str, Json]) -> bool:
@@ -29,3 +36,43 @@ def find_field(block: dict[str, Json], origin: str) -> str | None:
     signature = block.get("signature")
     field = signature[len(PREFIX) :].partition(".")[0] if isinstance(signature, str) else ""
     return field if field and signature == make_mark(field, origin) else None
+
+
+def mark_content(content: str, origin: str) -> str:
+    """Return the `encrypted_content` of an item of reasoning that `origin` wrote."""
+    return f"{PREFIX}{origin}.{content}"
+
+
+def find_content(item: dict[str, Json], origin: str) -> str | None:
+    """Return the content that `mark_content` marked, None if another origin wrote it, or nobody marked it."""
+    stated = item.get("encrypted_content")
+    mark = mark_content("", origin)
+    return stated[len(mark) :] if isinstance(stated, str) and stated.startswith(mark) else None
+
+
+def is_marked(item: dict[str, Json]) -> bool:
+    """Return whether the `encrypted_content` of an item of reasoning names an origin."""
+    stated = item.get("encrypted_content")
+    return isinstance(stated, str) and stated.startswith(PREFIX)
+
+
+def pack_state(state: dict[str, Json], origin: str) -> str:
+    """Return the `encrypted_content` that brings STATE_FIELDS of a chat message back to `origin`."""
+    text = json.dumps(state, ensure_ascii=False, separators=(",", ":"))
+    encoded = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii")
+    return mark_content(encoded, origin)
+
+
+def unpack_state(item: dict[str, Json], origin: str) -> dict[str, Json]:
+    """Return the fields of `pack_state`, none if another origin wrote them."""
+    content = find_content(item, origin)
+    if content is None:
+        return {}
+    try:
+        state = json.loads(base64.b64decode(content, validate=True).decode("utf-8", "surrogatepass"))
+    except (binascii.Error, ValueError, RecursionError):
+        return {}
+    if not isinstance(state, dict):
+        return {}
+    types: dict[str, type] = dict.fromkeys(STATE_FIELDS, str) | {"reasoning_details": list}
+    return {name: state[name] for name in types if isinstance(state.get(name), types[name])}

@@ -5,4 +5,4 @@ Out: answers in the format of the request.
 Imported by: adapters, forwarding, workers.profiles.
 """
 
-__all__ = ["client", "from_chat", "thinking"]
+__all__ = ["client", "from_chat", "messages_seat"]

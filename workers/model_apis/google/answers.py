@@ -1,4 +1,7 @@
-"""Translate the answers of Google's API format to a chat completion and its chunks."""
+"""Translate the answers of Google's API format to a chat completion and its chunks.
+
+Their ids are made by `workers.model_apis.identity`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Any
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol.models import Json
-from workers.model_apis.identity.fitting import make_call_id, make_completion_id
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import format_openai_usage, is_count, parse_count, parse_google_usage
 
@@ -131,7 +133,6 @@ def build_embeddings(answer: dict[str, Json], request: dict[str, Json]) -> dict[
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> dict[str, Json]:
     return {
-        "id": make_completion_id(),
         "object": kind,
         "created": int(time.time()),
         "model": answer.get("modelVersion") or request["model"],
@@ -166,7 +167,7 @@ def _translate_part(part: dict[str, Json]) -> dict[str, Any]:
         arguments = json.dumps(called.get("args") or {}, ensure_ascii=False)
         function = {"name": called["name"], "arguments": arguments}
         call = {
-            "id": called.get("id") or make_call_id(None),
+            "id": called.get("id"),
             "type": "function",
             "function": function,
         }

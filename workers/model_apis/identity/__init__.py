@@ -1,8 +1,8 @@
 """Ids of answers and tool calls, which are the grid's own, and names and ids as each API format takes them.
 
-In: requests and answers of the OpenAI or the Anthropic API format.
+In: requests and answers of the OpenAI API format.
 Out: the same, with ids and names that the seat takes, and answers with ids that no endpoint chose.
-Imported by: adapters, anthropic, chat_assembly, google, openai, reasoning_marks.
+Imported by: adapters, anthropic, openai, reasoning_marks.
 """
 
-__all__ = ["call_pieces", "chat", "fitting", "messages"]
+__all__ = ["call_pieces", "chat", "fitting", "origins"]

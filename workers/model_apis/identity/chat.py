@@ -28,6 +28,7 @@ from workers.model_apis.identity.fitting import (
     make_call_id,
     make_completion_id,
 )
+from workers.model_apis.identity.origins import mark_details, name_origin, return_state
 
 MISTRAL_MODELS = re.compile("mistral|mixtral|ministral|magistral|devstral|codestral|pixtral|voxtral", re.I)
 """Models whose chat template takes Mistral's ids only, at whatever endpoint."""
@@ -68,12 +69,13 @@ class ChatIdentity(TranslatingBackend):
         if path == EMBEDDINGS:
             return self._inner.post(path, body, context)
         request, names = self._prepare(path, body)
+        origin = name_origin(body.get("model"), self._seat)
         answer = self._inner.post(path, request, context)
-        return parse_answer(self, lambda: _identify_answer(path, answer, names))
+        return parse_answer(self, lambda: _identify_answer(path, answer, names, origin))
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         request, names = self._prepare(path, body)
-        chunks = IdentifiedChunks(path, body, names)
+        chunks = IdentifiedChunks(path, body, names, name_origin(body.get("model"), self._seat))
         yield from self._translate_stream(path, request, context, lambda each: [chunks.add_chunk(each)])
 
     def _prepare(self, path: str, body: dict[str, Json]) -> tuple[dict[str, Json], ToolNames]:
@@ -81,7 +83,19 @@ class ChatIdentity(TranslatingBackend):
             return body, ToolNames(None, ())
         names = ToolNames(self._name_rule, list(_list_names(body)))
         ids = CallIds(find_id_rule(self._seat, body.get("model")))
-        return translate_request(_fit_request, body, names, ids), names
+        return translate_request(self._fit_request, body, names, ids), names
+
+    def _fit_request(self, body: dict[str, Json], names: ToolNames, ids: CallIds) -> dict[str, Json]:
+        """Return the request with the ids, the names and the state that the seat takes."""
+        origin = name_origin(body.get("model"), self._seat)
+        takes_state = not (self._seat.api == OPENAI and self._seat.is_strict)
+        messages = return_state(body["messages"], origin, takes_state=takes_state)
+        fitted: dict[str, Json] = {**body, "messages": [_fit_message(each, names, ids) for each in messages]}
+        if isinstance(body.get("tools"), list):
+            fitted["tools"] = [_fit_function(tool, names) for tool in body["tools"]]
+        if isinstance(body.get("tool_choice"), dict):
+            fitted["tool_choice"] = _fit_function(body["tool_choice"], names)
+        return fitted
 
 
 def _as_list(value: Json) -> list[Json]:
@@ -101,19 +115,6 @@ def _list_names(body: dict[str, Json]) -> Iterator[str]:
     for holder in holders:
         if isinstance(holder.get("name"), str):
             yield holder["name"]
-
-
-def _fit_request(body: dict[str, Json], names: ToolNames, ids: CallIds) -> dict[str, Json]:
-    """Return the request with ids and names that the seat takes."""
-    fitted: dict[str, Json] = {
-        **body,
-        "messages": [_fit_message(each, names, ids) for each in body["messages"]],
-    }
-    if isinstance(body.get("tools"), list):
-        fitted["tools"] = [_fit_function(tool, names) for tool in body["tools"]]
-    if isinstance(body.get("tool_choice"), dict):
-        fitted["tool_choice"] = _fit_function(body["tool_choice"], names)
-    return fitted
 
 
 def _fit_function(holder: Json, names: ToolNames) -> Json:
@@ -147,44 +148,45 @@ def _restore_name(holder: dict[str, Json], names: ToolNames) -> dict[str, Json]:
     return {"function": {**function, "name": names.restore(function["name"])}}
 
 
-def _identify_answer(path: str, answer: dict[str, Json], names: ToolNames) -> dict[str, Json]:
+def _identify_answer(path: str, answer: dict[str, Json], names: ToolNames, origin: str) -> dict[str, Json]:
     """Return a complete answer with ids of the grid's own."""
     identified = {**answer, "id": _make_answer_id(path)}
     if isinstance(answer.get("choices"), list):
-        identified["choices"] = [_identify_choice(choice, names) for choice in answer["choices"]]
+        identified["choices"] = [_identify_choice(choice, names, origin) for choice in answer["choices"]]
     return identified
 
 
-def _identify_choice(choice: Json, names: ToolNames) -> Json:
+def _identify_choice(choice: Json, names: ToolNames, origin: str) -> Json:
     message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(message, dict) or not isinstance(message.get("tool_calls"), list):
+    if not isinstance(message, dict):
         return choice
-    calls = [
-        {**call, "id": make_call_id(call.get("id")), **_restore_name(call, names)}
-        if isinstance(call, dict)
-        else call
-        for call in message["tool_calls"]
-    ]
-    return {**choice, "message": {**message, "tool_calls": calls}}
+    message = mark_details(message, origin)
+    if isinstance(message.get("tool_calls"), list):
+        calls = [
+            {**call, "id": make_call_id(call.get("id"), origin=origin), **_restore_name(call, names)}
+            if isinstance(call, dict)
+            else call
+            for call in message["tool_calls"]
+        ]
+        message = {**message, "tool_calls": calls}
+    return {**choice, "message": message}
 
 
 class IdentifiedChunks:
     """Gives the chunks of one answer its id, and its tool calls an index and an id of their own."""
 
-    def __init__(self, path: str, body: dict[str, Json], names: ToolNames) -> None:
+    def __init__(self, path: str, body: dict[str, Json], names: ToolNames, origin: str) -> None:
         kind = "text_completion" if path == COMPLETIONS else "chat.completion.chunk"
         self._head = {"id": "", "object": kind, "created": int(time.time()), "model": body.get("model")}
         self._id = _make_answer_id(path)
         self._names = names
+        self._origin = origin
         self._pieces: dict[Json, CallPieces] = defaultdict(CallPieces)
 
     def add_chunk(self, chunk: dict[str, Json]) -> dict[str, Json]:
         """Return a chunk as the client gets it. Raises ValueError if a tool call cannot be read."""
-        identified: dict[str, Any] = {
-            **{name: value for name, value in self._head.items() if chunk.get(name) is None},
-            **{name: value for name, value in chunk.items() if value is not None or name not in self._head},
-            "id": self._id,
-        }
+        self._head |= {name: chunk[name] for name in self._head if chunk.get(name) is not None}
+        identified: dict[str, Any] = {**chunk, **self._head, "id": self._id}
         if isinstance(chunk.get("choices"), list):
             identified["choices"] = [self._identify_choice(choice) for choice in chunk["choices"]]
         return identified
@@ -193,6 +195,8 @@ class IdentifiedChunks:
         delta = choice.get("delta") if isinstance(choice, dict) else None
         if not isinstance(delta, dict):
             return choice
+        choice = {**choice, "delta": mark_details(delta, self._origin)}
+        delta = choice["delta"]
         known = self._pieces[choice.get("index") or 0]
         if delta.get("tool_calls"):
             assigned = zip(delta["tool_calls"], known.assign(delta["tool_calls"]), strict=True)
@@ -215,6 +219,9 @@ class IdentifiedChunks:
             return None
         call.is_announced = True
         arguments = call.held + (function.get("arguments") or "")
-        own = {"id": make_call_id(call.stated_id), "type": piece.get("type") or "function"}
+        own = {
+            "id": make_call_id(call.stated_id, origin=self._origin),
+            "type": piece.get("type") or "function",
+        }
         named = {"function": {**function, "name": self._names.restore(call.name), "arguments": arguments}}
         return {**piece, "index": call.index, **own, **named}

@@ -7,6 +7,8 @@ gets an id of the grid's own, which is unique and contains the endpoint's:
     call_q<16 hex digits>-<id>       an id of letters, digits, `_` and `-`
     call_q<16 hex digits>_<base64>   any other id, in base64 for URLs
 
+Behind the digits may stand eight more, which name the call's origin, and `S` with a signature in base32.
+
 In the next request a seat gets its own id back, if it takes it and no other call of the request has it. Any
 other id is replaced by a hash of it, which stays the same from turn to turn, as prompt caches need.
 
@@ -30,8 +32,11 @@ from dataclasses import dataclass
 from gridq.protocol.models import Json
 
 DIGITS = string.digits + string.ascii_letters
-OWN_ID = re.compile(r"(?:call|toolu)_q[0-9a-f]{16}(?:([-_])(.+))?", re.DOTALL)
-SIGNATURE_MARK = "_sig_"
+OWN_ID = re.compile(
+    r"(?P<own>(?:call|toolu)_q[0-9a-f]{16}(?P<origin>[0-9a-f]{8})?)(?:S(?P<signature>[A-Z2-7]+))?"
+    r"(?P<rest>(?:(?P<mark>[-_])(?P<id>.+))?)",
+    re.DOTALL,
+)
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 MAX_KEPT_CHARACTERS = 128
 """A longer id of an endpoint is not kept in the grid's own."""
@@ -53,6 +58,7 @@ class Rule:
 
 ANY_ID = Rule(re.compile(r".+", re.DOTALL), 32)
 OPENAI_ID = Rule(re.compile(r".{1,40}", re.DOTALL), 32)
+RESPONSES_ID = Rule(re.compile(r".{1,64}", re.DOTALL), 32)
 ANTHROPIC_ID = Rule(re.compile(r"[A-Za-z0-9_-]+"), 32)
 MISTRAL_ID = Rule(re.compile(r"[A-Za-z0-9]{9}"), 9)
 OPENAI_NAME = Rule(re.compile(r"[A-Za-z0-9_-]{1,64}"), 64)
@@ -70,9 +76,12 @@ def make_completion_id(prefix: str = "chatcmpl") -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
-def make_call_id(endpoint_id: Json, prefix: str = "call") -> str:
-    """Return a new id for a tool call, `call` or `toolu` in front, with the endpoint's own in it."""
-    own = f"{prefix}_q{secrets.token_hex(8)}"
+def make_call_id(endpoint_id: Json, prefix: str = "call", origin: str = "") -> str:
+    """Return a new id for a tool call, `call` or `toolu` in front, with the endpoint's own in it.
+
+    `origin` is that of `identity.origins`, empty if nobody asks for it later.
+    """
+    own = f"{prefix}_q{secrets.token_hex(8)}{origin}"
     if not isinstance(endpoint_id, str) or not 0 < len(endpoint_id) <= MAX_KEPT_CHARACTERS:
         return own
     if PLAIN.fullmatch(endpoint_id):
@@ -84,36 +93,43 @@ def make_call_id(endpoint_id: Json, prefix: str = "call") -> str:
 def restore_call_id(call_id: str) -> str:
     """Return the endpoint's id that `call_id` contains, or `call_id` itself."""
     found = OWN_ID.fullmatch(call_id)
-    if found is None or found[2] is None:
+    if found is None or found["id"] is None:
         return call_id
-    if found[1] == "-":
-        return found[2]
+    if found["mark"] == "-":
+        return found["id"]
     try:
-        padded = found[2] + "=" * (-len(found[2]) % 4)
+        padded = found["id"] + "=" * (-len(found["id"]) % 4)
         return base64.urlsafe_b64decode(padded).decode("utf-8", "surrogatepass") or call_id
     except (binascii.Error, ValueError):
         return call_id
 
 
-def add_signature(call_id: str, signature: str) -> str:
-    """Return an id of the grid's own that contains the signature that Google wants back with a call.
+def find_call_origin(call_id: Json) -> str:
+    """Return the origin that an id of the grid's own names, "" for any other id."""
+    found = OWN_ID.fullmatch(call_id) if isinstance(call_id, str) else None
+    return (found["origin"] or "") if found else ""
 
-    Messages have no other place for it that every client sends back.
-    """
+
+def add_signature(call_id: str, signature: str) -> str:
+    """Return an id of the grid's own that contains the signature that Google wants back with a call."""
+    found = OWN_ID.fullmatch(call_id)
+    if found is None:
+        return add_signature(make_call_id(call_id), signature)
     encoded = base64.b32encode(signature.encode("utf-8", "surrogatepass")).decode("ascii")
-    return f"{call_id}{SIGNATURE_MARK}{encoded.rstrip('=')}"
+    return f"{found['own']}S{encoded.rstrip('=')}{found['rest']}"
 
 
 def split_signature(call_id: str) -> tuple[str, str | None]:
     """Return an id without the signature of `add_signature`, and the signature, None if it has none."""
-    own, mark, encoded = call_id.rpartition(SIGNATURE_MARK)
-    if not mark or not OWN_ID.fullmatch(own):
+    found = OWN_ID.fullmatch(call_id)
+    if found is None or found["signature"] is None:
         return call_id, None
+    encoded = found["signature"]
     try:
-        padded = encoded + "=" * (-len(encoded) % 8)
-        return own, base64.b32decode(padded).decode("utf-8", "surrogatepass")
+        signature = base64.b32decode(encoded + "=" * (-len(encoded) % 8)).decode("utf-8", "surrogatepass")
     except (binascii.Error, ValueError):
         return call_id, None
+    return found["own"] + found["rest"], signature
 
 
 def hash_to_digits(text: str, length: int) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
 from workers.model_apis.identity.call_pieces import are_complete
-from workers.model_apis.identity.fitting import add_signature, make_call_id, make_id
+from workers.model_apis.identity.fitting import make_id
+from workers.model_apis.identity.origins import find_reasoning, make_signed_id
 from workers.model_apis.message_assembly import parse_tool_input
 from workers.model_apis.reasoning_marks import make_mark
 from workers.model_apis.token_estimates import estimate_tokens
@@ -24,8 +25,6 @@ STOP_REASONS = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
-REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Fields in which endpoints of the OpenAI API format send reasoning. OpenAI's own API does not send it."""
 
 
 def build_message(answer: dict[str, Json], request: dict[str, Json], origin: str = "") -> dict[str, Json]:
@@ -42,7 +41,7 @@ def build_message(answer: dict[str, Json], request: dict[str, Json], origin: str
         content.append({"type": "text", "text": text})
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        call_id = _make_call_id(call)
+        call_id = make_signed_id(call, "toolu")
         tool_input = parse_tool_input(function.get("arguments") or "")
         content.append({"type": "tool_use", "id": call_id, "name": function["name"], "input": tool_input})
     return {
@@ -53,13 +52,6 @@ def build_message(answer: dict[str, Json], request: dict[str, Json], origin: str
             complete_usage(answer.get("usage"), lambda: count_tokens(request), estimate_tokens(content))
         ),
     }
-
-
-def _make_call_id(call: dict[str, Json]) -> str:
-    """Return the id of a tool call, with the signature that Google sent with it."""
-    call_id = call.get("id") or make_call_id(None, "toolu")
-    signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
-    return add_signature(call_id, signature) if isinstance(signature, str) and signature else call_id
 
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
@@ -75,9 +67,7 @@ def _get_reasoning(message: dict[str, Json], request: dict[str, Json]) -> tuple[
     """Return the field and the text of reasoning, both empty if the client asks for no thinking."""
     if (request.get("thinking") or {}).get("type", "disabled") == "disabled":
         return "", ""
-    return next(
-        ((key, message[key]) for key in REASONING_FIELDS if isinstance(message.get(key), str)), ("", "")
-    )
+    return find_reasoning(message)
 
 
 def _translate_stop(
@@ -179,7 +169,7 @@ class MessageEvents:
     def _add_call(self, call: dict[str, Json], index: int) -> Iterable[dict[str, Json]]:
         function = call.get("function") or {}
         if index not in self._calls:
-            call_id = _make_call_id(call)
+            call_id = make_signed_id(call, "toolu")
             start = {"type": "tool_use", "id": call_id, "name": function["name"], "input": {}}
             self._calls[index] = Block(start)
             yield from self._open_block(self._calls[index])

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from gridq.errors import StageError
 from gridq.protocol.models import Json
 from gridq.protocol.response_object import make_response
-from workers.model_apis.chat_assembly import MAX_TOOL_CALLS
-from workers.model_apis.identity.fitting import OWN_ID, make_call_id, make_id
-from workers.model_apis.openai.answers import REASONING_FIELDS
-from workers.model_apis.openai.response_items import CUSTOM_INPUT, EXTRA_CONTENT, Tool
+from workers.model_apis.chat_assembly import merge_list
+from workers.model_apis.data_urls import PICTURES, parse_data_url
+from workers.model_apis.identity.fitting import make_id
+from workers.model_apis.identity.origins import find_reasoning, make_signed_id
+from workers.model_apis.openai.response_items import CUSTOM_INPUT, Tool
+from workers.model_apis.reasoning_marks import pack_state
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, format_responses_usage, parse_openai_usage
 
@@ -30,13 +33,13 @@ INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_
 class OutputItem:
     """An item of the output: its place, and what it is so far.
 
-    `arguments` are those of a tool call, `chat_id` the id that the endpoint gave it.
+    `arguments` are those of a tool call, `state` the fields of reasoning that its model wants back.
     """
 
     index: int
     item: dict[str, Any]
     arguments: str = ""
-    chat_id: Json = None
+    state: dict[str, Any] = field(default_factory=dict)
 
     @property
     def place(self) -> dict[str, Json]:
@@ -45,7 +48,7 @@ class OutputItem:
 
 
 class ResponseEvents:
-    """Translates the chunks of a chat completion to the events of a response.
+    """Translates the chunks of a chat completion, with ids of the grid's own, to the events of a response.
 
     Texts come one after another. Tool calls, whose pieces a chat may interleave, are open side by side until
     the chat ends.
@@ -58,11 +61,16 @@ class ResponseEvents:
         tools: Mapping[str, Tool] | None = None,
         *,
         shows_reasoning: bool = False,
+        state_origin: str = "",
     ) -> None:
-        """Take the tools of the request by the names of their functions in the chat."""
+        """Take the tools of the request by the names of their functions in the chat.
+
+        `state_origin` is the model whose reasoning goes into `encrypted_content`, empty for none.
+        """
         self._request = request
         self._tools = tools or {}
         self._shows_reasoning = shows_reasoning
+        self._state_origin = state_origin
         self._response = make_response(request, response_id, int(time.time()), "in_progress")
         self._output: list[OutputItem] = []
         self._text: OutputItem | None = None  # the open item of text or reasoning
@@ -89,17 +97,15 @@ class ResponseEvents:
         choice = (chunk.get("choices") or [{}])[0]
         delta = choice.get("delta") or {}
         logprobs = (choice.get("logprobs") or {}).get("content")
-        reasoning = next((delta[key] for key in REASONING_FIELDS if isinstance(delta.get(key), str)), "")
-        if reasoning:
-            yield from self._add_reasoning(reasoning)
+        yield from self._add_reasoning(delta)
         if delta.get("content"):
             yield from self._add_text("output_text", delta["content"], _translate_logprobs(logprobs))
         if delta.get("refusal"):
             yield from self._add_text("refusal", delta["refusal"], [])
         for annotation in delta.get("annotations") or ():
             yield from self._add_annotation(annotation)
-        for at, call in enumerate(delta.get("tool_calls") or ()):
-            yield from self._add_call(call, at)
+        for call in delta.get("tool_calls") or ():
+            yield from self._add_call(call)
         for image in delta.get("images") or ():
             yield from self._add_image(image)
         self._finish_reason = choice.get("finish_reason") or self._finish_reason
@@ -113,23 +119,41 @@ class ResponseEvents:
         copied = json.loads(json.dumps(opened.item))
         return self._make_event("response.output_item.added", output_index=opened.index, item=copied)
 
-    def _add_reasoning(self, text: str) -> Iterator[dict[str, Json]]:
-        self._pieces += 1
-        if not self._shows_reasoning:
+    def _add_reasoning(self, delta: dict[str, Json]) -> Iterator[dict[str, Json]]:
+        """Add a piece of reasoning: its text as a summary, and what its model wants back."""
+        name, text = find_reasoning(delta)
+        details = delta.get("reasoning_details")
+        self._pieces += bool(text)
+        if not (text and self._shows_reasoning) and not ((text or details) and self._state_origin):
             return
         if self._text is None or self._text.item["type"] != "reasoning":
             yield from self._close_text()
             self._text = self._open({"id": make_id("rs"), "type": "reasoning", "summary": []})
             yield self._add_item(self._text)
+        opened = self._text
+        if isinstance(details, list):
+            merge_list(opened.state.setdefault("reasoning_details", []), details)
+        elif text:
+            opened.state[name] = opened.state.get(name, "") + text
+        if not text or not self._shows_reasoning:
+            return
+        place, summary = {**opened.place, "summary_index": 0}, opened.item["summary"]
+        if not summary:
             part = {"type": "summary_text", "text": ""}
-            yield self._make_event(
-                "response.reasoning_summary_part.added", **self._text.place, summary_index=0, part=part
-            )
-            self._text.item["summary"].append(dict(part))
-        self._text.item["summary"][0]["text"] += text
-        yield self._make_event(
-            "response.reasoning_summary_text.delta", **self._text.place, summary_index=0, delta=text
-        )
+            yield self._make_event("response.reasoning_summary_part.added", **place, part=part)
+            summary.append(dict(part))
+        summary[0]["text"] += text
+        yield self._make_event("response.reasoning_summary_text.delta", **place, delta=text)
+
+    def _close_reasoning(self, opened: OutputItem) -> Iterator[dict[str, Json]]:
+        place = {**opened.place, "summary_index": 0}
+        for part in opened.item["summary"]:
+            yield self._make_event("response.reasoning_summary_text.done", **place, text=part["text"])
+            yield self._make_event("response.reasoning_summary_part.done", **place, part=part)
+        state = opened.state
+        if self._state_origin and state:
+            details = {name: state[name] for name in state if name == "reasoning_details"}
+            opened.item["encrypted_content"] = pack_state(details or state, self._state_origin)
 
     def _add_text(self, kind: str, text: str, logprobs: list[Json]) -> Iterator[dict[str, Json]]:
         """Add a piece of text or of a refusal."""
@@ -180,32 +204,15 @@ class ResponseEvents:
             annotation=link,
         )
 
-    def _add_call(self, piece: dict[str, Json], at: int) -> Iterator[dict[str, Json]]:
-        """Add a piece of a tool call.
-
-        A piece with a name and another id than its index had before starts a new call: some endpoints give
-        every call the index 0. One without index starts a call if it has a name, else it continues the call
-        at its position.
-        """
+    def _add_call(self, piece: dict[str, Json]) -> Iterator[dict[str, Json]]:
+        """Add a piece of a tool call, the first of which has the id and the name."""
         self._pieces += 1
         function = piece.get("function") or {}
-        name, chat_id, index = function.get("name"), piece.get("id"), piece.get("index")
-        if index is None:
-            index = len(self._calls) if name else at
-        if not isinstance(index, int) or not 0 <= index < MAX_TOOL_CALLS:
-            raise ValueError("a tool call has no valid index")
-        known = self._calls.get(index)
-        if known is None or (name and chat_id and chat_id != known.chat_id):
-            if known is not None:
-                yield from self._close_call(self._calls.pop(index), "completed")
-            if not isinstance(name, str) or not name:
-                raise ValueError("a tool call has no name")
+        known = self._calls.get(piece["index"])
+        if known is None:
             yield from self._close_text()
-            known = self._calls[index] = self._open(self._make_call(name, piece))
-            known.chat_id = chat_id
+            known = self._calls[piece["index"]] = self._open(self._make_call(function["name"], piece))
             yield self._add_item(known)
-        if piece.get(EXTRA_CONTENT):
-            known.item[EXTRA_CONTENT] = piece[EXTRA_CONTENT]
         arguments = function.get("arguments")
         if arguments:
             known.arguments += arguments
@@ -216,9 +223,7 @@ class ResponseEvents:
 
     def _make_call(self, chat_name: str, piece: dict[str, Json]) -> dict[str, Json]:
         tool = self._tools.get(chat_name) or Tool("function", chat_name)
-        stated = piece.get("id")
-        is_own = isinstance(stated, str) and OWN_ID.fullmatch(stated)  # then the seat's own id is in it
-        named: dict[str, Json] = {"call_id": stated if is_own else make_call_id(stated), "name": tool.name}
+        named: dict[str, Json] = {"call_id": make_signed_id(piece), "name": tool.name}
         if tool.namespace:
             named["namespace"] = tool.namespace
         if tool.kind == "custom":
@@ -229,17 +234,17 @@ class ResponseEvents:
     def _add_image(self, image: Json) -> Iterator[dict[str, Json]]:
         """Add a picture, which chats send as a data URL in `images`."""
         url = (image.get("image_url") or {}).get("url") if isinstance(image, dict) else None
-        head, _, data = url.partition(";base64,") if isinstance(url, str) else ("", "", "")
-        if not data:
-            raise ValueError("a picture is no data URL")
+        try:
+            picture = parse_data_url(url if isinstance(url, str) else "", "images")
+        except StageError:
+            raise ValueError("a picture is no data URL") from None
         yield from self._close_text()
         made = {"id": make_id("ig"), "type": "image_generation_call", "status": "in_progress", "result": None}
         opened = self._open(made)
         yield self._add_item(opened)
-        kind = head.removeprefix("data:image/")
-        opened.item |= {"status": "completed", "result": data, "output_format": kind}
-        if kind not in ("png", "webp", "jpeg", "gif"):
-            del opened.item["output_format"]
+        opened.item |= {"status": "completed", "result": picture.data}
+        if picture.media_type in PICTURES:
+            opened.item["output_format"] = picture.media_type.removeprefix("image/")
         yield self._finish_item(opened)
 
     def _finish_item(self, opened: OutputItem) -> dict[str, Json]:
@@ -267,9 +272,7 @@ class ResponseEvents:
             yield from self._close_part()
             self._text.item["status"] = status
         else:
-            place, part = {**self._text.place, "summary_index": 0}, self._text.item["summary"][0]
-            yield self._make_event("response.reasoning_summary_text.done", **place, text=part["text"])
-            yield self._make_event("response.reasoning_summary_part.done", **place, part=part)
+            yield from self._close_reasoning(self._text)
         yield self._finish_item(self._text)
         self._text = None
 

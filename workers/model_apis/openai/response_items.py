@@ -9,9 +9,13 @@ from typing import Any
 
 from gridq.errors import StageError
 from gridq.protocol.models import Json
+from gridq.protocol.response_needs import OWN_CALLS, OWN_OUTPUTS, OWN_TOOLS
 from workers.model_apis.api_request import make_field_error
+from workers.model_apis.data_urls import is_data_url, parse_data_url
+from workers.model_apis.fields.responses import AT_CHAT
+from workers.model_apis.identity.origins import REASONING_FIELDS, split_signed_id
+from workers.model_apis.reasoning_marks import unpack_state
 
-AT_CHAT = "at a seat that has no Responses API"
 CUSTOM_INPUT = "input"
 """The one argument of the function that stands for a custom tool."""
 
@@ -21,10 +25,6 @@ CUSTOM_PARAMETERS: dict[str, Json] = {
     "required": [CUSTOM_INPUT],
     "additionalProperties": False,
 }
-CALLS = frozenset({"function_call", "custom_tool_call"})
-OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-EXTRA_CONTENT = "extra_content"
-"""What a vendor adds to a tool call and wants back, such as Google's `thought_signature`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def translate_tools(tools: Json) -> tuple[list[dict[str, Json]], dict[str, Tool]
 
     def add(tool: dict[str, Json], place: str, namespace: str | None = None) -> None:
         kind, name = tool.get("type"), tool.get("name")
-        if kind not in ("function", "custom"):
+        if kind not in OWN_TOOLS:
             raise make_field_error(
                 f"{place}.type",
                 f"function or custom {AT_CHAT}: it cannot run the tool {kind!r}",
@@ -120,10 +120,13 @@ class Conversation:
     """The messages of a chat, made of a request's items in their order.
 
     A chat wants the results of tool calls right behind the message with the calls, while items may come in
-    any order.
+    any order. Reasoning belongs to the message or the call behind it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str = "") -> None:
+        """Take the model that gets its own reasoning back."""
+        self._origin = origin
+        self._state: dict[str, Any] = {}  # of the reasoning before the next item
         self._groups: list[list[dict[str, Any]]] = []
         """Each message, behind one with calls their results. Text that grows is a list of its parts."""
         self._callers: dict[str, list[dict[str, Any]]] = {}
@@ -162,18 +165,46 @@ class Conversation:
 
     def _add_item(self, item: dict[str, Json], place: str) -> None:
         kind = item.get("type") or "message"
+        if kind == "reasoning":
+            self._add_reasoning(item)
+            return
         if kind == "message":
             self._add_message(item, place)
-        elif kind in CALLS:
+        elif kind in OWN_CALLS:
             self._add_call(item, kind, place)
-        elif kind in OUTPUTS:
+        elif kind in OWN_OUTPUTS:
             self._add_output(item, place)
-        elif kind != "reasoning":  # only the model that thought it can use it
+        else:
             raise make_field_error(
                 f"{place}.type",
                 f"message, reasoning, a call of your own tools or its output {AT_CHAT}, not {kind!r}",
                 "remove the item, or name a model of a seat with the Responses API",
             )
+        self._state = {}
+
+    def _add_reasoning(self, item: dict[str, Json]) -> None:
+        """Keep the reasoning for the next item, if it is the model's own. No other could use it."""
+        for name, value in unpack_state(item, self._origin).items():
+            self._state[name] = self._state[name] + value if name in self._state else value
+
+    def _open_assistant(self, *, is_text: bool) -> dict[str, Any]:
+        """Return the message for the next text or call of the assistant, with the reasoning before it.
+
+        A text joins one with calls, because no other message may stand between calls and their results.
+
+        Signed reasoning keeps its place among texts and calls: it needs a message of its own. Other
+        reasoning is one text for each message.
+        """
+        last = self._last
+        starts_anew = last["role"] != "assistant" or (is_text and not last.get("tool_calls"))
+        if starts_anew or "reasoning_details" in self._state:
+            self._add({"role": "assistant", "content": None, **self._state})
+        else:
+            for name in REASONING_FIELDS:
+                if name in self._state:
+                    last[name] = last.get(name, "") + self._state[name]
+        self._state = {}
+        return self._last
 
     def _add_message(self, item: dict[str, Json], place: str) -> None:
         content, where = item.get("content"), f"{place}.content"
@@ -184,13 +215,11 @@ class Conversation:
                 self._add({"role": "user", "content": _translate_content(content, where)})
             case "assistant":
                 text = _join_text(content, where, "")
-                if not self._last.get("tool_calls"):
-                    self._add({"role": "assistant", "content": text})
-                elif text:  # no other message may stand between calls and their results
-                    before = self._last["content"]
+                message = self._open_assistant(is_text=True)
+                if text or not message.get("tool_calls"):
+                    before = message["content"]
                     texts = before if isinstance(before, list) else [before] if before else []
-                    texts.append(text)
-                    self._last["content"] = texts
+                    message["content"] = [*texts, text] if texts else text
             case _:
                 raise make_field_error(f"{place}.role", "user, assistant, system or developer")
 
@@ -203,12 +232,8 @@ class Conversation:
         else:
             arguments = json.dumps({CUSTOM_INPUT: item.get("input") or ""}, ensure_ascii=False)
         function = {"name": make_chat_name(name, item.get("namespace")), "arguments": arguments}
-        call = {"id": call_id, "type": "function", "function": function}
-        if item.get(EXTRA_CONTENT):
-            call[EXTRA_CONTENT] = item[EXTRA_CONTENT]
-        if self._last["role"] != "assistant":
-            self._add({"role": "assistant", "content": None})
-        message = self._last
+        call = {**split_signed_id(call_id), "type": "function", "function": function}
+        message = self._open_assistant(is_text=False)
         message.setdefault("tool_calls", []).append(call)
         message["content"] = message["content"] or None
         self._callers[call_id] = self._groups[-1]
@@ -216,7 +241,7 @@ class Conversation:
     def _add_output(self, item: dict[str, Json], place: str) -> None:
         call_id = item.get("call_id")
         group = self._callers.get(call_id) if isinstance(call_id, str) else None
-        if group is None:
+        if group is None or not isinstance(call_id, str):
             raise make_field_error(
                 f"{place}.call_id",
                 "the call_id of a call before it",
@@ -225,7 +250,8 @@ class Conversation:
         content = _translate_content(item.get("output"), f"{place}.output")
         parts = content if isinstance(content, list) else []
         text = "\n\n".join(part["text"] for part in parts if part["type"] == "text")
-        group.append({"role": "tool", "tool_call_id": call_id, "content": text if parts else content})
+        chat_id = split_signed_id(call_id)["id"]
+        group.append({"role": "tool", "tool_call_id": chat_id, "content": text if parts else content})
         others = [part for part in parts if part["type"] != "text"]
         if others:  # a chat takes pictures and files in user messages only
             self._add({"role": "user", "content": others})
@@ -261,6 +287,7 @@ def _translate_part(part: Mapping[str, Json], place: str) -> dict[str, Json]:
         case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
             return {"type": "text", "text": text}
         case {"type": "input_image", "image_url": str(url)}:
+            url = str(parse_data_url(url, f"{place}.image_url")) if is_data_url(url) else url
             detail = {"detail": part["detail"]} if part.get("detail") in ("low", "high", "auto") else {}
             return {"type": "image_url", "image_url": {"url": url, **detail}}
         case {"type": "input_file", "file_data": str(data)}:

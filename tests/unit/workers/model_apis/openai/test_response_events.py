@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.client_types import RESPONSE, RESPONSE_EVENT, valid
-from workers.model_apis.identity.fitting import make_call_id, restore_call_id
+from workers.model_apis.api_request import CHAT
+from workers.model_apis.identity.chat import IdentifiedChunks
+from workers.model_apis.identity.fitting import ToolNames, restore_call_id
 from workers.model_apis.openai.response_events import ResponseEvents
 from workers.model_apis.openai.response_items import translate_tools
 from workers.model_apis.response_assembly import ResponseAssembler
@@ -44,12 +46,22 @@ def piece(index: int | None, arguments: str = "", name: str | None = None, **mor
     return {"function": function, **({} if index is None else {"index": index}), **more}
 
 
-def translate(*chunks: dict[str, Any], shows_reasoning: bool = True) -> list[dict[str, Any]]:
+ORIGIN = "0123abcd"
+
+
+def translate(
+    *chunks: dict[str, Any], shows_reasoning: bool = True, state_origin: str = ""
+) -> list[dict[str, Any]]:
     """Return the events, each checked, and the order of their numbers."""
+    identified = IdentifiedChunks(CHAT, REQUEST, ToolNames(None, ()), ORIGIN)
     events = ResponseEvents(
-        REQUEST, "resp_1", translate_tools(REQUEST["tools"])[1], shows_reasoning=shows_reasoning
+        REQUEST,
+        "resp_1",
+        translate_tools(REQUEST["tools"])[1],
+        shows_reasoning=shows_reasoning,
+        state_origin=state_origin,
     )
-    made = [event for each in chunks for event in events.add_chunk(each)]
+    made = [event for each in chunks for event in events.add_chunk(identified.add_chunk(each))]
     made += events.end()
     made = json.loads(json.dumps(made))
     for event in made:
@@ -240,9 +252,8 @@ def test_an_endpoints_last_event_without_output_gets_the_items_before_it():
     assert assembler.compute_usage().tokens_in > 0
 
 
-def test_a_call_keeps_the_grids_own_id_which_contains_the_seats():
-    own = make_call_id("functions_x")
-    made = translate(chunk(tool_calls=[piece(0, "{}", "weather", id=own)]), chunk("tool_calls"))
+def test_a_call_has_an_id_of_the_grids_own_once_which_contains_the_seats():
+    made = translate(chunk(tool_calls=[piece(0, "{}", "weather", id="functions_x")]), chunk("tool_calls"))
     (call,) = made[-1]["response"]["output"]
-    assert call["call_id"] == own
+    assert call["call_id"].count("call_q") == 1
     assert restore_call_id(call["call_id"]) == "functions_x"

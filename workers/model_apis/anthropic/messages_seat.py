@@ -1,42 +1,44 @@
-"""Give the messages of a seat of the Anthropic API format ids of the grid's own."""
+"""Serve clients of Anthropic's Messages from a seat that has Messages itself.
+
+Ids are the grid's own, and thinking that no vendor signed is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from workers.model_apis.anthropic.thinking import settle_thinking
 from workers.model_apis.api_request import ANTHROPIC, translate_request
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.identity.fitting import ANTHROPIC_ID, CallIds, make_call_id, make_id
 
 
-class MessageIdentity(TranslatingBackend):
+class MessagesSeat(TranslatingBackend):
     """A backend of the Anthropic API format that sends its requests to `inner`, of the same format."""
 
     api = ANTHROPIC
 
-    def __init__(self, inner: Backend, prepare: Callable[[dict[str, Json]], dict[str, Json]]) -> None:
-        """Send each request as `prepare` returns it."""
+    def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
         self.is_strict = inner.is_strict
-        self._prepare = prepare
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        request = translate_request(self._prepare, translate_request(_fit_request, body))
-        answer = self._inner.post(path, request, context)
+        answer = self._inner.post(path, translate_request(_fit_request, body), context)
         return parse_answer(self, _identify_answer, answer)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        request = translate_request(self._prepare, translate_request(_fit_request, body))
+        request = translate_request(_fit_request, body)
         yield from self._translate_stream(path, request, context, lambda event: [_identify_event(event)])
 
 
 def _fit_request(body: dict[str, Json]) -> dict[str, Json]:
-    """Return the request with ids of tool calls that the seat takes."""
+    """Return the request with the thinking and the ids of tool calls that the seat takes."""
     ids = CallIds(ANTHROPIC_ID)
-    return {**body, "messages": [_fit_message(message, ids) for message in body["messages"]]}
+    messages = [_fit_message(message, ids) for message in body["messages"]]
+    return settle_thinking({**body, "messages": messages})
 
 
 def _fit_message(message: dict[str, Json], ids: CallIds) -> dict[str, Json]:
