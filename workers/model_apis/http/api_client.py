@@ -7,6 +7,7 @@ never appears in an error or a log.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import json
 import math
@@ -81,6 +82,11 @@ class ApiClient(ABC):
         self._silence = silence
         self._own_headers = headers or {}
         self._connections = Connections(self.url, {**self.default_headers, **self._own_headers}, silence)
+
+    def hash_key(self) -> str:
+        """Return a hash of the present key, which tells accounts apart; "" without a key."""
+        key = self._get_key()
+        return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest() if key else ""
 
     @property
     def is_strict(self) -> bool:

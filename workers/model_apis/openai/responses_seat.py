@@ -90,19 +90,19 @@ def _prepare_items(items: list[dict[str, Json]], origin: str) -> list[dict[str, 
     ids = CallIds(RESPONSES_ID)
     lacks_reasoning = False
     for item in items:
-        kind = item.get("type")
+        kind, kept = item.get("type"), item
         if kind == REASONING:
-            item = _prepare_reasoning(item, origin)
-            lacks_reasoning = lacks_reasoning or not item
+            kept = _prepare_reasoning(item, origin)
+            lacks_reasoning = lacks_reasoning or not kept
         elif lacks_reasoning and kind in WRITTEN and item.get("role", "assistant") == "assistant":
-            item = {name: value for name, value in item.items() if name != "id"}
+            kept = {name: value for name, value in item.items() if name != "id"}
         else:
             lacks_reasoning = False
-        if isinstance(item.get("call_id"), str):
+        if isinstance(kept.get("call_id"), str):
             fit = ids.find_result if str(kind).endswith("_output") else ids.add_call
-            item = {**item, "call_id": fit(item["call_id"])}
-        if item:
-            prepared.append(item)
+            kept = {**kept, "call_id": fit(kept["call_id"])}
+        if kept:
+            prepared.append(kept)
     return prepared
 
 
