@@ -59,7 +59,12 @@ class ResponsesApi:
             handler.answer(200, events[-1]["response"])
 
     def _parse(self, body: dict[str, Any]) -> Request:
-        check_fields(REQUEST, body)
+        # the package's type requires `strict`, which clients of OpenAI leave out
+        tools = [
+            {"strict": None, **tool} if tool.get("type") == "function" else tool
+            for tool in body.get("tools") or ()
+        ]
+        check_fields(REQUEST, {**body, "tools": tools} if tools else body)
         thinks = body["model"] == THINKER
         if not thinks and (body.get("reasoning") or {}).get("effort") not in (None, "none"):
             raise Refusal("Unsupported parameter: 'reasoning.effort'", "reasoning.effort")
