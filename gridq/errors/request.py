@@ -61,6 +61,13 @@ class WorkersFull(GridError):
     remedy = "Remove one, or run a `gridq worker` beside the models."
 
 
+class GatewayBusy(GridError):
+    """The gateway holds as many large request bodies as its memory allows."""
+
+    code = "gateway.busy"
+    remedy = "Send the request again in a few seconds."
+
+
 class GatewayStops(GridError):
     """The gateway is shutting down, and ends what is still open."""
 

@@ -59,7 +59,7 @@ class Attempt:
         *,
         worker: str,
         runner: Runner,
-        read_value: Callable[[bytes], bytes],
+        read_value: Callable[[bytes], bytes | bytearray],
         write_pieces: Callable[[str, str, list[str], int], bool],
     ) -> None:
         self.claim = claim

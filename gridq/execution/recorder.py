@@ -60,9 +60,9 @@ class Recorder:
 
     # -- what an attempt reads and writes while it runs
 
-    def read_value(self, data: bytes) -> bytes:
+    def read_value(self, data: bytes) -> bytes | bytearray:
         """Return a stored value, or the value that a stored link points to."""
-        return values.read(self._scripts.client, self._scripts.keys, data)
+        return values.read_buffer(self._scripts.client, self._scripts.keys, data)
 
     def write_pieces(self, lease: str, path: str, pieces: list[str], first: int) -> bool:
         """Append pieces to the job's stream. Return whether the attempt still counts."""

@@ -24,6 +24,7 @@ from gridq.gateway.auth.caller import Authenticator
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import GridSnapshot, get_snapshot
 from gridq.gateway.http import middleware, openapi
+from gridq.gateway.http.bounds import BodyLimit
 from gridq.gateway.http.connections import BoundedConnection
 from gridq.gateway.http_workers.hosting import WorkerHost
 from gridq.gateway.metrics import request_metrics
@@ -42,6 +43,7 @@ from gridq.gateway.routes import (
     unsupported,
     workers,
 )
+from gridq.process.heap import keep_heap_small
 from gridq.store.connection import check_server, connect_to_submit, translate_errors
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,9 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     async def read_key_origins() -> frozenset[str]:
         return await get_snapshot(app).origins.get()
 
+    async def read_server_limit() -> BodyLimit | None:
+        return await get_snapshot(app).server_limit.get()
+
     app = FastAPI(
         title="gridq",
         version=version("gridq"),
@@ -83,7 +88,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     model_apis = (openai, responses, anthropic, unsupported)
     for part in (*model_apis, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
-    middleware.install(app, config, options, read_key_origins)
+    middleware.install(app, config, options, read_key_origins, read_server_limit)
     request_metrics.install(app)
     openapi.describe(app)
     return app
@@ -165,6 +170,7 @@ def serve(config: Settings, options: GatewayOptions, *, ready: Callable[[str], N
     Raises before it listens: the errors of `check_server`; ConfigError if the certificate cannot be
     loaded; StartTimeout if the server cannot start, for example because the port is taken.
     """
+    keep_heap_small()
     server = make_server(config, options, ready)
     server.run()
     if not server.started:

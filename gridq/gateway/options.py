@@ -49,7 +49,16 @@ class GatewayOptions(BaseSettings):
         description="how long a stream may be silent before the gateway sends a comment to keep it open",
     )
     max_body: int | None = Field(
-        None, ge=1024, description="the largest request body; the default is GRIDQ_MAX_VALUE"
+        None,
+        ge=1024,
+        description="the largest request body; the default is 32 MB for the model APIs, and GRIDQ_MAX_VALUE "
+        "for all other paths",
+    )
+    body_memory: int = Field(
+        256 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="how much memory the bodies of 256 KB or more may take together until they are stored in "
+        "the grid; further ones wait",
     )
     max_json_depth: int = Field(64, ge=4, le=400, description="the deepest nesting of a request body")
     threads: int = Field(16, ge=1, le=64, description="the number of threads that talk to the server")

@@ -33,7 +33,9 @@ class Fingerprint:
     digest: str = ""
 
 
-def make_fingerprint(graph: bytes, value: bytes, options: JobOptions, *, is_new_id: bool) -> Fingerprint:
+def make_fingerprint(
+    graph: bytes, value: bytes | bytearray, options: JobOptions, *, is_new_id: bool
+) -> Fingerprint:
     """Return the fingerprint of a submission, whose graph and input are JSON text.
 
     `is_new_id`: the job's id was made for this submission. Without an idempotency key nobody can submit such
@@ -51,7 +53,7 @@ def make_fingerprint(graph: bytes, value: bytes, options: JobOptions, *, is_new_
     return Fingerprint(key, digest.hexdigest())
 
 
-def _canonicalize(text: bytes) -> bytes:
+def _canonicalize(text: bytes | bytearray) -> bytes | bytearray:
     """Return a JSON text in canonical form. Invalid JSON is returned as it is: admission will refuse it."""
     try:
         return canonical_json(json.loads(text))

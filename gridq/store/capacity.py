@@ -28,6 +28,12 @@ FULL_TTL_MS = 5_000
 RETRY_AFTER_SECONDS = 5.0
 """The time that a refused submitter should wait."""
 
+VALUE_SHARE = 1 / 8
+"""The share of maxmemory that one value may take: it stands beside others, below FULL_SHARE."""
+
+COMMAND_BYTES = 1024
+"""What a value's command takes beside the value itself."""
+
 NO_APPEND_ONLY = (
     "appendonly is off: accepted jobs are lost when the server restarts. Fix: set appendonly yes in its "
     "configuration"
@@ -59,6 +65,25 @@ def check_persistence(client: Redis) -> str | None:
             },
         )
     return None if persistence.get("aof_enabled", 1) else NO_APPEND_ONLY
+
+
+def read_largest_value(client: Redis) -> tuple[int, str] | None:
+    """Return the size in bytes of the largest value that the server can take, and the option that limits it.
+
+    None if it has neither limit, or if its ACL does not permit to ask for them. Raises BrokerError.
+    """
+    limits = []
+    with translate_errors():
+        try:
+            memory: Any = client.info("memory")
+            if maxmemory := int(memory.get("maxmemory", 0)):
+                limits.append((int(maxmemory * VALUE_SHARE), "maxmemory of the Redis server"))
+            bulk: Any = client.config_get("proto-max-bulk-len")
+            if length := int(bulk.get("proto-max-bulk-len", 0)):
+                limits.append((length - COMMAND_BYTES, "proto-max-bulk-len of the Redis server"))
+        except faults.ResponseError:  # not permitted, or, at a hosted server, not known
+            pass
+    return min(limits, default=None)
 
 
 class MemoryGate:
@@ -104,6 +129,17 @@ class MemoryGate:
         self._closed = True
         with suppress(faults.OutOfMemoryError):  # then the server itself refuses new jobs
             self.client.set(self.keys("memory_full"), f"{used} {limit}", px=FULL_TTL_MS)
+
+
+def build_out_of_memory_error() -> GridFull:
+    """Return the error for a job whose input the server refused for want of memory."""
+    return GridFull(
+        "The grid accepts no new jobs: the server has no memory for this one's input",
+        {
+            "retry_after": RETRY_AFTER_SECONDS,
+            "fix": "wait until running jobs have ended and results have expired, or raise maxmemory",
+        },
+    )
 
 
 def build_grid_full_error(about: str) -> GridFull:

@@ -163,7 +163,7 @@ class Admission:
             return None
         if not request.is_unique or len(request.value) > self.config.inline_value:
             return None
-        expected = self._expect_usage(compiled, request.value)
+        expected = self._expect_usage(compiled, bytes(request.value))
         return build_admit_words(self._build_job(request, compiled, Fingerprint(), {}, expected))
 
     def read_fast_reply(self, request: JobRequest, reply: Sequence[bytes]) -> bool:
@@ -314,7 +314,7 @@ class Admission:
             celery=request.celery,
             stream=options.stream,
             wait_for_seat=options.wait_for_seat,
-            input=request.value,
+            input=bytes(request.value),
             answer=compiled.answer,
             steps=compiled.steps,
             queues=compiled.needs,
@@ -351,7 +351,7 @@ class Admission:
     def _find_input(self, request: JobRequest, compiled: CompiledGraph) -> bytes:
         """Return the input by which a job is estimated. The inbox holds that of a queued one."""
         if not request.queued or not compiled.estimates:
-            return request.value
+            return bytes(request.value)
         found: Any = self.scripts.client.hget(self.scripts.keys("submitted", request.job), "input")
         return found or b""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from redis.exceptions import OutOfMemoryError
+
 from gridq.config.settings import Settings
 from gridq.errors import InputTooLarge, ValueNotJson
 from gridq.graph.nodes import parse
@@ -16,6 +18,7 @@ from gridq.jobs.record import JobOptions, get_deadline_ms
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
 from gridq.store import values
+from gridq.store.capacity import build_out_of_memory_error
 from gridq.store.scripts import Scripts
 
 INPUT_GRACE_MS = 3_600_000
@@ -34,7 +37,7 @@ class JobRequest:
 
     job: str
     graph: bytes
-    value: bytes
+    value: bytes | bytearray
     options: JobOptions
     key_id: str = ""
     is_new_id: bool = True
@@ -99,12 +102,18 @@ def encode_graph(graph: Json, config: Settings) -> bytes:
     return text
 
 
-def store_large_input(scripts: Scripts, job: str, value: bytes, options: JobOptions) -> bytes:
-    """Return the input as the job's record holds it: a large one is stored in a key of its own and linked."""
+def store_large_input(scripts: Scripts, job: str, value: bytes | bytearray, options: JobOptions) -> bytes:
+    """Return the input as the job's record holds it: a large one is stored in a key of its own and linked.
+
+    Raises GridFull if the server has no memory for it.
+    """
     if len(value) <= scripts.config.inline_value:
-        return value
+        return bytes(value)
     # The name is new for each submission: two that share a job id must not share, or drop, one stored input.
     name = f"{job}:in:{secrets.token_hex(4)}"
     ttl_ms = get_deadline_ms(options, scripts.config) + INPUT_GRACE_MS
-    scripts.client.set(scripts.keys("value", name), value, px=ttl_ms)
+    try:
+        scripts.client.set(scripts.keys("value", name), memoryview(value), px=ttl_ms)
+    except OutOfMemoryError:
+        raise build_out_of_memory_error() from None
     return f"@{name}".encode()

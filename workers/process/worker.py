@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -27,6 +24,7 @@ from gridq.messaging.monitor_events import Monitors
 from gridq.messaging.router_request import install_revoke
 from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch, startup_errors
+from gridq.process.heap import keep_heap_small
 from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
@@ -47,9 +45,6 @@ log = logging.getLogger(__name__)
 
 LOCK_WAIT_SECONDS = 0.5
 """Time to wait for a seat's lock."""
-
-M_ARENA_MAX = -8
-"""From glibc's malloc.h."""
 
 
 class SeatRunner:
@@ -250,17 +245,6 @@ def _choose_seat(found: ProbeResult, name: str | None, queues: Sequence[str]) ->
     return chosen, tuple(queue for queue in chosen.queues if not queues or queue in queues)
 
 
-def _share_heap() -> None:
-    """Let all threads that are started from now on share one heap. Without glibc, do nothing.
-
-    glibc gives each thread its own heap, so that threads that allocate at the same time do not wait for each
-    other. Python's threads take turns anyway, and a heap that has grown never shrinks.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # musl has no mallopt
-            ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-
-
 class WorkerProcess:
     """The seat that this process's Celery worker serves; Celery's signals drive its life."""
 
@@ -280,7 +264,7 @@ class WorkerProcess:
     def _keep_options(self, options: dict[str, Any] | None = None, **_: Any) -> None:
         """Keep the options of the command line: Celery has applied them by the time the seat is known."""
         self._options = dict(options or {})
-        _share_heap()
+        keep_heap_small()
 
     def _choose_seat(self, sender: Any = None, **_: Any) -> None:
         """Choose the seat and give Celery its pool, its slots, its queues and its name."""

@@ -39,7 +39,7 @@ from gridq.gateway.auth.key_limits import KeyLimiter
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import Cached
 from gridq.gateway.http import cors
-from gridq.gateway.http.bounds import make_size_error
+from gridq.gateway.http.bounds import BodyLimit
 from gridq.limits import api_keys
 from gridq.limits.api_keys import ALL_SCOPES, UNLIMITED, Key
 from gridq.limits.quotas_file import NAME
@@ -311,10 +311,7 @@ async def _apply_key_limits(request: Request, key: Key) -> None:
     cors.check_origin(key, request.headers.get("origin"))
     state.origins = limits.origins
     if limits.max_body is not None:
-        if int(request.headers.get("content-length", "0")) > limits.max_body:
-            raise make_size_error(limits.max_body)
-        state.body.max_bytes = min(state.body.max_bytes, limits.max_body)
-        state.body.check()
+        state.body.lower(BodyLimit(limits.max_body, f"max_body of the key {key.id}"))
     key_limiter = _get_authenticator(request).key_limiter
     slot = await key_limiter.acquire(key)
     if slot is not None:

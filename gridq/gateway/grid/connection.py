@@ -110,7 +110,7 @@ class GridConnection:
     async def submit(
         self,
         graph: bytes,
-        value: bytes,
+        value: bytes | bytearray,
         options: JobOptions,
         *,
         key: str = "",

@@ -12,9 +12,11 @@ from redis import Redis
 
 from gridq.gateway.grid import models
 from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http.bounds import BodyLimit
 from gridq.limits import api_keys
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
+from gridq.store.capacity import read_largest_value
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.ttl_cache import TtlCache
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 CACHE_SECONDS = 1.0
 """How long a view is cached. However many requests ask, the server is asked once."""
+
+SERVER_LIMIT_SECONDS = 60.0
+"""How long the limits of the Redis server are cached."""
 
 JOB_CACHE_SECONDS = 0.25
 """How long the view of a single job is cached."""
@@ -56,6 +61,7 @@ class GridSnapshot:
         self.queues: Cached[list[QueueView]] = self._cache(queues.read_queues)
         self.models: Cached[models.OfferedModels] = self._cache(models.read_models)
         self.origins: Cached[frozenset[str]] = self._cache(_read_key_origins)
+        self.server_limit: Cached[BodyLimit | None] = Cached(self._read_server_limit, SERVER_LIMIT_SECONDS)
         self._jobs: WeakValueDictionary[str, Cached[JobView]] = WeakValueDictionary()
 
     def job(self, job: str) -> Cached[JobView]:
@@ -71,6 +77,10 @@ class GridSnapshot:
             return await self.grid.call(read_grid, self.grid.client.redis, self.grid.keys)
 
         return Cached(read)
+
+    async def _read_server_limit(self) -> BodyLimit | None:
+        found = await self.grid.call(read_largest_value, self.grid.client.redis)
+        return None if found is None else BodyLimit(*found)
 
     def invalidate(self) -> None:
         """Read seats and queues again at the next use, after a change."""

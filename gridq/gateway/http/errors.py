@@ -64,6 +64,7 @@ STATUSES: Mapping[str, int] = {
     "capability.conflict": 400,
     "capability.unknown": 400,
     "config.invalid": 400,
+    "gateway.busy": 503,
     "gateway.internal": 500,
     "gateway.stopping": 503,
     "graph.invalid": 400,

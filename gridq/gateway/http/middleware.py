@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gridq.config.settings import Settings
 from gridq.errors import EncodingRefused, GridError, RequestError
 from gridq.gateway.http import cors, errors
-from gridq.gateway.http.bounds import BoundedBody, check_headers, make_size_error
+from gridq.gateway.http.body_memory import BodyMemory
+from gridq.gateway.http.bounds import BodyLimit, BoundedBody, check_headers
 from gridq.gateway.http.cors import Header
 from gridq.gateway.options import GatewayOptions
 
@@ -25,6 +26,15 @@ log = logging.getLogger(__name__)
 
 KeyOrigins = Callable[[], Awaitable[frozenset[str]]]
 """Read the origins that the API keys allow."""
+
+ServerLimit = Callable[[], Awaitable[BodyLimit | None]]
+"""Read the largest body that the Redis server can store; None if it sets no limit."""
+
+MODEL_API_PATHS = "/v1/"
+"""The start of the paths of the model APIs, whose bodies may be larger."""
+
+DEFAULT_MODEL_BODY_BYTES = 32 * 1024 * 1024
+"""The largest body of a model API: that of Anthropic's Messages, which its documents give as 32 MB."""
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_STORE = (b"cache-control", b"no-store")
@@ -42,27 +52,45 @@ PAGE_HEADERS = (
 """Headers of an HTML page, unless the page sets them itself."""
 
 
-def install(app: FastAPI, config: Settings, options: GatewayOptions, key_origins: KeyOrigins) -> None:
+def install(
+    app: FastAPI,
+    config: Settings,
+    options: GatewayOptions,
+    key_origins: KeyOrigins,
+    server_limit: ServerLimit,
+) -> None:
     """Add the error handlers and the middleware to `app`. Call it once, in `create_app`."""
     errors.install(app)
     app.add_middleware(
-        Guard,
-        max_body=options.max_body or config.max_value,
-        allowed=options.allowed_origins,
-        key_origins=key_origins,
+        Guard, config=config, options=options, key_origins=key_origins, server_limit=server_limit
     )
 
 
 class Guard:
-    """The middleware. `max_body` is in bytes; `allowed` are the gateway's own origins."""
+    """The middleware of one gateway."""
 
     def __init__(
-        self, app: ASGIApp, *, max_body: int, allowed: tuple[str, ...], key_origins: KeyOrigins
+        self,
+        app: ASGIApp,
+        *,
+        config: Settings,
+        options: GatewayOptions,
+        key_origins: KeyOrigins,
+        server_limit: ServerLimit,
     ) -> None:
         self.app = app
-        self.max_body = max_body
-        self.allowed = frozenset(allowed)
+        self.allowed = frozenset(options.allowed_origins)
         self.key_origins = key_origins
+        self.server_limit = server_limit
+        self.body_memory = BodyMemory(options.body_memory)
+        own = "GRIDQ_GATEWAY_MAX_BODY"
+        if options.max_body is not None:
+            self.model_limit = self.limit = BodyLimit(options.max_body, own)
+        else:
+            self.limit = BodyLimit(config.max_value, "GRIDQ_MAX_VALUE")
+            self.model_limit = max(
+                BodyLimit(DEFAULT_MODEL_BODY_BYTES, own), self.limit, key=lambda limit: limit.max_bytes
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +100,14 @@ class Guard:
         state = scope.setdefault("state", {})
         request_id = errors.make_request_id(request_headers.get(b"x-request-id", b"").decode("latin-1"))
         state["request_id"] = request_id
-        state["body"] = body = BoundedBody(receive, self.max_body)
+        is_model_api = scope["path"].startswith(MODEL_API_PATHS)
+        state["body"] = body = BoundedBody(
+            receive,
+            self.model_limit if is_model_api else self.limit,
+            self.body_memory,
+            self.server_limit,
+            _read_length(request_headers.get(b"content-length")),
+        )
         origin = request_headers[b"origin"].decode("latin-1") if b"origin" in request_headers else None
         started = False
         head = scope["method"] == "HEAD"  # handled as GET, sent without a body
@@ -92,7 +127,10 @@ class Guard:
                 await send({"type": "http.response.body"})
 
         try:
-            self._check(scope, request_headers)
+            _check_length(request_headers.get(b"content-length", b"0"))
+            body.check()
+            check_headers(scope["headers"])
+            _check_framing(scope)
             if (
                 origin is not None
                 and scope["method"] == "OPTIONS"
@@ -127,21 +165,10 @@ class Guard:
         finally:
             if "route" in inner_scope:
                 scope["route"] = inner_scope["route"]  # for the request metrics
+            body.release()
             release_slot = state.get("release_slot")
             if release_slot is not None:
                 release_slot()
-
-    def _check(self, scope: Scope, request_headers: dict[bytes, bytes]) -> None:
-        """Refuse a request that is too large or ambiguously framed, before anything else reads it."""
-        length = request_headers.get(b"content-length", b"0")
-        if not length.isdigit():
-            raise RequestError(
-                "Content-Length is not a number", {"path": "Content-Length", "expected": "a number of bytes"}
-            )
-        if len(length) > 18 or int(length) > self.max_body:
-            raise make_size_error(self.max_body)
-        check_headers(scope["headers"])
-        _check_framing(scope)
 
     def _is_allowed(self, scope: Scope, origin: str) -> bool:
         """Return True if a page of `origin` may read the response."""
@@ -154,6 +181,18 @@ class Guard:
         headers = [*cors.make_preflight_headers(origin, wanted), NOSNIFF]
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _read_length(value: bytes | None) -> int | None:
+    """Return the length that a request states for its body; None if it states none, or no number."""
+    return int(value[:19]) if value is not None and value.isdigit() else None
+
+
+def _check_length(value: bytes) -> None:
+    if not value.isdigit():
+        raise RequestError(
+            "Content-Length is not a number", {"path": "Content-Length", "expected": "a number of bytes"}
+        )
 
 
 def _check_framing(scope: Scope) -> None:

@@ -5,19 +5,24 @@ All other fields pass through unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import gc
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField
 from gridq.protocol.models import Json
+from gridq.store import values
+
+T = TypeVar("T")
 
 MAX_MODEL_NAME_CHARS = 256
 """The longest name of a model, in characters."""
@@ -33,25 +38,57 @@ The vectors and token lists that the model APIs accept in one request have fewer
 """
 
 LARGE_BODY_BYTES = 256 * 1024
-"""Size from which a body is decoded without garbage collection, which would scan the growing value again
-and again.
+"""Size from which a body is decoded on a thread, and without garbage collection, which would scan the growing
+value again and again.
 """
 
 
-async def read_body(receive: Receive) -> bytes:
-    """Return a request's body. Raises InputTooLarge (from `receive`, see `bounds`) and ClientDisconnect."""
-    parts: list[bytes] = []
+async def read_body(receive: Receive, before: bytes = b"", after: bytes = b"") -> bytes | bytearray:
+    """Return a request's body without a byte order mark, between `before` and `after`.
+
+    Raises ClientDisconnect, and from `receive` (see `bounds`) InputTooLarge and GatewayBusy.
+    """
+    raw = bytearray(before)
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect()
-        parts.append(message.get("body", b""))
+        raw += message.get("body", b"")
         if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            break
+    if raw.startswith(codecs.BOM_UTF8, len(before)):
+        del raw[len(before) : len(before) + len(codecs.BOM_UTF8)]
+    raw += after
+    return raw if len(raw) >= LARGE_BODY_BYTES else bytes(raw)  # a large one is not copied
 
 
-def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
-    """Return a body as a JSON object.
+async def read_json(
+    receive: Receive, depth: int, before: bytes = b"", after: bytes = b""
+) -> tuple[dict[str, Json], bytes | bytearray]:
+    """Return a request's body as a JSON object, and its text between `before` and `after`.
+
+    Raises the errors of `read_body` and `parse_body`.
+    """
+    raw = await read_body(receive, before, after)
+    return await run_for_body(len(raw), parse_body, raw, depth, len(before), len(raw) - len(after)), raw
+
+
+async def run_for_body(size: int, work: Callable[..., T], *arguments: Any) -> T:
+    """Return what `work` returns.
+
+    For a large body of `size` bytes it runs on a thread, one at a time: other requests go on meanwhile, and
+    only one body is decoded at once.
+    """
+    if size < LARGE_BODY_BYTES:
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work, *arguments)
+
+
+_LARGE_BODIES = ThreadPoolExecutor(1, "gridq-large-bodies")
+
+
+def parse_body(raw: bytes | bytearray, depth: int, start: int = 0, end: int | None = None) -> dict[str, Json]:
+    """Return the body that `raw` holds from `start` to `end` as a JSON object.
 
     Raises InvalidJson if it is not one or is nested deeper than `depth`, InputTooLarge if it has more than
     MAX_VALUES values.
@@ -67,7 +104,8 @@ def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
         )
     with _gc_paused(len(raw)):
         try:
-            body = _decode(raw.removeprefix(codecs.BOM_UTF8))
+            start += len(codecs.BOM_UTF8) if raw.startswith(codecs.BOM_UTF8, start) else 0
+            body = _decode(raw, start, end)
         except RecursionError:
             raise _make_depth_error(depth) from None
         except UnicodeDecodeError as exc:
@@ -178,28 +216,18 @@ def _parse_reason(fault: ValueError) -> str:
 
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
-_DIGITS = bytes(ord("0") if ord("0") <= byte <= ord("9") else byte for byte in range(256))
-_LONG_NUMBER = b"0" * 19
-"""A whole number with as many digits may not fit into 64 bits; orjson would round it."""
 
-
-def _decode(raw: bytes) -> Json:
+def _decode(raw: bytes | bytearray, start: int, end: int | None) -> Json:
     """Decode UTF-8 JSON. Raises ValueError, UnicodeDecodeError among them, and RecursionError."""
-    if _LONG_NUMBER not in raw.translate(_DIGITS):
-        try:
-            value: Json = orjson.loads(raw)
-            return value
-        except orjson.JSONDecodeError:
-            pass  # orjson rejects lone surrogates and 1e400, which are JSON; otherwise json gives the reason
-    return _DECODER.decode(raw.decode())
+    return values.parse_json(raw, start, end, _DECODER)
 
 
-def _has_too_many_values(raw: bytes) -> bool:
+def _has_too_many_values(raw: bytes | bytearray) -> bool:
     """Return True if a JSON text has more than MAX_VALUES values, without decoding it.
 
     Values are counted by the commas and opening brackets outside of strings. An empty list counts twice.
     """
-    if _count_separators(raw) <= MAX_VALUES:  # including those in strings
+    if len(raw) <= MAX_VALUES or _count_separators(raw) <= MAX_VALUES:  # including those in strings
         return False
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -208,8 +236,12 @@ def _has_too_many_values(raw: bytes) -> bool:
     return _count_separators(b"".join(raw.split(b'"')[::2])) > MAX_VALUES
 
 
-def _count_separators(text: bytes) -> int:
-    return text.count(b",") + text.count(b"[") + text.count(b"{")
+_NO_SEPARATORS = bytes(byte for byte in range(256) if byte not in b",[{")
+
+
+def _count_separators(text: bytes | bytearray) -> int:
+    step = values.SLICE_BYTES
+    return sum(len(text[at : at + step].translate(None, _NO_SEPARATORS)) for at in range(0, len(text), step))
 
 
 @contextmanager

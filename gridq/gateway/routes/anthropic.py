@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.http.request_body import parse_body, read_body, read_models
+from gridq.gateway.http.request_body import read_json, read_models, run_for_body
 from gridq.gateway.routes.model_api import ANTHROPIC, forward
 from gridq.protocol.token_count import count_tokens
 
@@ -29,7 +29,6 @@ async def count_message_tokens(request: Request) -> Response:
     """
     grid: GridConnection = request.app.state.grid
     await identify(request, "submit")
-    raw = await read_body(request.receive)
-    body = parse_body(raw, grid.options.max_json_depth)
+    body, raw = await read_json(request.receive, grid.options.max_json_depth)
     read_models(body)
-    return JSONResponse({"input_tokens": count_tokens(body)})
+    return JSONResponse({"input_tokens": await run_for_body(len(raw), count_tokens, body)})

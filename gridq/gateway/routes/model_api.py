@@ -7,7 +7,6 @@ If the client disconnects, the job is cancelled, unless the request asked to det
 from __future__ import annotations
 
 import asyncio
-import codecs
 import json
 import logging
 import re
@@ -24,7 +23,7 @@ from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
 from gridq.gateway.http import errors
 from gridq.gateway.http.disconnect import DisconnectWatch
-from gridq.gateway.http.request_body import parse_body, read_body, read_models, read_stream
+from gridq.gateway.http.request_body import read_json, read_models, read_stream
 from gridq.gateway.http.request_options import RequestOptions, read_request_options
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
@@ -95,14 +94,14 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     The ID of a job with a stream, or with an answer that has the job's ID, ends with its path. A job of
     another path is not resumed, because its pieces have another format.
 
-    Raises the errors of `identify`, `read_request_options`, `read_body` and `parse_body`, MissingField,
+    Raises the errors of `identify`, `read_request_options` and `read_json`, MissingField,
     InvalidField and JobNotFound.
     """
     grid: GridConnection = request.app.state.grid
     caller = await identify(request, "submit")
     headers = request.scope["headers"]
-    raw = await read_body(request.receive)
-    body = parse_body(raw, grid.options.max_json_depth)
+    before = b'{"api":"%b","path":"%b","body":' % (api.name.encode(), path.encode())
+    body, value = await read_json(request.receive, grid.options.max_json_depth, before, b"}")
     stream = read_stream(body) and path != "embeddings"  # embeddings are never streamed
     background = api.read_background(body)
     job_options = read_request_options(headers, caller.agent, stream=stream or background)
@@ -142,11 +141,6 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
         job += ".background"
     if stream or api.names_answers:
         job += mark
-    value = b'{"api":"%b","path":"%b","body":%b}' % (
-        api.name.encode(),
-        path.encode(),
-        raw.removeprefix(codecs.BOM_UTF8),
-    )
     return (api.response_type or ModelApiResponse)(
         grid,
         api,
@@ -176,7 +170,7 @@ class ModelApiResponse(Response):
         *,
         job: str,
         graph: bytes,
-        value: bytes,
+        value: bytes | bytearray,
         stream: bool,
         detached: bool,
         background: bool = False,
@@ -218,6 +212,7 @@ class ModelApiResponse(Response):
 
     async def _run(self, request: Request, send: Send) -> None:
         with await self._follow_job() as follower:
+            request.state.body.release()
             if self.stream:
                 await self._stream_pieces(follower, request, send)
             else:

@@ -20,7 +20,7 @@ from gridq.errors import GridError, InvalidField, JobNotFound, StreamTrimmed
 from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import errors
-from gridq.gateway.http.request_body import parse_body, read_body, read_models
+from gridq.gateway.http.request_body import read_json, read_models, run_for_body
 from gridq.gateway.http.request_options import RequestOptions
 from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward
 from gridq.gateway.streaming import sse
@@ -156,14 +156,15 @@ async def count_input_tokens(request: Request) -> Response:
     """Return an estimate of the tokens of a request's items, instructions and tools. No model is called."""
     grid: GridConnection = request.app.state.grid
     await identify(request, "submit")
-    body = parse_body(await read_body(request.receive), grid.options.max_json_depth)
+    body, raw = await read_json(request.receive, grid.options.max_json_depth)
     read_background(body)
     read_models(body)
     if not isinstance(body.get("input"), str | list):
         raise InvalidField(
             "`input` is not a string or a list of items", {"path": "input", "expected": "a string or a list"}
         )
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": count_response_tokens(body)})
+    tokens = await run_for_body(len(raw), count_response_tokens, body)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 @router.get("/v1/responses/{id}", summary="Read a background response", response_class=Response)

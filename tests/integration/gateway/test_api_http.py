@@ -210,8 +210,10 @@ def test_a_byte_order_mark_is_ignored(http: httpx.Client) -> None:
 
 
 def test_a_body_that_is_too_large(http: httpx.Client, served: Served) -> None:
-    reply = http.post(CHAT, content=b" " * (served.config.max_value + 1))
-    assert reply.status_code == 413
+    for path, limit in ((CHAT, 32 * 1024 * 1024), ("/jobs", served.config.max_value)):
+        reply = http.post(path, content=b" " * (limit + 1))
+        assert reply.status_code == 413, path
+        assert http.post(path, content=b" " * limit).status_code == 400
 
 
 def test_a_long_body_and_a_long_answer_pass_whole(http: httpx.Client) -> None:

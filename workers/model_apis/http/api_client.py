@@ -17,6 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from typing import ClassVar
 
+import orjson
+
 from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
@@ -263,7 +265,15 @@ class ApiClient(ABC):
 
 
 def _encode_body(body: dict[str, Json]) -> bytes:
-    """Return `body` as JSON in UTF-8, which is up to three times shorter than with ASCII escapes."""
+    """Return `body` as JSON in UTF-8, which is up to three times shorter than with ASCII escapes.
+
+    By orjson, which needs a quarter of the time and of the memory where json would first make one long text.
+    """
+    try:
+        if _is_finite(body):
+            return orjson.dumps(body)
+    except TypeError:  # half of a pair, an integer of more than 64 bits
+        pass
     try:
         encoded = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         try:
@@ -274,6 +284,15 @@ def _encode_body(body: dict[str, Json]) -> bytes:
         raise StageError(
             "The request cannot be encoded as JSON", {"reason": str(exc), "status": 400}
         ) from None
+
+
+def _is_finite(value: Json) -> bool:
+    """Return whether all numbers in `value` are finite. orjson would write others as null."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list) or all(map(_is_finite, value))
 
 
 def _drop_constant(name: str) -> None:

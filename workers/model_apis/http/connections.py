@@ -227,13 +227,13 @@ class Connections:
                 headers = {**self._headers, **(headers or {})}
                 if body is not None:
                     headers["Content-Type"] = "application/json"
-                connection.request(method, f"{self._base}/{path}", body, headers)
+                is_sent = _send_request(connection, method, f"{self._base}/{path}", body, headers)
                 response = connection.getresponse()
                 try:
                     yield response
                 finally:
                     is_read = response.isclosed() if response.length is None else response.length == 0
-                    is_reusable = is_read and not response.will_close
+                    is_reusable = is_sent and is_read and not response.will_close
                     response.close()
             except BaseException as exc:
                 call.attach(None)
@@ -347,6 +347,21 @@ def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
     if folder:
         return ssl.create_default_context(capath=folder)
     return ssl.create_default_context(cafile=file or certifi.where())
+
+
+def _send_request(
+    connection: http.client.HTTPConnection, method: str, url: str, body: bytes | None, headers: dict[str, str]
+) -> bool:
+    """Send a request. Return False if the endpoint stopped reading its body: it may have answered already, as
+    to a body that is too large.
+    """
+    try:
+        connection.request(method, url, body, headers)
+    except (BrokenPipeError, ConnectionResetError):
+        if not body:
+            raise
+        return False
+    return True
 
 
 def _close_all(results: queue.SimpleQueue[Any]) -> None:
