@@ -222,13 +222,15 @@ def format_anthropic_error(error: GridError, request_id: str) -> dict[str, Json]
     """Return the body for Anthropic's clients.
 
     `{"type": "error", "error": {"type", "message", "code", "gridq_code", …details}, "request_id"}`. The type
-    is the vendor's own if Anthropic has it.
+    is the vendor's own if Anthropic has it; `param` is there if a field of the request is wrong.
     """
     record = _make_public_record(error)
     kind = ANTHROPIC_TYPES.get(find_status(error), "invalid_request_error")
     stated = record["details"].get("endpoint_type")
     kind = stated if stated in ANTHROPIC_TYPES.values() else kind
     base = {"type": kind, "message": _format_message(record), **_make_codes(record)}
+    if record["details"].get("param"):  # the vendor has no such field, and clients show it
+        base["param"] = record["details"]["param"]
     return {"type": "error", "error": {**base, **_select_details(record, base)}, "request_id": request_id}
 
 

@@ -32,6 +32,9 @@ CONNECT_SECONDS = 10.0
 MAX_IDLE_CONNECTIONS = 512
 """Equals the maximum concurrency of a seat."""
 
+JOINED_BYTES = 256 * 1024
+"""Head and body of a request up to this size are sent as one. A longer body is not copied for that."""
+
 IDLE_SECONDS = 30.0
 """Lifetime of an idle connection. The latest one is used first, so a quiet seat keeps few."""
 
@@ -100,6 +103,8 @@ class CallSocket:
         self._unsent: list[bytes] = []
         self._readers = 0
         self._is_closed = False
+        self.is_refused = False
+        """True if the endpoint stopped reading before the request was sent."""
         self.call: Call | None = None
         self.idle_since = time.monotonic()
 
@@ -133,8 +138,15 @@ class CallSocket:
 
     def receive(self, buffer: memoryview) -> int:
         if self._unsent:
-            unsent, self._unsent = b"".join(self._unsent), []
-            self._prepare().sendall(unsent)
+            unsent, self._unsent = self._unsent, []
+            if sum(map(len, unsent)) < JOINED_BYTES:
+                unsent = [b"".join(unsent)]
+            try:
+                for data in unsent:
+                    self._prepare().sendall(data)
+            except (BrokenPipeError, ConnectionResetError):
+                # It may have answered already, as to a body that is too large. If not, the read fails too.
+                self.is_refused = True
         return self._prepare().recv_into(buffer)
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -227,13 +239,13 @@ class Connections:
                 headers = {**self._headers, **(headers or {})}
                 if body is not None:
                     headers["Content-Type"] = "application/json"
-                is_sent = _send_request(connection, method, f"{self._base}/{path}", body, headers)
+                connection.request(method, f"{self._base}/{path}", body, headers)
                 response = connection.getresponse()
                 try:
                     yield response
                 finally:
                     is_read = response.isclosed() if response.length is None else response.length == 0
-                    is_reusable = is_sent and is_read and not response.will_close
+                    is_reusable = is_read and not response.will_close and not call_socket.is_refused
                     response.close()
             except BaseException as exc:
                 call.attach(None)
@@ -347,21 +359,6 @@ def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
     if folder:
         return ssl.create_default_context(capath=folder)
     return ssl.create_default_context(cafile=file or certifi.where())
-
-
-def _send_request(
-    connection: http.client.HTTPConnection, method: str, url: str, body: bytes | None, headers: dict[str, str]
-) -> bool:
-    """Send a request. Return False if the endpoint stopped reading its body: it may have answered already, as
-    to a body that is too large.
-    """
-    try:
-        connection.request(method, url, body, headers)
-    except (BrokenPipeError, ConnectionResetError):
-        if not body:
-            raise
-        return False
-    return True
 
 
 def _close_all(results: queue.SimpleQueue[Any]) -> None:
