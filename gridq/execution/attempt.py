@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from redis.exceptions import RedisError
@@ -47,8 +47,9 @@ class Attempt:
     """One claim of a stage on one slot, from its input to its outcome.
 
     `read_value` turns a stored value or a link to one into its bytes. `write_pieces(lease, path, pieces,
-    first)` appends pieces to the job's stream and returns whether the attempt still counts. The slot's thread
-    calls `run`; any thread may call the rest.
+    first, dropped)` appends pieces to the job's stream, the first of them with the parts of the input that
+    have no effect, and returns whether the attempt still counts. The slot's thread calls `run`; any thread
+    may call the rest.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Attempt:
         worker: str,
         runner: Runner,
         read_value: Callable[[bytes], bytes | bytearray],
-        write_pieces: Callable[[str, str, list[str], int], bool],
+        write_pieces: Callable[[str, str, list[str], int, Sequence[str]], bool],
     ) -> None:
         self.claim = claim
         self.slot = slot
@@ -86,6 +87,7 @@ class Attempt:
         self._write_pieces = write_pieces
         self._context: StageContext | None = None
         self._pieces: list[str] = []
+        self._dropped: Sequence[str] = ()
         self._flushed_at = 0.0
         self._flushing = threading.Lock()
         self._usage = Usage(micro_dollars=None)
@@ -169,10 +171,11 @@ class Attempt:
             state = "done"
         finally:
             self._context = None
-            self._add_row(op, context.usage, time.monotonic() - begun, state)
+            self._add_row(op, context, time.monotonic() - begun, state)
         return output
 
-    def _add_row(self, op: Op, usage: Usage, seconds: float, state: str) -> None:
+    def _add_row(self, op: Op, context: StageContext, seconds: float, state: str) -> None:
+        usage, dropped = context.usage, context.dropped_fields
         self._usage = self._usage.add(usage)
         claim = self.claim
         earlier = {"failures": claim.failures, "losses": claim.losses, "deaths": claim.deaths}
@@ -189,6 +192,7 @@ class Attempt:
                 "run_ms": round(seconds * 1000, 3),
                 **usage.get_token_fields(),
                 "micro_dollars": usage.micro_dollars,
+                **({"dropped_fields": dropped} if dropped else {}),
                 "state": state,
             }
         )
@@ -275,6 +279,8 @@ class Attempt:
         self._extend_deadline()
         text = values.encode(piece, limit=self._config.max_value, path=self.path).decode()
         with self._flushing:
+            if not self.emitted and self._context is not None:
+                self._dropped = tuple(self._context.dropped_fields)
             self._pieces.append(text)
             self.emitted += 1
             due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
@@ -294,7 +300,8 @@ class Attempt:
             if not (pieces := list(self._pieces)):
                 return
             self._flushed_at = time.monotonic()
-            valid = self._write_pieces(self.claim.lease, self.path, pieces, self.emitted - len(pieces))
+            before = self.emitted - len(pieces)
+            valid = self._write_pieces(self.claim.lease, self.path, pieces, before, self._dropped)
             self._pieces.clear()
         if not valid:
             self.cancel("lost")

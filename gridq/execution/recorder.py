@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from redis.exceptions import ConnectionError, TimeoutError
@@ -64,9 +64,11 @@ class Recorder:
         """Return a stored value, or the value that a stored link points to."""
         return values.read_buffer(self._scripts.client, self._scripts.keys, data)
 
-    def write_pieces(self, lease: str, path: str, pieces: list[str], first: int) -> bool:
+    def write_pieces(
+        self, lease: str, path: str, pieces: list[str], first: int, dropped: Sequence[str]
+    ) -> bool:
         """Append pieces to the job's stream. Return whether the attempt still counts."""
-        return self._scripts.emit(lease, path, pieces, first)
+        return self._scripts.emit(lease, path, pieces, first, dropped)
 
     # -- how it ended
 

@@ -31,6 +31,9 @@ CORE_EFFECTS = frozenset(
 )
 """The effects that need no capability of any profile."""
 
+MAX_DROPPED_FIELDS = 32
+MAX_PLACE_CHARACTERS = 120
+
 
 class StageContext:
     """The context of a running stage: its deadline and cancellation, and where its pieces and usage go.
@@ -54,6 +57,8 @@ class StageContext:
         self.deadline = deadline
         self.cancelled = threading.Event()
         self.usage = Usage()
+        self.dropped_fields: list[str] = []
+        """Places in the stage's input that have no effect on this seat, at most MAX_DROPPED_FIELDS."""
         self._emit = emit
         self._on_cancel: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -71,6 +76,15 @@ class StageContext:
     def report(self, usage: Usage) -> None:
         """Set what this attempt has used so far, at most MAX_USAGE of anything."""
         self.usage = usage.clamp()
+
+    def drop_field(self, place: str) -> None:
+        """Say that a part of the stage's input has no effect on this seat, such as `seed`.
+
+        Whoever submitted the stage is told. Say it before the first piece of a stream.
+        """
+        place = place[:MAX_PLACE_CHARACTERS]
+        if place not in self.dropped_fields and len(self.dropped_fields) < MAX_DROPPED_FIELDS:
+            self.dropped_fields.append(place)
 
     def on_cancel(self, act: Callable[[], None]) -> None:
         """Call `act` when the stage is cancelled, or now if it already is.

@@ -270,4 +270,7 @@ class HistoryRow(ProtocolModel):
     tokens_cache_written: int = Field(0, description="the part of `tokens_in` that was written to a cache")
     tokens_reasoning: int = Field(0, description="the part of `tokens_out` that was reasoning")
     micro_dollars: int | None = Field(0, description="null if it has no price, or the price is not known")
+    dropped_fields: list[str] = Field(
+        default_factory=list, description="parts of the stage's input that had no effect on the seat"
+    )
     state: str = "done"

@@ -12,10 +12,13 @@ from gridq.protocol.models import Json
 OWN_TOOLS = frozenset({"function", "custom"})
 """The types of tools that the client runs itself. All others run at the vendor's."""
 
+OWN_CALLS = frozenset({"function_call", "custom_tool_call"})
+OWN_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+"""The types of items in which such a tool is called, and in which its output is."""
+
 KNOWN_ITEMS = frozenset(
     {
-        *("message", "reasoning", "function_call", "function_call_output"),
-        *("custom_tool_call", "custom_tool_call_output"),
+        *("message", "reasoning", *OWN_CALLS, *OWN_OUTPUTS),
         "item_reference",  # refused at every seat
     }
 )

@@ -11,6 +11,7 @@ repeats an EVALSHA whose reply was lost.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +33,7 @@ from gridq.store.replies import AdmitReply, Affordable, Claim, Completion, Enque
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
     "apply_limits", "quarantine", "rank", "adopt_schema", "store_value", "take_slot", "confirm_limits",
-    "preview_quota",
+    "preview_quota", "forget",
 )  # fmt: skip
 
 ACCEPTING = ("enqueue", "admit")
@@ -298,12 +299,16 @@ class Scripts:
         ).decode()  # fmt: skip
         return word
 
-    def emit(self, lease: str, path: str, pieces: Sequence[str], before: int) -> bool:
+    def emit(
+        self, lease: str, path: str, pieces: Sequence[str], before: int, dropped: Sequence[str] = ()
+    ) -> bool:
         """Add pieces to the job's stream. Returns False if the attempt no longer counts.
 
-        `before`: how many pieces this attempt has written before.
+        `before`: how many pieces this attempt has written before. `dropped` are the parts of the stage's
+        input that have no effect on the seat; the first piece has them beside it.
         """
-        return bool(self.call("emit", lease=lease, path=path, before=before, pieces=pieces))
+        stated = json.dumps(dropped, separators=(",", ":")) if dropped else ""
+        return bool(self.call("emit", lease=lease, path=path, before=before, dropped=stated, pieces=pieces))
 
     def find_fenced(self, leases: Sequence[str]) -> list[str]:
         """Return those of `leases` that no longer count: their job has ended, or their stage goes on without
@@ -359,6 +364,10 @@ class Scripts:
         """
         reply = self.call("preview_quota", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
         return replies.read_affordable(reply)
+
+    def forget(self, job: str) -> bool:
+        """Delete the answer, the events and the idempotency key of an ended job; False if there is none."""
+        return bool(self.call("forget", job=job))
 
     def take_slot(
         self, key: str, request: str, *, rpm: int | None, parallel: int | None, slot_ms: int

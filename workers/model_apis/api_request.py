@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from gridq.errors import StageError
 from gridq.protocol.models import Json, StageCall
@@ -68,7 +69,10 @@ def add_path(error: StageError, location: str) -> StageError:
     return error
 
 
-def translate_request(translate: Callable[..., dict[str, Json]], *arguments: Json) -> dict[str, Json]:
+T = TypeVar("T")
+
+
+def translate_request(translate: Callable[..., T], *arguments: Any) -> T:
     """Return `translate(*arguments)`, a request in another API format.
 
     Raises StageError if a part of the request that was not checked before has an unexpected shape.

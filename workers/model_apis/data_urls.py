@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import mimetypes
 import re
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
+from gridq.protocol.models import Json
 from workers.model_apis.api_request import make_field_error
 
 SYNONYMS = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 DEFAULT_TYPE = "text/plain"
+PDF = "application/pdf"
+PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""The pictures that OpenAI's API and Anthropic's take."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +60,27 @@ def parse_data_url(url: str, place: str) -> DataUrl:
     else:
         data = base64.b64encode(unquote_to_bytes(data)).decode("ascii")
     return DataUrl(normalize_type(media_type) or DEFAULT_TYPE, data)
+
+
+def parse_file_data(data: str, filename: Json, place: str) -> DataUrl:
+    """Return the content of a file, a data URL or bare base64, whose type then follows from its name.
+
+    Raises StageError naming `place` if it is neither.
+    """
+    if is_data_url(data):
+        return parse_data_url(data, place)
+    guessed = mimetypes.guess_type(filename)[0] if isinstance(filename, str) else None
+    return parse_data_url(f"data:{guessed or PDF};base64,{data}", place)
+
+
+def check_picture(url: str, place: str, where: str, types: frozenset[str] = PICTURES) -> str:
+    """Return the URL of a picture with the registered name of its type, if it is a data URL.
+
+    Raises StageError naming `place` if its type is none of `types`, and saying `where` that is so.
+    """
+    if not is_data_url(url):
+        return url
+    parsed = parse_data_url(url, place)
+    if parsed.media_type not in types:
+        raise make_field_error(place, f"{', '.join(sorted(types))} {where}")
+    return str(parsed)

@@ -21,6 +21,7 @@ from workers.model_apis.anthropic.client import BETAS, AnthropicClient
 from workers.model_apis.api_request import (
     COMPLETIONS,
     DEFAULT_COMPLETION_TOKENS,
+    EMBEDDINGS,
     OPENAI,
     RESPONSES,
     SHAPE_ERRORS,
@@ -35,8 +36,11 @@ from workers.model_apis.response_assembly import ResponseAssembler
 from workers.model_apis.stages import complete_embedding_usage
 from workers.model_apis.usage import parse_openai_usage
 
-OPENAI_EMBEDDINGS = ("text-embedding-ada-", "text-embedding-3-")
-"""The names of the models whose vocabulary clients use if they send tokens."""
+OPENAI_NAMES = ("text-embedding-ada-", "text-embedding-3-", "davinci", "babbage", "gpt-3.5-turbo-instruct")
+"""Parts of the names of models whose vocabulary clients use if they send tokens."""
+
+TOKEN_FIELDS = {EMBEDDINGS: ("input",), COMPLETIONS: ("prompt",)}
+"""By path: the fields that may be tokens instead of text."""
 
 REPORT_SECONDS = 0.2
 """Interval between usage reports of a stream. The last report follows when the stream ends or fails."""
@@ -57,6 +61,8 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
     if request.path == COMPLETIONS and body.get("max_tokens") is None:
         body["max_tokens"] = DEFAULT_COMPLETION_TOKENS
     try:
+        for field in TOKEN_FIELDS.get(request.path, ()):
+            _check_tokens(field, body, adapted)
         if request.wants_embeddings:
             return _forward_embeddings(request, body, context, adapted)
         assembler = _make_assembler(request)
@@ -148,8 +154,6 @@ class StreamRelay:
 def _forward_embeddings(
     request: ApiRequest, body: dict[str, Json], context: StageContext, backend: Backend
 ) -> dict[str, Json]:
-    if not isinstance(body["input"], str) and not all(isinstance(each, str) for each in body["input"]):
-        _check_tokens(body, backend)
     answer = backend.post(request.path, body, context)
     data = answer.get("data")
     if not isinstance(data, list) or not all(isinstance(item, dict) and "embedding" in item for item in data):
@@ -168,15 +172,19 @@ def _forward_embeddings(
     return {"object": "list", "model": body["model"], **answer, "data": data, "usage": usage}
 
 
-def _check_tokens(body: dict[str, Json], backend: Backend) -> None:
-    """Refuse tokens as input at a model that is not OpenAI's: clients make them with OpenAI's vocabulary."""
-    model = body["model"]
-    if backend.is_strict or (isinstance(model, str) and any(name in model for name in OPENAI_EMBEDDINGS)):
+def _check_tokens(field: str, body: dict[str, Json], backend: Backend) -> None:
+    """Refuse tokens at a model that is not OpenAI's: clients make them with OpenAI's vocabulary."""
+    value, model = body[field], body["model"]
+    if isinstance(value, str) or all(isinstance(each, str) for each in value):
+        return
+    if backend.is_strict or (isinstance(model, str) and any(name in model for name in OPENAI_NAMES)):
         return
     raise make_field_error(
-        "input",
+        field,
         f"a string or a list of strings: {model!r} may have another vocabulary than the tokens",
-        "send the text itself (in LangChain, check_embedding_ctx_length=False)",
+        "send the text itself (in LangChain, check_embedding_ctx_length=False)"
+        if field == "input"
+        else "send the text itself",
     )
 
 

@@ -150,6 +150,9 @@ def format_header(view: JobView) -> list[str]:
     if tokens_in or tokens_out or spent:
         cost = "price unknown" if spent is None else format_money(spent)
         lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}")
+    dropped = dict.fromkeys(place for row in view.rows for place in row.dropped_fields)
+    if dropped:
+        lines.append(f"without   {to_one_line(', '.join(dropped))}")
     return lines
 
 

@@ -14,7 +14,7 @@ from gridq.limits.api_keys import Key
 ALLOWED_METHODS = b"GET, POST, DELETE, OPTIONS"
 EXPOSED_HEADERS = (
     b"x-request-id, request-id, retry-after, x-gridq-code, x-gridq-job, x-gridq-worker, "
-    b"x-gridq-queue-wait-ms, x-gridq-cost-cents"
+    b"x-gridq-queue-wait-ms, x-gridq-cost-cents, x-gridq-dropped-fields"
 )
 MAX_AGE_SECONDS = b"3600"
 

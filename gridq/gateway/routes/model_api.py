@@ -10,9 +10,10 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +33,7 @@ from gridq.jobs.record import make_job_id
 from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.models import HistoryRow, Json
+from gridq.protocol.response_object import BACKGROUND_MARK
 from gridq.protocol.states import JobState
 
 log = logging.getLogger(__name__)
@@ -47,9 +49,10 @@ class ModelApi:
     stream, empty if the last piece does. `error_event` is the name of the event that reports an error, and
     `error_body` returns the body of one.
 
+    `read_config` returns what the headers of a request add to its stage's config, and raises InvalidField.
     `find_vendor_part` returns the place of what only a seat of this API can serve, "" if there is none.
-    `read_background` returns True if a body asks for an answer in the background, and raises InvalidField for
-    what the grid refuses. `names_answers` is True if the answer's id is that of its job. `response_type` is
+    `read_background` returns the answer as it is queued, without an id, if a body asks for one in the
+    background, and raises InvalidField for what the grid refuses. `names_answers` is True if the answer's id is that of its job. `response_type` is
     the class of its responses, if it is not ModelApiResponse.
     """
 
@@ -58,22 +61,19 @@ class ModelApi:
     end: bytes
     error_event: bytes
     error_body: Callable[[GridError, str], dict[str, Json]]
+    read_config: Callable[[Request], dict[str, Json]] = lambda request: {}
     find_vendor_part: Callable[[dict[str, Json]], str] = lambda body: ""
-    read_background: Callable[[dict[str, Json]], bool] = lambda body: False
+    read_background: Callable[[dict[str, Json]], dict[str, Json] | None] = lambda body: None
     names_answers: bool = False
     response_type: type[ModelApiResponse] | None = None
-
-
-OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.format_openai_error)
-ANTHROPIC = ModelApi("anthropic", sse.get_event_type, b"", b"error", errors.format_anthropic_error)
 
 
 BETA = re.compile(r"[a-z0-9-]{1,100}")
 MAX_BETAS = 50
 
 
-def read_betas(request: Request) -> list[Json]:
-    """Return the names in the headers `anthropic-beta`. Raises InvalidField if one is not valid."""
+def read_betas(request: Request) -> dict[str, Json]:
+    """Return the stage's config for the headers `anthropic-beta`. Raises InvalidField if a name is not valid."""
     stated = ",".join(request.headers.getlist("anthropic-beta")).split(",")
     names = [name.strip() for name in stated if name.strip()]
     if len(names) > MAX_BETAS or not all(map(BETA.fullmatch, names)):
@@ -84,7 +84,13 @@ def read_betas(request: Request) -> list[Json]:
                 "expected": f"at most {MAX_BETAS} names of letters, digits and hyphens",
             },
         )
-    return list(dict.fromkeys(names))
+    return {"betas": list(dict.fromkeys(names))} if names else {}
+
+
+OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.format_openai_error)
+ANTHROPIC = ModelApi(
+    "anthropic", sse.get_event_type, b"", b"error", errors.format_anthropic_error, read_config=read_betas
+)
 
 
 async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
@@ -104,9 +110,9 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     body, value = await read_json(request.receive, grid.options.max_json_depth, before, b"}")
     stream = read_stream(body) and path != "embeddings"  # embeddings are never streamed
     background = api.read_background(body)
-    job_options = read_request_options(headers, caller.agent, stream=stream or background)
+    job_options = read_request_options(headers, caller.agent, stream=stream or background is not None)
     model = read_models(body, job_options.models)
-    detach = job_options.detach or background
+    detach = job_options.detach or background is not None
     mark = "." + path.replace("/", "-")
     if job_options.resume is not None:
         await identify(request, "read", "read-all")
@@ -124,22 +130,18 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
                 },
             )
         detach = detach or not caller.may_cancel(agent)
-    config: dict[str, Json] = {"model": model}
+    config: dict[str, Json] = {"model": model, **api.read_config(request)}
     if path == "embeddings":
         config["embeddings"] = True
     vendor_part = api.find_vendor_part(body)
     if vendor_part:
         config["responses"] = True
-    if api is ANTHROPIC:
-        betas = read_betas(request)
-        if betas:
-            config["betas"] = betas
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
     job = make_job_id()
-    if background:
-        job += ".background"
-    if stream or api.names_answers:
+    if background is not None:
+        job += BACKGROUND_MARK
+    elif stream or api.names_answers:
         job += mark
     return (api.response_type or ModelApiResponse)(
         grid,
@@ -151,7 +153,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
         value=value,
         stream=stream,
         detached=detach,
-        background=background,
+        queued=background,
         vendor_part=vendor_part,
     )
 
@@ -173,7 +175,7 @@ class ModelApiResponse(Response):
         value: bytes | bytearray,
         stream: bool,
         detached: bool,
-        background: bool = False,
+        queued: dict[str, Json] | None = None,
         vendor_part: str = "",
     ) -> None:
         self.grid = grid
@@ -187,8 +189,11 @@ class ModelApiResponse(Response):
         self.job = ""
         self.detached = detached
         self.vendor_part = vendor_part
-        self.in_background = background
-        """True if only the start of the job is awaited."""
+        self.queued = queued
+        """The answer as it is queued, if it is one in the background."""
+
+        self.dropped: list[str] = []
+        """The parts of the request that had no effect on the seat, as far as they are known by now."""
 
         self.head_sent = False
         """True once the response head is sent, which tells the client the job's ID."""
@@ -253,7 +258,7 @@ class ModelApiResponse(Response):
         body = await OutageRetry(None).call_async(partial(self.grid.read_answer, self.job), ended.end)
         headers = self._job_headers(request)
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += _make_usage_headers(ended.rows)
+        headers += make_usage_headers(ended.rows)
         self.head_sent = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -275,6 +280,8 @@ class ModelApiResponse(Response):
                 continue
             frames = []
             while entry is not None and entry.end is None:
+                if entry.dropped:
+                    self.dropped = json.loads(entry.dropped)
                 frames.append(self._format_piece(entry))
                 entry = await follower.next() if follower.has_entries else None
             if entry is None:
@@ -287,7 +294,8 @@ class ModelApiResponse(Response):
                 ended = await self._read_ended()
                 if entry.end is not JobState.DONE:
                     raise ended.end.to_error() or GridError("The job failed")
-                headers = b"".join(b": %b: %b\n" % header for header in _make_usage_headers(ended.rows))
+                made = make_usage_headers(ended.rows)
+                headers = b"".join(b": %b: %b\n" % header for header in made)
             except JobNotFound:  # its result has expired, but its stream is complete
                 if entry.end is not JobState.DONE:
                     raise
@@ -305,7 +313,7 @@ class ModelApiResponse(Response):
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
         if not self.head_sent:
             self.head_sent = True
-            headers = [*self._job_headers(request), *sse.HEADERS]
+            headers = [*self._job_headers(request), *_make_dropped_header(self.dropped), *sse.HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": data, "more_body": more})
 
@@ -342,7 +350,21 @@ class ModelApiResponse(Response):
             pass
 
 
-def _make_usage_headers(rows: list[HistoryRow]) -> Headers:
+MAX_HEADER_BYTES = 2000
+
+
+def _make_dropped_header(places: Sequence[str]) -> Headers:
+    """Return the header that names the parts of the request that had no effect, none if all had.
+
+    What a client may have named itself, such as a property of a schema, is percent-encoded.
+    """
+    text = ", ".join(quote(place, safe="[].-_$~") for place in places)
+    if len(text) > MAX_HEADER_BYTES:
+        text = text[:MAX_HEADER_BYTES].rpartition(", ")[0] + ", ..."
+    return [(b"x-gridq-dropped-fields", text.encode())] if text else []
+
+
+def make_usage_headers(rows: list[HistoryRow]) -> Headers:
     """Return headers about the job's execution. They are known once it has ended, so a whole response has
     them in its head, and a stream in a comment before its end.
     """
@@ -351,6 +373,7 @@ def _make_usage_headers(rows: list[HistoryRow]) -> Headers:
     headers = [
         (b"x-gridq-worker", rows[-1].worker.encode()),
         (b"x-gridq-queue-wait-ms", b"%.1f" % rows[-1].wait_ms),
+        *_make_dropped_header(rows[-1].dropped_fields),
     ]
     cost = sum_cents(rows)
     return headers if cost is None else [*headers, (b"x-gridq-cost-cents", b"%g" % cost)]

@@ -20,13 +20,15 @@ MAX_BUFFER_BYTES = 1024 * 1024
 class Entry(NamedTuple):
     """One entry of a job's stream: the end of the job, or a piece as JSON text with the path of its stage.
 
-    `id` is the entry's place in the stream, empty for the end of a job that has no stream.
+    `id` is the entry's place in the stream, empty for the end of a job that has no stream. `dropped` stands
+    beside the first piece: the parts of the stage's input that had no effect, as JSON, empty without any.
     """
 
     id: str
     path: str
     piece: bytes | None
     end: JobState | None
+    dropped: bytes = b""
 
 
 class Follower:
@@ -88,7 +90,8 @@ class Follower:
                 self.has_ended = True
                 entry = Entry(number.decode(), "", None, JobState(fields[1].decode()))
             else:
-                entry = Entry(number.decode(), fields[1].decode(), fields[3], None)
+                dropped = fields[5] if len(fields) > 5 else b""
+                entry = Entry(number.decode(), fields[1].decode(), fields[3], None, dropped)
                 self._size += len(fields[3])
             self._entries.append(entry)
         if entries:

@@ -4,6 +4,7 @@
 --   lease      the attempt's lease
 --   path       path of the stage in the graph
 --   before     how many pieces this attempt has written before
+--   dropped    the parts of the stage's input that have no effect on the seat, as JSON, or ''; stands beside the first piece
 --   pieces...  pieces as JSON
 -- RETURNS  1 | 0 the attempt no longer counts
 -- TTL      stream:<job> lives as long as the job, then as long as its result; at most about 10,000 entries
@@ -17,7 +18,9 @@ local stream = K .. 'stream:' .. job
 local written = tonumber(C('HGET', j, 'pieces:' .. step) or 0)
 before = tonumber(before)
 for i = pieces_at + math.max(written - before, 0), #ARGV do
-  C('XADD', stream, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i])
+  if dropped ~= '' and before + i == pieces_at then
+    C('XADD', stream, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i], 'dropped', dropped)
+  else C('XADD', stream, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i]) end
 end
 C('HSET', j, 'pieces:' .. step, math.max(written, before + #ARGV - pieces_at + 1))
 C('PEXPIRE', stream, C('PTTL', j))

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from gridq.errors import GridError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from workers.model_apis.anthropic.claude_models import find_claude_model
 from workers.model_apis.api_request import ANTHROPIC
 from workers.model_apis.http.api_client import ApiClient
 
@@ -28,7 +29,7 @@ They concern its login, what is stored in its account, and programs that run at 
 """
 
 FALLBACK_MAX_TOKENS = 8192
-"""The longest answer of a model whose endpoint does not state it. Claude models before 3.5 have less."""
+"""The longest answer of a model that neither its endpoint nor the table of Anthropic's models states."""
 
 LOOKUP_SECONDS = 5.0
 RETRY_SECONDS = 600.0
@@ -52,9 +53,12 @@ class AnthropicClient(ApiClient):
         """By model: its entry, and until when that is cached."""
 
     def find_max_tokens(self, model: str) -> int:
-        """Return the longest answer of `model`, in tokens."""
+        """Return the longest answer of `model`, in tokens: by its entry at the endpoint, else by the table."""
         stated = self._find_entry(model).get("max_tokens")
-        return stated if isinstance(stated, int) and stated > 0 else FALLBACK_MAX_TOKENS
+        if isinstance(stated, int) and stated > 0:
+            return stated
+        known = find_claude_model(model)
+        return FALLBACK_MAX_TOKENS if known is None else known.max_tokens
 
     def find_capabilities(self, model: str) -> Json:
         """Return what the endpoint states that `model` can do, None if it does not."""

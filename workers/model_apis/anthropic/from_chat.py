@@ -1,14 +1,11 @@
 """Serve clients of the OpenAI API format from a seat with Anthropic's Messages.
 
-See the table in `workers.model_apis.openai.from_messages`, from right to left. `max_tokens`, which Messages
-require, is the model's longest answer if the request states none, and larger than a thinking budget. A
-`temperature` above 1, the maximum of Messages, becomes 1. Texts and stop sequences of white space, which
-Messages reject, are left out. `seed`, the penalties, `logit_bias` and the like are dropped. A field that has
-no counterpart and would change the answer is rejected: `n` above 1, `logprobs`, `web_search_options`, audio,
-and the paths `completions` and `embeddings`. `cache_control` of messages, parts and tools
-is passed on. A JSON schema is fitted; any JSON object, or a schema with a free map, is asked for in words.
-Signed thinking is in `reasoning_details`, and comes back from
-there. Data URLs become pictures, PDF or plain text.
+The table of fields is `workers.model_apis.fields.chat.CHAT_TO_MESSAGES`; the paths `completions` and
+`embeddings` are refused. `max_tokens`, which Messages require, is the model's longest answer if the request
+states none, and larger than a thinking budget. Texts and stop sequences of white space, which Messages
+reject, are left out. `cache_control` of messages, parts and tools is passed on. A JSON schema is fitted; any
+JSON object, or a schema with a free map, is asked for in words. Signed thinking is in `reasoning_details`,
+and comes back from there. Data URLs become pictures, PDF or plain text.
 """
 
 from __future__ import annotations
@@ -16,14 +13,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from workers.model_apis.anthropic.claude_models import ClaudeModel, find_claude_model
 from workers.model_apis.anthropic.client import FALLBACK_MAX_TOKENS, AnthropicClient
 from workers.model_apis.anthropic.json_text import JsonText, make_instruction
-from workers.model_apis.anthropic.schemas import fit_schema, is_closed
-from workers.model_apis.anthropic.thinking import THINKING, make_detail, read_details, settle_thinking
+from workers.model_apis.anthropic.schemas import OpenSchema, fit_schema
+from workers.model_apis.anthropic.thinking import (
+    THINKING,
+    add_effort,
+    make_detail,
+    read_details,
+    settle_thinking,
+)
 from workers.model_apis.api_request import (
     CHAT,
     MESSAGES,
@@ -32,8 +37,10 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
-from workers.model_apis.data_urls import is_data_url, parse_data_url
-from workers.model_apis.identity.fitting import make_completion_id, shorten_user
+from workers.model_apis.data_urls import PDF, PICTURES, DataUrl, is_data_url, parse_data_url, parse_file_data
+from workers.model_apis.fields.chat import AT_ANTHROPIC, CHAT_TO_MESSAGES
+from workers.model_apis.fields.table import Drop, ignore
+from workers.model_apis.identity.fitting import shorten_user
 from workers.model_apis.usage import format_openai_usage, is_count, parse_anthropic_usage
 
 FINISH_REASONS = {
@@ -45,12 +52,21 @@ FINISH_REASONS = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-AT_ANTHROPIC = "at a seat of the Anthropic API format"
-UNSUPPORTED = ("logprobs", "audio", "web_search_options")
-IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""The pictures that Messages take."""
-
 TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+MAX_STRICT_TOOLS = 20
+"""The tools of one request that may be `strict`."""
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """The JSON that a chat asks for.
+
+    `schema` is that of structured output, fitted, None if there is none. `instruction` asks for JSON that no
+    structured output can describe, any object or one with a free map; else it is empty.
+    """
+
+    schema: Json = None
+    instruction: str = ""
 
 
 class ChatToMessages(TranslatingBackend):
@@ -59,95 +75,154 @@ class ChatToMessages(TranslatingBackend):
     api = OPENAI
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(MESSAGES, self._translate(path, body), context)
+        request, answer_format = self._translate(path, body, context.drop_field)
+        answer = self._inner.post(MESSAGES, request, context)
         completion = parse_answer(self, build_completion, answer, body)
-        if wants_plain_json(body):
+        if answer_format.instruction:
             message, fence = completion["choices"][0]["message"], JsonText()
             message["content"] = fence.add(message["content"] or "") + fence.end() or None
         return completion
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        request = self._translate(path, body)
-        chunks = CompletionChunks(body)
+        request, answer_format = self._translate(path, body, context.drop_field)
+        chunks = CompletionChunks(body, is_plain_json=bool(answer_format.instruction))
         yield from self._translate_stream(MESSAGES, request, context, chunks.add_event)
 
-    def _translate(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
-        request = translate_request(translate_to_messages, path, body)
-        request = settle_thinking(request, is_translated=True)
+    def _translate(
+        self, path: str, body: dict[str, Json], drop: Drop
+    ) -> tuple[dict[str, Json], AnswerFormat]:
+        def translate() -> tuple[dict[str, Json], AnswerFormat]:
+            answer_format = read_answer_format(body, drop)
+            request = translate_to_messages(path, body, answer_format, drop)
+            return self._complete(request, body, drop), answer_format
+
+        return translate_request(translate)
+
+    def _complete(self, request: dict[str, Json], body: dict[str, Json], drop: Drop) -> dict[str, Json]:
+        """Return the request with what depends on its model: the longest answer and how much it thinks."""
+        client = self._inner if isinstance(self._inner, AnthropicClient) else None
         if "max_tokens" not in request:
-            limit = FALLBACK_MAX_TOKENS
-            if isinstance(self._inner, AnthropicClient):
-                limit = self._inner.find_max_tokens(body["model"])
+            limit = client.find_max_tokens(body["model"]) if client else FALLBACK_MAX_TOKENS
             budget = (request.get("thinking") or {}).get("budget_tokens")
             if isinstance(budget, int) and budget >= limit:  # it has to be smaller
                 limit += budget
             request["max_tokens"] = limit
-        return request
+        effort = body.get("reasoning_effort")
+        if isinstance(effort, str):
+            capabilities = client.find_capabilities(body["model"]) if client else None
+            request = _add_effort(request, effort, capabilities, drop)
+        settled = settle_thinking(request, is_translated=True)
+        if "thinking" in request and "thinking" not in settled:
+            drop("thinking" if "thinking" in body else "reasoning_effort")
+        return settled
 
 
-def translate_to_messages(path: str, body: dict[str, Json]) -> dict[str, Json]:
-    """Translate a chat request to Messages, without `max_tokens` if it states none.
+def _add_effort(request: dict[str, Json], effort: str, capabilities: Json, drop: Drop) -> dict[str, Json]:
+    """Return the request with an effort of OpenAI's. `drop` is told if its model has no such effort."""
+    fitted = add_effort(request, effort, capabilities)
+    thinking = fitted.get("thinking") or {}
+    level = (fitted.get("output_config") or {}).get("effort")
+    is_off = effort == "none" and thinking.get("type") not in ("adaptive", "enabled") and level is None
+    is_budget = level is None and thinking.get("type") == "enabled"
+    if not (is_off or is_budget or level == {"minimal": "low"}.get(effort, effort)):
+        drop("reasoning_effort")
+    return fitted
 
-    Raises StageError naming a field that has no counterpart.
+
+def translate_to_messages(
+    path: str, body: dict[str, Json], answer_format: AnswerFormat | None = None, drop: Drop = ignore
+) -> dict[str, Json]:
+    """Translate a chat request to Messages, without `max_tokens` if it states none, and without its effort.
+
+    `drop` is told what is left out. Raises StageError naming a field that has no counterpart.
     """
     if path != CHAT:
         raise make_field_error("path", f"{CHAT}: a seat of the Anthropic API format has no {path}")
-    if (body.get("n") or 1) != 1:
-        raise make_field_error("n", "1: a seat of the Anthropic API format returns one answer", "remove 'n'")
-    for field in UNSUPPORTED:
-        if body.get(field):
-            raise make_field_error(field, f"absent {AT_ANTHROPIC}", f"remove {field!r}")
-    if any(each != "text" for each in body.get("modalities") or ()):
-        raise make_field_error("modalities", f"text {AT_ANTHROPIC}")
-    system, messages = _split_messages(body["messages"])
-    if wants_plain_json(body):
-        system.append({"type": "text", "text": make_instruction(_find_schema(body))})
-    request: dict[str, Json] = {"model": body["model"], "messages": messages}
+    kept, stated = CHAT_TO_MESSAGES.split(body, drop)
+    form = read_answer_format(body, drop) if answer_format is None else answer_format
+    model = find_claude_model(str(body["model"]))
+    system, messages = _split_messages(stated["messages"])
+    if form.instruction:
+        system.append({"type": "text", "text": form.instruction})
+    request: dict[str, Json] = {**kept, "messages": messages}
     for field in ("max_tokens", "max_completion_tokens"):
-        if body.get(field) is not None:
-            request["max_tokens"] = body[field]
+        if field in stated:
+            request["max_tokens"] = stated[field]
     if any("cache_control" in block for block in system):
         request["system"] = system
     elif system:
         request["system"] = "\n\n".join(block["text"] for block in system)
-    if isinstance(body.get("cache_control"), dict):
-        request["cache_control"] = body["cache_control"]
-    if body.get("temperature") is not None:
-        request["temperature"] = min(1, body["temperature"])
-    for field in ("top_p", "top_k", "thinking"):
-        if body.get(field) is not None:
-            request[field] = body[field]
-    stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
-    stops = [stop for stop in stops if stop.strip()]  # Messages reject others
+    _fit_sampling(request, stated, model, drop)
+    stops = _select_stops(stated.get("stop"), drop)
     if stops:
         request["stop_sequences"] = stops
-    if isinstance(body.get("user"), str):
-        request["metadata"] = {"user_id": shorten_user(body["user"], "user_id")}
-    request |= _translate_tools(body)
-    schema = _find_schema(body)
-    if is_closed(schema) and schema is not None:
-        request["output_config"] = {"format": {"type": "json_schema", "schema": fit_schema(schema)}}
+    user = stated.get("user") or stated.get("safety_identifier")
+    if isinstance(user, str):
+        request["metadata"] = {"user_id": shorten_user(user, "user_id")}
+    request |= _translate_tools(stated, model, drop)
+    if form.schema is not None:
+        request["output_config"] = {"format": {"type": "json_schema", "schema": form.schema}}
     return request
 
 
-def _find_schema(body: dict[str, Json]) -> Json:
-    """Return the schema of the answer, None for text or any JSON. Raises StageError for other forms."""
+def read_answer_format(body: dict[str, Json], drop: Drop) -> AnswerFormat:
+    """Return the JSON that a chat asks for. `drop` is told the bounds of its schema that became words.
+
+    Raises StageError for other forms than text and JSON.
+    """
     response_format = body.get("response_format") or {"type": "text"}
-    if response_format["type"] == "json_schema":
-        schema = (response_format.get("json_schema") or {}).get("schema")
-        if not isinstance(schema, dict):
-            raise make_field_error("response_format.json_schema.schema", "an object")
-        return schema
-    if response_format["type"] not in ("text", "json_object"):
-        expected = f"text, json_object or json_schema {AT_ANTHROPIC}"
-        raise make_field_error("response_format.type", expected)
-    return None
+    match response_format["type"]:
+        case "text":
+            return AnswerFormat()
+        case "json_object":
+            return AnswerFormat(instruction=make_instruction(None))
+        case "json_schema":
+            schema = (response_format.get("json_schema") or {}).get("schema")
+            if not isinstance(schema, dict):
+                raise make_field_error("response_format.json_schema.schema", "an object")
+            dropped: list[str] = []
+            try:
+                fitted = fit_schema(schema, "response_format.json_schema.schema", dropped.append)
+            except OpenSchema:
+                drop("response_format.json_schema.strict")
+                return AnswerFormat(instruction=make_instruction(schema))
+            for place in dropped:
+                drop(place)
+            return AnswerFormat(schema=fitted)
+    raise make_field_error("response_format.type", f"text, json_object or json_schema {AT_ANTHROPIC}")
 
 
-def wants_plain_json(body: dict[str, Json]) -> bool:
-    """Return whether the answer is JSON that no structured output can describe: any object, or a free map."""
-    kind = (body.get("response_format") or {}).get("type")
-    return kind == "json_object" or not is_closed(_find_schema(body))
+def _select_stops(stop: Json, drop: Drop) -> list[str]:
+    """Return the stop sequences that Messages take, which are not those of white space."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    for at, each in enumerate(stops):
+        if each and not each.strip():
+            drop("stop" if isinstance(stop, str) else f"stop[{at}]")
+    return [each for each in stops if each.strip()]
+
+
+def _fit_sampling(
+    request: dict[str, Json], stated: dict[str, Json], model: ClaudeModel | None, drop: Drop
+) -> None:
+    """Add the `temperature`, `top_p` and `top_k` that the model takes.
+
+    Newer models take none, the others no `top_p` beside a temperature. A `temperature` above 1, the maximum
+    of Messages, becomes 1.
+    """
+    takes_any = model is None or model.takes_sampling
+    for name in ("temperature", "top_p", "top_k"):
+        value = stated.get(name)
+        if value is None:
+            continue
+        is_second = name == "top_p" and model is not None and stated.get("temperature") is not None
+        if not takes_any or is_second:
+            if name == "top_k" or value != 1:
+                drop(name)
+        elif name == "temperature" and value > 1:
+            drop(name)
+            request[name] = 1
+        else:
+            request[name] = value
 
 
 def _split_messages(messages: list[dict[str, Json]]) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
@@ -224,33 +299,34 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
         case "image_url":
             image = part.get("image_url")
             url = image.get("url") if isinstance(image, dict) else image
+            if isinstance(url, str) and not is_data_url(url):
+                return {"type": "image", "source": {"type": "url", "url": url}}
             if isinstance(url, str):
-                return _make_media(url, f"{place}.image_url.url", "document")
+                where = f"{place}.image_url.url"
+                return _make_media(parse_data_url(url, where), where, "document")
         case "file":
             file = part.get("file") or {}
             if isinstance(file.get("file_data"), str):
-                title = file.get("filename") or "document"
-                return _make_media(file["file_data"], f"{place}.file.file_data", title)
+                where = f"{place}.file.file_data"
+                parsed = parse_file_data(file["file_data"], file.get("filename"), where)
+                return _make_media(parsed, where, file.get("filename") or "document")
     raise make_field_error(
         place, "text, image_url or file with file_data at a seat of the Anthropic API format"
     )
 
 
-def _make_media(url: str, place: str, title: str) -> dict[str, Json]:
+def _make_media(parsed: DataUrl, place: str, title: str) -> dict[str, Json]:
     """Return the block of a picture or a document. Messages take some pictures, PDF and plain text."""
-    if not is_data_url(url):
-        return {"type": "image", "source": {"type": "url", "url": url}}
-    parsed = parse_data_url(url, place)
     source = {"type": "base64", "media_type": parsed.media_type, "data": parsed.data}
-    if parsed.media_type in IMAGE_TYPES:
+    if parsed.media_type in PICTURES:
         return {"type": "image", "source": source}
-    if parsed.media_type == "application/pdf":
+    if parsed.media_type == PDF:
         return {"type": "document", "source": source, "title": title}
     if parsed.media_type.startswith("text/") or parsed.media_type == "application/json":
         text = {"type": "text", "media_type": "text/plain", "data": parsed.decode_text()}
         return {"type": "document", "source": text, "title": title}
-    types = ", ".join(sorted(IMAGE_TYPES))
-    raise make_field_error(place, f"{types}, application/pdf or text {AT_ANTHROPIC}")
+    types = ", ".join(sorted(PICTURES))
+    raise make_field_error(place, f"{types}, {PDF} or text {AT_ANTHROPIC}")
 
 
 def _translate_tool_result(message: dict[str, Json], place: str) -> dict[str, Json]:
@@ -279,8 +355,9 @@ def _translate_assistant(message: dict[str, Json], place: str) -> list[dict[str,
     return blocks
 
 
-def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
-    tools = []
+def _translate_tools(body: dict[str, Json], model: ClaudeModel | None, drop: Drop) -> dict[str, Json]:
+    tools: list[dict[str, Json]] = []
+    strict_left = MAX_STRICT_TOOLS if model is not None and model.takes_strict_tools else 0
     for at, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function")
         if tool["type"] != "function" or not isinstance(function, dict) or not function.get("name"):
@@ -288,6 +365,14 @@ def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
         schema = function.get("parameters") or {"type": "object", "properties": {}}
         translated = {"name": function["name"], "input_schema": schema}
         translated |= {key: function[key] for key in ("description",) if function.get(key)}
+        if function.get("strict"):
+            where = f"tools[{at}].function"
+            fitted = _fit_strict(schema, f"{where}.parameters", drop) if strict_left else None
+            if fitted is None:
+                drop(f"{where}.strict")
+            else:
+                strict_left -= 1
+                translated |= {"input_schema": fitted, "strict": True}
         tools.append(translated)
         _add_cache_control([translated], function)
         _add_cache_control([translated], tool)
@@ -307,6 +392,18 @@ def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
     if body.get("parallel_tool_calls") is False and tool_choice["type"] != "none":
         tool_choice["disable_parallel_tool_use"] = True
     return {"tools": tools, "tool_choice": tool_choice}
+
+
+def _fit_strict(schema: Json, place: str, drop: Drop) -> Json:
+    """Return the schema of a strict tool, None if it cannot be strict."""
+    dropped: list[str] = []
+    try:
+        fitted = fit_schema(schema, place, dropped.append)
+    except OpenSchema:
+        return None
+    for each in dropped:
+        drop(each)
+    return fitted
 
 
 def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
@@ -341,7 +438,6 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
 
 def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> dict[str, Json]:
     return {
-        "id": make_completion_id(),
         "object": kind,
         "created": int(time.time()),
         "model": answer.get("model") or request["model"],
@@ -367,9 +463,10 @@ def translate_usage(stated: Json) -> dict[str, Json] | None:
 class CompletionChunks:
     """Translates the events of a message to the chunks of a chat completion."""
 
-    def __init__(self, request: dict[str, Json]) -> None:
+    def __init__(self, request: dict[str, Json], *, is_plain_json: bool = False) -> None:
+        """Set `is_plain_json` if JSON was asked for in words: then a code fence around it is left out."""
         self._request = request
-        self._json = JsonText() if wants_plain_json(request) else None
+        self._json = JsonText() if is_plain_json else None
         self._head: dict[str, Json] = {}
         self._call_indexes: dict[int, int] = {}
         self._detail_indexes: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Fit a JSON schema to the structured output of Anthropic's Messages.
+"""Fit a JSON schema to the structured output and the strict tools of Anthropic's Messages.
 
 Source: the vendor's reference of structured outputs and its SDK. Every object is closed
 (`additionalProperties` false), `oneOf` is `anyOf`, and bounds that the API rejects (`minimum`, `pattern`,
@@ -11,10 +11,12 @@ import json
 from typing import Any
 
 from gridq.protocol.models import Json
+from workers.model_apis.fields.table import Drop
 
 PASSED = frozenset({"type", "enum", "const", "description", "title", "required", "default", "$ref"})
 UNIONS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 DEFINITIONS = ("$defs", "definitions")
+IGNORED = ("additionalProperties", "$schema", "$id")
 FORMATS = frozenset(
     {
         *("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
@@ -22,33 +24,21 @@ FORMATS = frozenset(
 )
 
 
-def is_closed(schema: Json) -> bool:
-    """Return whether closing its objects leaves the meaning of a schema: none of them is a free map."""
-    if isinstance(schema, list):
-        return all(map(is_closed, schema))
-    if not isinstance(schema, dict):
-        return True
-    extra = schema.get("additionalProperties")
-    is_object = schema.get("type") == "object" or "properties" in schema
-    if (
-        is_object
-        and (extra is True or isinstance(extra, dict) or not schema.get("properties"))
-        and extra is not False
-    ):
-        return False
-    inner = [schema.get(name) for name in (*UNIONS, "items")]
-    for name in ("properties", *DEFINITIONS):
-        inner += list((schema.get(name) or {}).values())
-    return all(map(is_closed, inner))
+class OpenSchema(Exception):
+    """The schema has a free map: an object that cannot be closed without changing its meaning."""
 
 
-def fit_schema(schema: Json) -> Json:
-    """Return the schema as Messages take it. Other values than objects stay as they are."""
+def fit_schema(schema: Json, place: str, drop: Drop) -> Json:
+    """Return the schema as Messages take it. Other values than objects stay as they are.
+
+    `drop` is told each bound at `place` that became a description. Raises OpenSchema.
+    """
     if not isinstance(schema, dict):
         return schema
     fitted: dict[str, Any] = {}
     notes: dict[str, Json] = {}
     for name, value in schema.items():
+        where = f"{place}.{name}"
         if (
             name in PASSED
             or (name == "format" and value in FORMATS)
@@ -56,14 +46,19 @@ def fit_schema(schema: Json) -> Json:
         ):
             fitted[name] = value
         elif name in UNIONS:
-            fitted[UNIONS[name]] = [*map(fit_schema, value)]
+            fitted[UNIONS[name]] = [fit_schema(each, f"{where}[{at}]", drop) for at, each in enumerate(value)]
         elif name == "properties" or name in DEFINITIONS:
-            fitted[name] = {key: fit_schema(each) for key, each in value.items()}
+            fitted[name] = {
+                key: fit_schema(each, f"{where}.{key}", drop) for key, each in (value or {}).items()
+            }
         elif name == "items" and isinstance(value, dict):
-            fitted[name] = fit_schema(value)
-        elif name not in ("additionalProperties", "$schema", "$id"):
+            fitted[name] = fit_schema(value, where, drop)
+        elif name not in IGNORED:
             notes[name] = value
+            drop(where)
     if fitted.get("type") == "object" or "properties" in fitted:
+        if not _is_closed(schema):
+            raise OpenSchema
         fitted["additionalProperties"] = False
     if notes:
         stated = ", ".join(
@@ -71,3 +66,10 @@ def fit_schema(schema: Json) -> Json:
         )
         fitted["description"] = "\n\n".join(filter(None, (fitted.get("description"), f"{{{stated}}}")))
     return fitted
+
+
+def _is_closed(schema: dict[str, Json]) -> bool:
+    """Return whether an object has the properties that it names and, as far as is said, no others."""
+    extra = schema.get("additionalProperties")
+    is_map = extra is True or isinstance(extra, dict)
+    return extra is False or not (is_map or not schema.get("properties"))

@@ -6,18 +6,13 @@
 | user, assistant | `contents` with the roles user and model |
 | `tool_calls`, messages with the role tool | `functionCall`, `functionResponse` parts |
 | text, image_url, file, input_audio parts | text, `inlineData` (data URLs), `fileData` (other URLs) |
-| `tools`, `tool_choice` auto, required, none, a function | `functionDeclarations`, AUTO, ANY, NONE |
-| `response_format` json_schema, json_object | `responseJsonSchema`, `responseMimeType` |
-| `max_tokens`, `stop`, `temperature`, `top_p`, `seed`, `n`, penalties … | fields of `generationConfig` |
-| `reasoning_effort`, `thinking` (budget_tokens) | `thinkingConfig` |
+| `tool_choice` auto, required, none, a function | AUTO, ANY, NONE |
 | `embeddings` | `batchEmbedContents`, at Vertex AI `predict` |
 
-Newer models require the `thought_signature` of their tool calls. It stands in `extra_content.google` of the
-call, where Google's own OpenAI-compatible endpoint has it. A call without one gets the value that Google
-documents for calls of other models. A field that has no counterpart and would change the answer is rejected
-by name: the path `completions`, `logprobs`, `logit_bias`, audio answers, `parallel_tool_calls` false, tools
-of other types, tokens as embedding input. Hints (`user`, `store`, `metadata`, `service_tier`, `prediction`)
-are dropped.
+The tables of the fields are in `workers.model_apis.fields.chat`; the path `completions` is refused. Newer
+models require the `thought_signature` of their tool calls. It stands in `extra_content.google` of the call,
+where Google's own OpenAI-compatible endpoint has it. A call without one gets the value that Google documents
+for calls of other models. Tools of other types and tokens as embedding input are refused.
 """
 
 from __future__ import annotations
@@ -39,21 +34,12 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
-from workers.model_apis.data_urls import is_data_url, parse_data_url
+from workers.model_apis.data_urls import PDF, DataUrl, is_data_url, parse_data_url, parse_file_data
+from workers.model_apis.fields.chat import AT_GOOGLE, CHAT_TO_GOOGLE, EMBEDDINGS_TO_GOOGLE
+from workers.model_apis.fields.table import Drop, ignore
 from workers.model_apis.google.answers import ContentChunks, build_completion, build_embeddings
 from workers.model_apis.google.client import make_method_path
 
-AT_GOOGLE = "at a seat of Google's API format"
-UNSUPPORTED = ("logprobs", "logit_bias", "functions", "function_call", "audio", "web_search_options")
-CONFIG_FIELDS = {
-    "temperature": "temperature",
-    "top_p": "topP",
-    "top_k": "topK",
-    "seed": "seed",
-    "n": "candidateCount",
-    "presence_penalty": "presencePenalty",
-    "frequency_penalty": "frequencyPenalty",
-}
 TOOL_CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 THINKING_TOKENS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576}
 """Thinking budget of each effort before Gemini 3, as in Google's own OpenAI-compatible endpoint."""
@@ -62,6 +48,12 @@ PLACEHOLDER_SIGNATURE = "skip_thought_signature_validator"
 """Google's documented value for a tool call whose signature is not known."""
 
 AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mp3"}
+PICTURE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
+INLINE_TYPES = re.compile(rf"{'|'.join((*PICTURE_TYPES, PDF))}|text/.*|audio/.*|video/.*")
+"""The types of inline data that Gemini models take. Text of any type is text to them."""
+
+MAX_STOPS = 5
+"""The stop sequences that `generateContent` takes."""
 
 
 class ChatToGoogle(TranslatingBackend):
@@ -72,67 +64,79 @@ class ChatToGoogle(TranslatingBackend):
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         if path == EMBEDDINGS:
             return self._post_embeddings(body, context)
-        request = translate_request(translate_to_google, path, body, self._inner.is_strict)
+        request = self._translate(path, body, context.drop_field)
         answer = self._inner.post(make_method_path(body["model"], "generateContent"), request, context)
         return parse_answer(self, build_completion, answer, body)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         chunks = ContentChunks(body)
-        request = translate_request(translate_to_google, path, body, self._inner.is_strict)
+        request = self._translate(path, body, context.drop_field)
         request_path = make_method_path(body["model"], "streamGenerateContent?alt=sse")
         yield from self._translate_stream(request_path, request, context, chunks.add_event)
 
+    def _translate(self, path: str, body: dict[str, Json], drop: Drop) -> dict[str, Json]:
+        return translate_request(translate_to_google, path, body, self._inner.is_strict, drop)
+
     def _post_embeddings(self, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        name, request = translate_embedding_request(body, self._inner.is_strict)
+        is_vertex = self._inner.is_strict
+        name, request = translate_embedding_request(body, is_vertex, context.drop_field)
         answer = self._inner.post(make_method_path(body["model"], name), request, context)
         return parse_answer(self, build_embeddings, answer, body)
 
 
-def translate_embedding_request(body: dict[str, Json], is_vertex: bool) -> tuple[str, dict[str, Json]]:
+def translate_embedding_request(
+    body: dict[str, Json], is_vertex: bool, drop: Drop = ignore
+) -> tuple[str, dict[str, Json]]:
     """Return the method and the request for embeddings. Raises StageError if the input is not text."""
-    texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+    _, stated = EMBEDDINGS_TO_GOOGLE.split(body, drop)
+    texts = [stated["input"]] if isinstance(stated["input"], str) else stated["input"]
     if not all(isinstance(text, str) for text in texts):
         raise make_field_error("input", f"a string or a list of strings {AT_GOOGLE}")
-    size = {} if body.get("dimensions") is None else {"outputDimensionality": body["dimensions"]}
+    size = {"outputDimensionality": stated["dimensions"]} if "dimensions" in stated else {}
     if is_vertex:
         return "predict", {"instances": [{"content": text} for text in texts], "parameters": size}
-    model = f"models/{body['model']}"
+    model = f"models/{stated['model']}"
     requests = [{"model": model, "content": {"parts": [{"text": text}]}, **size} for text in texts]
     return "batchEmbedContents", {"requests": requests}
 
 
-def translate_to_google(path: str, body: dict[str, Json], is_vertex: bool = False) -> dict[str, Json]:
-    """Translate a chat request to generateContent. Raises StageError naming a field without a counterpart."""
+def translate_to_google(
+    path: str, body: dict[str, Json], is_vertex: bool = False, drop: Drop = ignore
+) -> dict[str, Json]:
+    """Translate a chat request to generateContent. `drop` is told what is left out.
+
+    Raises StageError naming a field without a counterpart.
+    """
     if path != CHAT:
         raise make_field_error("path", f"{CHAT} or {EMBEDDINGS} {AT_GOOGLE}")
-    for field in UNSUPPORTED:
-        if body.get(field):
-            raise make_field_error(field, f"absent {AT_GOOGLE}", f"remove {field!r}")
-    if any(each != "text" for each in body.get("modalities") or ()):
-        raise make_field_error("modalities", f"text {AT_GOOGLE}")
-    system, contents = Conversation(body["model"], is_vertex).translate(body["messages"])
+    config, stated = CHAT_TO_GOOGLE.split(body, drop)
+    system, contents = Conversation(stated["model"], is_vertex).translate(stated["messages"])
     request: dict[str, Json] = {"contents": contents}
     if system:
         request["systemInstruction"] = {"parts": [{"text": system}]}
-    request |= _translate_tools(body)
-    config = _make_config(body)
+    request |= _translate_tools(stated, drop)
+    config |= _make_config(stated, drop)
     if config:
         request["generationConfig"] = config
     return request
 
 
-def _make_config(body: dict[str, Json]) -> dict[str, Json]:
-    config = {name: body[field] for field, name in CONFIG_FIELDS.items() if body.get(field) is not None}
-    if config.get("candidateCount") == 1:
-        del config["candidateCount"]
+def _make_config(body: dict[str, Json], drop: Drop) -> dict[str, Json]:
+    """Return the translated fields of `generationConfig`."""
+    config: dict[str, Json] = {}
+    if body.get("n", 1) != 1:
+        config["candidateCount"] = body["n"]
     for field in ("max_tokens", "max_completion_tokens"):
         if body.get(field) == 0:
             raise make_field_error(field, f"an integer of at least 1 {AT_GOOGLE}")
-        if body.get(field) is not None:
+        if field in body:
             config["maxOutputTokens"] = body[field]
     stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
-    if any(stops):
-        config["stopSequences"] = [*filter(None, stops)]
+    stops = [*filter(None, stops)]
+    if len(stops) > MAX_STOPS:
+        raise make_field_error("stop", f"at most {MAX_STOPS} sequences {AT_GOOGLE}")
+    if stops:
+        config["stopSequences"] = stops
     response_format = body.get("response_format") or {"type": "text"}
     if response_format["type"] == "json_schema":
         config["responseMimeType"] = "application/json"
@@ -141,7 +145,7 @@ def _make_config(body: dict[str, Json]) -> dict[str, Json]:
         config["responseMimeType"] = "application/json"
     elif response_format["type"] != "text":
         raise make_field_error("response_format.type", f"text, json_object or json_schema {AT_GOOGLE}")
-    thinking = _make_thinking_config(body)
+    thinking = _make_thinking_config(body, drop)
     return config | ({"thinkingConfig": thinking} if thinking else {})
 
 
@@ -151,12 +155,15 @@ def parse_generation(model: str) -> int | None:
     return None if found is None else int(found[1] or 3)
 
 
-def _make_thinking_config(body: dict[str, Json]) -> dict[str, Json]:
+def _make_thinking_config(body: dict[str, Json], drop: Drop) -> dict[str, Json]:
     """Return how much the model should think, and whether it should show it, as `thinking` asks."""
     number = parse_generation(body["model"])
     thinking = body.get("thinking") or {}
     kind, effort = thinking.get("type"), body.get("reasoning_effort")
     if number is None:
+        for field in ("thinking", "reasoning_effort"):
+            if body.get(field):
+                drop(field)
         return {}
     config: dict[str, Json] = {}
     if kind in ("enabled", "adaptive"):
@@ -174,7 +181,7 @@ def _make_thinking_config(body: dict[str, Json]) -> dict[str, Json]:
     return {**config, "thinkingLevel": {"none": lowest, "minimal": lowest}.get(effort, level)}
 
 
-def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
+def _translate_tools(body: dict[str, Json], drop: Drop) -> dict[str, Json]:
     declarations = []
     for at, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function")
@@ -183,6 +190,8 @@ def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
         declared = {key: function[key] for key in ("name", "description") if function.get(key)}
         if function.get("parameters"):
             declared["parametersJsonSchema"] = function["parameters"]
+        if function.get("strict"):
+            drop(f"tools[{at}].function.strict")
         declarations.append(declared)
     if not declarations:
         return {}
@@ -303,11 +312,17 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
             image = part.get("image_url")
             url = image.get("url") if isinstance(image, dict) else image
             if isinstance(url, str):
-                return _make_media(url, f"{place}.image_url.url")
+                where = f"{place}.image_url.url"
+                return (
+                    _make_inline(parse_data_url(url, where), where)
+                    if is_data_url(url)
+                    else _make_link(url, where)
+                )
         case "file":
             file = part.get("file") or {}
             if isinstance(file.get("file_data"), str):
-                return _make_media(file["file_data"], f"{place}.file.file_data")
+                where = f"{place}.file.file_data"
+                return _make_inline(parse_file_data(file["file_data"], file.get("filename"), where), where)
         case "input_audio":
             audio = part.get("input_audio") or {}
             if audio.get("format") in AUDIO_TYPES and isinstance(audio.get("data"), str):
@@ -315,10 +330,15 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
     raise make_field_error(place, f"text, image_url, input_audio or file with file_data {AT_GOOGLE}")
 
 
-def _make_media(url: str, place: str) -> dict[str, Any]:
-    if is_data_url(url):
-        parsed = parse_data_url(url, place)
-        return {"inlineData": {"mimeType": parsed.media_type, "data": parsed.data}}
+def _make_inline(parsed: DataUrl, place: str) -> dict[str, Any]:
+    media_type = "text/plain" if parsed.media_type == "application/json" else parsed.media_type
+    if not INLINE_TYPES.fullmatch(media_type):
+        types = ", ".join((*PICTURE_TYPES, PDF))
+        raise make_field_error(place, f"{types}, text, audio or video {AT_GOOGLE}")
+    return {"inlineData": {"mimeType": media_type, "data": parsed.data}}
+
+
+def _make_link(url: str, place: str) -> dict[str, Any]:
     media_type = mimetypes.guess_type(urlsplit(url).path)[0] or ""
     if not media_type:
         raise make_field_error(place, f"a data URL, or a URL with a file extension such as .png, {AT_GOOGLE}")

@@ -2,21 +2,14 @@
 
 | Messages | chat/completions |
 |---|---|
-| `system` (text or blocks) | the first message, role system |
 | text, image, document blocks | text, image_url, file parts |
 | `tool_use`, `tool_result` blocks | `tool_calls`, messages with the role tool, which go first |
-| `tools`, `tool_choice` auto, any, tool, none | `tools`, `tool_choice` auto, required, a function, none |
+| `tool_choice` auto, any, tool, none | auto, required, a function, none |
 | `disable_parallel_tool_use` | `parallel_tool_calls` false |
-| `max_tokens` | `max_tokens`, at OpenAI's own API `max_completion_tokens` |
-| `stop_sequences`, `metadata.user_id` | `stop`, `user` |
-| `output_config.format` json_schema | `response_format` json_schema |
-| `temperature`, `top_p`, `top_k` (not at OpenAI's own API) | the same |
 
-Earlier thinking goes back to the endpoint and model that sent it, in the field where it was.
-Dropped: `cache_control`, thinking of other models, `thinking` itself (the answer's reasoning becomes thinking
-if the client asked for it), `output_config.effort`, `service_tier` and other fields. A field that has no
-counterpart and would change the answer is rejected: the vendor's own server tools and their blocks,
-`mcp_servers`, `container`, and `max_tokens` 0.
+The tables of the fields are in `workers.model_apis.fields.messages`. Earlier thinking goes back to the
+endpoint and model that sent it, in the field where it was; thinking of other models is left out, and so is
+`cache_control` of blocks. The answer's reasoning becomes thinking if the client asked for it.
 """
 
 from __future__ import annotations
@@ -34,17 +27,27 @@ from workers.model_apis.api_request import (
     translate_request,
 )
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
-from workers.model_apis.data_urls import normalize_type
+from workers.model_apis.context_wrappers import RenamingContext
+from workers.model_apis.data_urls import PDF, check_picture, parse_data_url
+from workers.model_apis.fields.messages import (
+    AT_OPENAI,
+    CLIENT_NAMES,
+    MESSAGES_TO_CHAT,
+    MESSAGES_TO_GOOGLE,
+    MESSAGES_TO_OPENAI,
+    OUTPUT_HINTS,
+    THINKING_HINTS,
+)
+from workers.model_apis.fields.table import Drop, FieldTable, add_inner_hints, ignore, rename_errors
 from workers.model_apis.identity.fitting import shorten_user, split_signature
+from workers.model_apis.identity.origins import name_origin, split_signed_id
 from workers.model_apis.openai.answers import MessageEvents, build_message
 from workers.model_apis.openai.schemas import is_strict_schema
 from workers.model_apis.reasoning_marks import find_field
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-UNSUPPORTED = ("mcp_servers", "container")
-"""Fields of the vendor's own servers. A model without them answers otherwise."""
-
-AT_OPENAI = "at a seat of another API format than Anthropic's"
+MAX_STOPS = 4
+"""The stop sequences that OpenAI's own API takes."""
 
 
 class MessagesToChat(TranslatingBackend):
@@ -52,73 +55,83 @@ class MessagesToChat(TranslatingBackend):
 
     api = ANTHROPIC
 
-    def __init__(self, inner: Backend, *, origin: str = "", accepts_thinking: bool = False) -> None:
-        """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages.
+    def __init__(self, inner: Backend, seat: Backend, *, accepts_thinking: bool = False) -> None:
+        """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages, and their effort.
 
-        `origin` is the URL of the endpoint, whose own reasoning it gets back.
+        `seat` is the backend that the requests reach at last, which gets its own reasoning back.
         """
         assert inner.api == OPENAI
         super().__init__(inner)
-        self._origin = origin
+        self._seat = seat
         self._accepts_thinking = accepts_thinking
 
-    def _name_origin(self, body: dict[str, Json]) -> str:
-        return f"{body['model']} at {self._origin}"
-
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(CHAT, self._translate(body), context)
-        return parse_answer(self, build_message, answer, body, self._name_origin(body))
+        request = self._translate(body, context.drop_field)
+        with rename_errors(CLIENT_NAMES):
+            answer = self._inner.post(CHAT, request, RenamingContext(context, CLIENT_NAMES))
+        return parse_answer(self, build_message, answer, body, name_origin(body["model"], self._seat))
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        events = MessageEvents(body, self._name_origin(body))
-        yield from self._translate_stream(CHAT, self._translate(body), context, events.add_chunk)
+        events = MessageEvents(body, name_origin(body["model"], self._seat))
+        request, renaming = self._translate(body, context.drop_field), RenamingContext(context, CLIENT_NAMES)
+        with rename_errors(CLIENT_NAMES):
+            yield from self._translate_stream(CHAT, request, renaming, events.add_chunk)
         yield from parse_answer(self, list, events.end())
 
-    def _translate(self, body: dict[str, Json]) -> dict[str, Json]:
-        origin = self._name_origin(body)
-        request = translate_request(translate_to_chat, body, self._inner.is_strict, origin)
+    def _translate(self, body: dict[str, Json], drop: Drop) -> dict[str, Json]:
+        table = MESSAGES_TO_OPENAI if self._inner.is_strict else MESSAGES_TO_CHAT
+        if self._accepts_thinking:
+            table = MESSAGES_TO_GOOGLE
+        origin = name_origin(body["model"], self._seat)
+        request = translate_request(translate_to_chat, body, table, origin, drop)
         if not self._accepts_thinking:
-            return _drop_signatures(request)
+            return request
         effort = (body.get("output_config") or {}).get("effort")
         fields = {"thinking": body.get("thinking"), "reasoning_effort": effort}
         return request | {key: value for key, value in fields.items() if value is not None}
 
 
-def translate_to_chat(body: dict[str, Json], is_strict: bool = False, origin: str = "") -> dict[str, Json]:
-    """Translate a Messages request to chat, `is_strict` for the vendor's own API.
+def translate_to_chat(
+    body: dict[str, Json],
+    table: FieldTable = MESSAGES_TO_CHAT,
+    origin: str = "",
+    drop: Drop = ignore,
+) -> dict[str, Json]:
+    """Translate a Messages request to chat, by the table of its target.
 
-    `origin` is the endpoint with its model, which gets its own reasoning back.
-
-    Raises StageError naming a field that has no counterpart.
+    `origin` is the endpoint with its model, which gets its own reasoning back. `drop` is told what is left
+    out. Raises StageError naming a field that has no counterpart.
     """
-    for field in UNSUPPORTED:
-        if body.get(field):
-            raise make_field_error(field, f"absent {AT_OPENAI}", f"remove {field!r}")
-    if not body["max_tokens"]:  # it fills the vendor's cache and answers nothing
+    kept, stated = table.split(body, drop)
+    if not stated["max_tokens"]:  # it fills the vendor's cache and answers nothing
         raise make_field_error("max_tokens", f"an integer of at least 1 {AT_OPENAI}")
-    limit = "max_completion_tokens" if is_strict else "max_tokens"
+    is_strict = table is MESSAGES_TO_OPENAI
     request: dict[str, Json] = {
-        "model": body["model"],
-        "messages": _translate_messages(body, origin),
-        limit: body["max_tokens"],
+        **kept,
+        "messages": _translate_messages(stated, origin),
+        "max_completion_tokens" if is_strict else "max_tokens": stated["max_tokens"],
     }
-    for field in ("temperature", "top_p") if is_strict else ("temperature", "top_p", "top_k"):
-        if body.get(field) is not None:
-            request[field] = body[field]
-    stops = [*filter(None, body.get("stop_sequences") or ())]
+    stops = [*filter(None, stated.get("stop_sequences") or ())]
+    if is_strict and len(stops) > MAX_STOPS:
+        raise make_field_error("stop_sequences", f"at most {MAX_STOPS} sequences at OpenAI's API")
     if stops:
         request["stop"] = stops
-    user = (body.get("metadata") or {}).get("user_id")
+    user = (stated.get("metadata") or {}).get("user_id")
     if isinstance(user, str):
         request["user"] = shorten_user(user, "user")
-    if body.get("tools"):
-        request["tools"] = [_translate_tool(tool, f"tools[{at}]") for at, tool in enumerate(body["tools"])]
-        request |= _translate_tool_choice(body.get("tool_choice") or {"type": "auto"})
-    output_format = (body.get("output_config") or {}).get("format") or body.get("output_format")
+    if stated.get("tools"):
+        tools = enumerate(stated["tools"])
+        request["tools"] = [_translate_tool(tool, f"tools[{at}]", drop) for at, tool in tools]
+        request |= _translate_tool_choice(stated.get("tool_choice") or {"type": "auto"})
+    config = stated.get("output_config") or {}
+    output_format = config.get("format") or stated.get("output_format")
     if isinstance(output_format, dict) and output_format.get("type") == "json_schema":
-        stated = output_format.get("schema")
-        schema = {"name": "answer", "schema": stated, "strict": is_strict_schema(stated)}
+        schema = {"name": "answer", "schema": output_format.get("schema")}
+        schema["strict"] = is_strict_schema(schema["schema"])
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if table is not MESSAGES_TO_GOOGLE:
+        add_inner_hints(config, "output_config", OUTPUT_HINTS, drop)
+        add_inner_hints(stated.get("thinking") or {}, "thinking", THINKING_HINTS, drop)
     return request
 
 
@@ -138,14 +151,6 @@ def _translate_messages(body: dict[str, Json], origin: str) -> list[dict[str, Js
             case _:
                 raise make_field_error(f"{place}.role", "'user' or 'assistant'")
     return messages
-
-
-def _drop_signatures(request: dict[str, Json]) -> dict[str, Json]:
-    """Return the chat request without what only a seat of Google's API format can use."""
-    for message in request["messages"]:
-        for call in message.get("tool_calls") or ():
-            call.pop("extra_content", None)
-    return request
 
 
 def _join_text(content: Json, place: str) -> str:
@@ -207,7 +212,8 @@ def _translate_block(block: Json, place: str) -> list[dict[str, Json]]:
                 raise make_field_error(f"{place}.text", "a string")
             return [{"type": "text", "text": block["text"]}]
         case "image":
-            return [{"type": "image_url", "image_url": {"url": _make_url(source, f"{place}.source")}}]
+            url = check_picture(_make_url(source, f"{place}.source"), f"{place}.source", AT_OPENAI)
+            return [{"type": "image_url", "image_url": {"url": url}}]
         case "document":
             return _translate_document(block, source, place)
         case "search_result":
@@ -221,7 +227,7 @@ def _translate_block(block: Json, place: str) -> list[dict[str, Json]]:
 def _make_url(source: Json, place: str) -> str:
     match source.get("type") if isinstance(source, dict) else None:
         case "base64" if isinstance(source.get("data"), str):
-            return f"data:{normalize_type(source.get('media_type') or 'image/png')};base64,{source['data']}"
+            return f"data:{source.get('media_type') or 'image/png'};base64,{source['data']}"
         case "url" if isinstance(source.get("url"), str):
             return str(source["url"])
     raise make_field_error(place, "a base64 or url source at a seat of the OpenAI API format")
@@ -243,7 +249,8 @@ def _translate_document(block: dict[str, Json], source: dict[str, Json], place: 
                 for part in _translate_block(each, f"{place}.source.content[{at}]")
             ]
         case "base64":
-            data = _make_url({"media_type": "application/pdf", **source}, f"{place}.source")
+            url = _make_url({"media_type": PDF, **source}, f"{place}.source")
+            data = str(parse_data_url(url, f"{place}.source"))
             return [{"type": "file", "file": {"filename": f"{title}.pdf", "file_data": data}}]
     raise make_field_error(
         f"{place}.source", "a text, content or base64 source at a seat of the OpenAI API format"
@@ -265,10 +272,7 @@ def _translate_assistant(content: Json, place: str, origin: str) -> dict[str, Js
                     raise make_field_error(f"{place}[{at}]", "a tool_use block with id, name and input")
                 arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
                 function = {"name": block["name"], "arguments": arguments}
-                call_id, signature = split_signature(block["id"])
-                calls.append({"id": call_id, "type": "function", "function": function})
-                if signature is not None:
-                    calls[-1]["extra_content"] = {"google": {"thought_signature": signature}}
+                calls.append({**split_signed_id(block["id"]), "type": "function", "function": function})
             case "thinking":  # only the model that thought it can use it
                 field = find_field(block, origin)
                 if field is not None:
@@ -285,7 +289,7 @@ def _translate_assistant(content: Json, place: str, origin: str) -> dict[str, Js
     return message
 
 
-def _translate_tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
+def _translate_tool(tool: dict[str, Json], place: str, drop: Drop) -> dict[str, Json]:
     if tool.get("type") not in (None, "custom"):
         raise make_field_error(
             f"{place}.type", "custom: a vendor's own tools need a seat of that vendor's API format"
@@ -297,6 +301,8 @@ def _translate_tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
         function["description"] = tool["description"]
     if tool.get("strict") is not None:
         function["strict"] = bool(tool["strict"]) and is_strict_schema(tool["input_schema"])
+        if tool["strict"] and not function["strict"]:
+            drop(f"{place}.strict")
     return {"type": "function", "function": function}
 
 

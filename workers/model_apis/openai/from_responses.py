@@ -7,20 +7,10 @@
 | `function_call`, `custom_tool_call` and their outputs | `tool_calls`, messages of the role tool |
 | `tools`: function, custom, namespaces of them | `tools`: a custom tool is a function of one string |
 | `tool_choice`, `allowed_tools` among them | `tool_choice`, fewer `tools` |
-| `text.format` | `response_format` |
-| `reasoning.effort` | `reasoning_effort` |
-| `max_output_tokens` | `max_tokens`, at OpenAI's own API `max_completion_tokens` |
-| `top_logprobs`, `include` of logprobs | `logprobs`, `top_logprobs` |
-| `temperature`, `top_p`, `user`, `service_tier`, unknown fields | the same |
-| `parallel_tool_calls` | the same if there are tools |
-| `text.verbosity`, `prompt_cache_key`, `safety_identifier` | the same at OpenAI's own API, else dropped |
 
-Dropped, because the answer stays the same without them (HINTS): how a cache is used, what a stored response
-would be called, `truncation` (a text that is too long fails), `reasoning.mode`, and what concerns the
-vendor's own tools only. Ids and states of items are dropped too, and of a tool all but what the table names.
-Items of reasoning are dropped, because no other model can use them. The answer shows reasoning as a summary
-if the request has `reasoning.summary`. Rejected by name: the fields of REFUSED, the vendor's own tools and
-their items, and files that only the vendor has.
+The tables of the fields are in `workers.model_apis.fields.responses`. Ids and states of items are left out,
+and of a tool all but what the table names. Items of reasoning go back to the model that wrote them alone. The
+answer shows reasoning as a summary if the request has `reasoning.summary`.
 """
 
 from __future__ import annotations
@@ -29,45 +19,27 @@ from collections.abc import Generator
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from gridq.protocol.response_needs import VENDOR_FIELDS
 from workers.model_apis.api_request import CHAT, OPENAI, RESPONSES, make_field_error, translate_request
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
+from workers.model_apis.context_wrappers import RenamingContext
+from workers.model_apis.fields.responses import (
+    AT_CHAT,
+    CLIENT_NAMES,
+    REASONING_HINTS,
+    RESPONSES_TO_CHAT,
+    RESPONSES_TO_OPENAI,
+    TEXT_HINTS,
+)
+from workers.model_apis.fields.table import Drop, FieldTable, add_inner_hints, ignore, rename_errors
+from workers.model_apis.identity.origins import name_origin
 from workers.model_apis.openai.client import convert_to_chunk
 from workers.model_apis.openai.response_events import ResponseEvents
 from workers.model_apis.openai.response_items import (
-    AT_CHAT,
     Conversation,
+    Tool,
     translate_tool_choice,
     translate_tools,
 )
-
-TRANSLATED = frozenset(
-    {
-        *(
-            "model",
-            "input",
-            "instructions",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
-            "text",
-            "reasoning",
-        ),
-        *("include", "max_output_tokens", "top_logprobs", "stream", "stream_options"),
-    }
-)
-OWN_API = ("prompt_cache_key", "safety_identifier")
-"""Hints that only OpenAI's own API takes. Other endpoints may reject a field that they do not know."""
-
-HINTS = frozenset(
-    {
-        *OWN_API,
-        *("store", "background", "background_options", "metadata", "truncation", "max_tool_calls"),
-        *("prompt_cache_options", "prompt_cache_retention", "image", "client_metadata"),
-    }
-)
-REFUSED = frozenset({*VENDOR_FIELDS, "n"})
-"""Fields that would change the answer: those that a chat does not have, and `n`, which a response has not."""
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -77,30 +49,46 @@ class ResponsesToChat(TranslatingBackend):
 
     api = RESPONSES
 
-    def __init__(self, inner: Backend, response_id: str, *, accepts_thinking: bool = False) -> None:
-        """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages."""
+    def __init__(
+        self, inner: Backend, seat: Backend, response_id: str, *, accepts_thinking: bool = False
+    ) -> None:
+        """Set `accepts_thinking` if `inner` takes the `thinking` field of Messages.
+
+        `seat` is the backend that the requests reach at last, which gets its own reasoning back.
+        """
         assert inner.api == OPENAI
         super().__init__(inner)
+        self._seat = seat
         self._response_id = response_id
         self._accepts_thinking = accepts_thinking
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        request, events = self._translate(body)
-        answer = self._inner.post(CHAT, request, context)
+        request, events = self._translate(body, context.drop_field)
+        with rename_errors(CLIENT_NAMES):
+            answer = self._inner.post(CHAT, request, RenamingContext(context, CLIENT_NAMES))
         return parse_answer(self, lambda: _build_response(events, answer))
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        request, events = self._translate(body)
-        yield from self._translate_stream(CHAT, request, context, events.add_chunk)
+        request, events = self._translate(body, context.drop_field)
+        renaming = RenamingContext(context, CLIENT_NAMES)
+        with rename_errors(CLIENT_NAMES):
+            yield from self._translate_stream(CHAT, request, renaming, events.add_chunk)
         yield from parse_answer(self, list, events.end())
 
-    def _translate(self, body: dict[str, Json]) -> tuple[dict[str, Json], ResponseEvents]:
+    def _translate(self, body: dict[str, Json], drop: Drop) -> tuple[dict[str, Json], ResponseEvents]:
         """Return the chat request, and the translator of its answer."""
-        request = translate_request(translate_to_chat, body, self._inner.is_strict)
+        origin = name_origin(body["model"], self._seat)
+        table = RESPONSES_TO_OPENAI if self._inner.is_strict else RESPONSES_TO_CHAT
+        request, tools = translate_request(translate_to_chat, body, table, origin, drop)
         if self._accepts_thinking and wants_reasoning(body):
             request["thinking"] = {"type": "adaptive"}
-        tools = translate_tools(body.get("tools"))[1]
-        return request, ResponseEvents(body, self._response_id, tools, shows_reasoning=wants_reasoning(body))
+        return request, ResponseEvents(
+            body,
+            self._response_id,
+            tools,
+            shows_reasoning=wants_reasoning(body),
+            state_origin=origin if wants_state(body) else "",
+        )
 
 
 def _build_response(events: ResponseEvents, answer: dict[str, Json]) -> dict[str, Json]:
@@ -118,40 +106,52 @@ def wants_reasoning(body: dict[str, Json]) -> bool:
     return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
 
 
-def translate_to_chat(body: dict[str, Json], is_strict: bool = False) -> dict[str, Json]:
-    """Translate a Responses request to chat, `is_strict` for the vendor's own API.
+def wants_state(body: dict[str, Json]) -> bool:
+    """Return whether the answer has `encrypted_content`: if the request asks for it, and if it has tools.
 
-    Raises StageError naming a field that has no counterpart.
+    The grid stores nothing, and while tools are called many models need their reasoning back.
     """
-    for field in REFUSED:
-        if body.get(field):
-            raise make_field_error(field, f"absent {AT_CHAT}", f"remove {field!r}")
-    conversation = Conversation()
-    conversation.add_system(body.get("instructions") or "")
-    conversation.add_items(body["input"])
-    messages = conversation.build_messages()
-    if not messages:
+    return bool(body.get("tools")) or "reasoning.encrypted_content" in (body.get("include") or ())
+
+
+def translate_to_chat(
+    body: dict[str, Json],
+    table: FieldTable = RESPONSES_TO_CHAT,
+    origin: str = "",
+    drop: Drop = ignore,
+) -> tuple[dict[str, Json], dict[str, Tool]]:
+    """Translate a Responses request to chat, by the table of its target.
+
+    Return it, and its tools by the names of their functions. `origin` is the model that gets its own
+    reasoning back. `drop` is told what is left out. Raises StageError naming a field that has no counterpart.
+    """
+    request, stated = table.split(body, drop)
+    is_strict = table is RESPONSES_TO_OPENAI
+    conversation = Conversation(origin)
+    conversation.add_system(stated.get("instructions") or "")
+    conversation.add_items(stated["input"])
+    request["messages"] = conversation.build_messages()
+    if not request["messages"]:
         raise make_field_error("input", "at least one message")
-    passed = body.keys() - TRANSLATED - HINTS - REFUSED
-    request = {name: body[name] for name in body if name in passed and body[name] is not None}
-    request |= {"model": body["model"], "messages": messages}
-    if body.get("max_output_tokens") is not None:
-        request["max_completion_tokens" if is_strict else "max_tokens"] = body["max_output_tokens"]
-    request |= _translate_tool_fields(body)
-    text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
+    if "max_output_tokens" in stated:
+        request["max_completion_tokens" if is_strict else "max_tokens"] = stated["max_output_tokens"]
+    functions, tools = translate_tools(stated.get("tools"))
+    request |= _translate_tool_fields(stated, functions)
+    text, reasoning = stated.get("text") or {}, stated.get("reasoning") or {}
     request |= _translate_format(text.get("format"))
     if reasoning.get("effort") is not None:
         request["reasoning_effort"] = reasoning["effort"]
-    if body.get("top_logprobs") or LOGPROBS in (body.get("include") or ()):
-        request |= {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
-    if is_strict:
-        hints = {"verbosity": text.get("verbosity"), **{name: body.get(name) for name in OWN_API}}
-        request |= {name: value for name, value in hints.items() if value is not None}
-    return request
+    add_inner_hints(reasoning, "reasoning", REASONING_HINTS, drop)
+    if stated.get("top_logprobs") or LOGPROBS in (stated.get("include") or ()):
+        request |= {"logprobs": True, "top_logprobs": stated.get("top_logprobs") or 0}
+    if not is_strict:
+        add_inner_hints(text, "text", TEXT_HINTS, drop)
+    elif text.get("verbosity") is not None:
+        request["verbosity"] = text["verbosity"]
+    return request, tools
 
 
-def _translate_tool_fields(body: dict[str, Json]) -> dict[str, Json]:
-    functions = translate_tools(body.get("tools"))[0]
+def _translate_tool_fields(body: dict[str, Json], functions: list[dict[str, Json]]) -> dict[str, Json]:
     choice, functions = translate_tool_choice(body.get("tool_choice"), functions)
     if not functions:  # OpenAI rejects the other fields without tools
         if choice not in ("auto", "none"):

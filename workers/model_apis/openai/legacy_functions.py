@@ -20,6 +20,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import CHAT, OPENAI, make_field_error, translate_request
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
+from workers.model_apis.fields.chat import LEGACY
 
 
 class LegacyFunctions(TranslatingBackend):
@@ -47,7 +48,7 @@ def translate_to_tools(path: str, body: dict[str, Json]) -> dict[str, Json]:
     """Return the request with `tools`. Raises StageError naming a field that is not valid."""
     if path != CHAT:
         return body
-    request = {name: value for name, value in body.items() if name not in ("functions", "function_call")}
+    request = {name: value for name, value in body.items() if name not in LEGACY}
     request["messages"] = _translate_messages(body["messages"])
     functions, choice = body.get("functions"), body.get("function_call")
     if not functions:

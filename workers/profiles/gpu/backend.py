@@ -15,10 +15,12 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, make_field_error
 from workers.model_apis.chat_assembly import ChatAssembler
+from workers.model_apis.fields.chat import CHAT_TO_ENGINE
 from workers.profiles.gpu.model_process import ModelProcess
 
 CHUNK_KINDS = {CHAT: ("chatcmpl", "chat.completion.chunk")}
-UNSUPPORTED_FIELDS = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
+SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
+"""Fields of text completions and embeddings that an engine does not get. All others go to it as they are."""
 
 
 class EngineBackend:
@@ -43,7 +45,7 @@ class EngineBackend:
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         """Yield the chunks as the engine makes them. Raises StageError for what no engine does."""
-        if (body.get("n") or 1) != 1:
+        if path == COMPLETIONS and (body.get("n") or 1) != 1:
             raise make_field_error("n", "1: this seat's engine returns one answer", "remove 'n'")
         if body.get("tool_choice") not in (None, "auto", "none"):
             expected = "auto or none: this seat's engine cannot force a call"
@@ -73,11 +75,16 @@ class EngineBackend:
         return answer
 
     def _send(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        request = {
-            key: value for key, value in body.items() if key not in UNSUPPORTED_FIELDS and value is not None
-        }
-        if "max_completion_tokens" in request:
-            request.setdefault("max_tokens", request.pop("max_completion_tokens"))
+        if path == CHAT:
+            request, stated = CHAT_TO_ENGINE.split(body, context.drop_field)
+            if "tool_choice" in stated:
+                request["tool_choice"] = stated["tool_choice"]
+            if "max_completion_tokens" in stated:
+                request.setdefault("max_tokens", stated["max_completion_tokens"])
+        else:
+            request = {
+                key: value for key, value in body.items() if key not in SET_BY_GRID and value is not None
+            }
         try:
             yield from self._process.request(path, request, context)
         except StageError as error:

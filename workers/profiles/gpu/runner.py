@@ -9,9 +9,9 @@ from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from workers.model_apis import stage_runner, stages
+from workers.model_apis.context_wrappers import PricedContext
 from workers.model_apis.demand import list_llm_queues
 from workers.model_apis.model_catalogue import Model, verify_file
-from workers.model_apis.priced_context import PricedContext
 from workers.model_apis.usage import to_micro_dollars
 from workers.profiles.gpu import devices
 from workers.profiles.gpu.backend import EngineBackend

@@ -11,6 +11,7 @@ from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from workers.model_apis import stages
+from workers.model_apis.context_wrappers import PricedContext
 from workers.model_apis.demand import (
     explain_model_mismatch,
     filter_models,
@@ -19,7 +20,6 @@ from workers.model_apis.demand import (
     parse_llm_demand,
 )
 from workers.model_apis.http.api_client import ApiClient
-from workers.model_apis.priced_context import PricedContext
 from workers.model_apis.stage_runner import parse_stage_input, run_request
 from workers.profiles.llm import costs
 from workers.profiles.llm.capability import LlmCapability, LlmSeat

@@ -94,7 +94,7 @@ class ProgramBackend:
     ) -> Generator[tuple[OutputParser, str]]:
         """Yield the pieces of the answer, each with its parser. The last piece is empty."""
         login, program = self._login, self._login.program
-        prompt = build_prompt(program, path, body, allows_tools=login.allows_tools)
+        prompt = build_prompt(program, path, body, allows_tools=login.allows_tools, drop=context.drop_field)
         with lock_login(login.identity, context) as locked:
             call = _prepare_call(login, prompt, str(body["model"]), locked.folder, streams)
             parser = program.make_parser(call)

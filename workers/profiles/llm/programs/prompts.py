@@ -1,49 +1,21 @@
 """Translate a chat request to the prompt of a vendor's program, and a system prompt if it supports one.
 
-A program is an agent behind a prompt, not a model API. A field that it does not support and that would change
-the answer is rejected by name. Hints, such as sampling and the length of the answer, are dropped.
+A program is an agent behind a prompt, not a model API. The table of fields is
+`workers.model_apis.fields.chat.CHAT_TO_PROGRAM`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gridq.errors import StageError
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import CHAT, make_field_error
+from workers.model_apis.fields.chat import CHAT_TO_PROGRAM
+from workers.model_apis.fields.table import Drop, ignore
 from workers.profiles.llm.programs.vendor import VendorProgram
-
-IGNORED_FIELDS = frozenset(
-    {
-        *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
-        *("repetition_penalty", "max_tokens", "max_completion_tokens", "reasoning_effort", "verbosity"),
-        *("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"),
-        *("parallel_tool_calls", "thinking", "reasoning", "options", "keep_alive"),
-    }
-)
-"""Fields that say how an answer is made, not what it contains. They are dropped."""
-
-TRANSLATED_FIELDS = frozenset(
-    {
-        *("messages", "model", "stream", "stream_options", "n"),
-        *("tools", "tool_choice", "response_format"),
-    }
-)
-NEUTRAL_VALUES: Mapping[str, tuple[Json, ...]] = {
-    "stop": ("", []),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "logit_bias": ({},),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "suffix": ("",),
-    "echo": (False,),
-    "best_of": (1,),
-}
-"""Unsupported fields, with the values that have no effect. Any other value is rejected."""
 
 MAX_SCHEMA_CHARACTERS = 100_000
 """A schema may have to be one argument, for which the system's limit is 128 KB."""
@@ -61,14 +33,20 @@ class Prompt:
     schema: Json = None
 
 
-def build_prompt(program: VendorProgram, path: str, body: dict[str, Json], *, allows_tools: bool) -> Prompt:
-    """Return the prompt for a chat request. Raises StageError naming an unsupported field."""
+def build_prompt(
+    program: VendorProgram, path: str, body: dict[str, Json], *, allows_tools: bool, drop: Drop = ignore
+) -> Prompt:
+    """Return the prompt for a chat request. `drop` is told what is left out.
+
+    Raises StageError naming an unsupported field.
+    """
     if path != CHAT:
         raise make_field_error(
             "path", f"{CHAT}: {program.title} has no {path}", "name a model of a seat at an endpoint"
         )
-    schema = _check_fields(program, body)
-    system, messages = _split_messages(program, body["messages"])
+    _, stated = CHAT_TO_PROGRAM.split(body, drop)
+    schema = _read_schema(program, stated.get("response_format"))
+    system, messages = _split_messages(program, stated["messages"])
     text = messages[0][1]
     if [role for role, _ in messages] != ["user"] or _is_command(program, text):
         text = "\n\n".join(_format_conversation(messages))
@@ -80,23 +58,8 @@ def build_prompt(program: VendorProgram, path: str, body: dict[str, Json], *, al
     return Prompt(text, system or ("" if allows_tools else DEFAULT_SYSTEM), schema)
 
 
-def _check_fields(program: VendorProgram, body: dict[str, Json]) -> Json:
-    """Reject fields that the program does not support. Return the schema of the answer, or None."""
-    title = program.title
-    for field, value in body.items():
-        if value is None or field in IGNORED_FIELDS or field in TRANSLATED_FIELDS:
-            continue
-        if value not in NEUTRAL_VALUES.get(field, ()):
-            raise _make_unsupported_error(
-                field, title, "absent (and no stop_sequences)" if field == "stop" else "absent"
-            )
-    if body.get("n", 1) != 1:
-        raise _make_unsupported_error("n", title, "1")
-    if body.get("tools"):
-        raise _make_unsupported_error("tools", title, "no tools")
-    if body.get("tool_choice") not in (None, "none", "auto"):
-        raise _make_unsupported_error("tool_choice", title)
-    response_format = body.get("response_format")
+def _read_schema(program: VendorProgram, response_format: Json) -> Json:
+    """Return the schema of the answer, or None."""
     match response_format.get("type") if isinstance(response_format, dict) else None:
         case None | "text":
             return None
@@ -113,7 +76,9 @@ def _check_fields(program: VendorProgram, body: dict[str, Json]) -> Json:
         case kind:
             fix = "ask for JSON in the prompt, or name a model of a seat at an endpoint"
             expected = "text or json_schema" if program.supports_schema else "text"
-            raise make_field_error("response_format", f"{expected}: {title} does not support {kind}", fix)
+            raise make_field_error(
+                "response_format", f"{expected}: {program.title} does not support {kind}", fix
+            )
 
 
 def _make_unsupported_error(field: str, title: str, expected: str = "absent") -> StageError:

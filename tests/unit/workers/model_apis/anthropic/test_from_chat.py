@@ -316,6 +316,9 @@ def message(*content: dict[str, Any], reason: str = "end_turn") -> dict[str, Any
     return {"id": "msg_1", "model": "real", "content": list(content), "stop_reason": reason, "usage": USAGE}
 
 
+ID = {"id": "made by workers.model_apis.identity"}
+
+
 def test_a_whole_answer():
     blocks = [
         {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -323,7 +326,7 @@ def test_a_whole_answer():
         {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}},
     ]
     made = build_completion(message(*blocks, reason="tool_use"), body(user("hi")))
-    valid(COMPLETION, made)
+    valid(COMPLETION, {**ID, **made})
     (choice,) = made["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "I look"
@@ -350,7 +353,7 @@ def test_a_whole_answer():
 )
 def test_finish_reasons(reason: str, finish: str):
     made = build_completion(message({"type": "text", "text": "x"}, reason=reason), body(user("hi")))
-    valid(COMPLETION, made)
+    valid(COMPLETION, {**ID, **made})
     assert made["choices"][0]["finish_reason"] == finish
 
 
@@ -378,11 +381,11 @@ def test_a_stream():
     assembler = ChatAssembler(CHAT, body(user("hi")))
     for event in events:
         for chunk in translator.add_event(event):
-            valid(CHUNK, chunk)
+            valid(CHUNK, {**ID, **chunk})
             assembler.add_event(chunk)
     assert assembler.is_complete
     made = assembler.build_answer()
-    valid(COMPLETION, made)
+    valid(COMPLETION, {**ID, **made})
     (choice,) = made["choices"]
     assert choice["message"]["content"] == "I look"
     assert choice["message"]["tool_calls"] == [

@@ -8,6 +8,7 @@ import pytest
 
 from gridq.errors import StageError
 from tests.fakes.client_types import CHAT_REQUEST, MESSAGE, valid
+from workers.model_apis.fields.messages import MESSAGES_TO_OPENAI
 from workers.model_apis.openai.answers import build_message
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.openai.from_messages import translate_to_chat
@@ -74,7 +75,7 @@ def test_an_empty_stop_sequence_is_left_out_and_types_of_pictures_are_the_regist
 
 
 def test_openais_own_api_gets_its_own_fields():
-    made = translate_to_chat(body(user("hi"), top_k=4), is_strict=True)
+    made = translate_to_chat(body(user("hi"), top_k=4), MESSAGES_TO_OPENAI)
     assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
     assert OpenAIClient("https://api.openai.com/v1").is_strict
     assert OpenAIClient("https://mine.openai.azure.com/openai/v1").is_strict

@@ -1,0 +1,172 @@
+"""Every field of the vendors' request types has a row in every table that starts at its format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from anthropic.types import message_create_params as messages
+from anthropic.types.beta import message_create_params as beta_messages
+from openai.types import embedding_create_params as embeddings
+from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params as responses
+
+from gridq.errors import StageError
+from workers.model_apis.fields.chat import (
+    CHAT_TO_ENGINE,
+    CHAT_TO_GOOGLE,
+    CHAT_TO_MESSAGES,
+    CHAT_TO_PROGRAM,
+    EMBEDDINGS_TO_GOOGLE,
+    LEGACY,
+)
+from workers.model_apis.fields.messages import MESSAGES_TO_CHAT, MESSAGES_TO_GOOGLE, MESSAGES_TO_OPENAI
+from workers.model_apis.fields.responses import RESPONSES_TO_CHAT, RESPONSES_TO_OPENAI
+from workers.model_apis.fields.table import (
+    FieldTable,
+    Use,
+    always_refused,
+    hint,
+    passed,
+    refused,
+    rename_errors,
+    rename_place,
+    translated,
+)
+
+CHATS = (CHAT_TO_MESSAGES, CHAT_TO_GOOGLE, CHAT_TO_PROGRAM, CHAT_TO_ENGINE)
+MESSAGES = (MESSAGES_TO_CHAT, MESSAGES_TO_OPENAI, MESSAGES_TO_GOOGLE)
+RESPONSES = (RESPONSES_TO_CHAT, RESPONSES_TO_OPENAI)
+ALL = (*CHATS, EMBEDDINGS_TO_GOOGLE, *MESSAGES, *RESPONSES)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "tables", "before"),
+    [
+        (chat.CompletionCreateParamsStreaming, CHATS, LEGACY),
+        (embeddings.EmbeddingCreateParams, (EMBEDDINGS_TO_GOOGLE,), {}),
+        (messages.MessageCreateParamsStreaming, MESSAGES, {}),
+        (beta_messages.MessageCreateParamsStreaming, MESSAGES, {}),
+        (responses.ResponseCreateParamsStreaming, RESPONSES, {}),
+    ],
+)
+def test_every_field_of_a_vendors_request_has_a_row(
+    request_type: type, tables: tuple[FieldTable, ...], before: dict[str, Any]
+):
+    fields = {*request_type.__required_keys__, *request_type.__optional_keys__}  # type: ignore[attr-defined]
+    assert len(fields) > 3
+    for table in tables:
+        assert fields - before.keys() - table.rules.keys() == set(), table.target
+
+
+STRICT = [table for table in ALL if table is not CHAT_TO_ENGINE]  # an engine has many fields of its own
+
+
+@pytest.mark.parametrize("table", STRICT, ids=lambda table: f"{table.path} at {table.target}")
+def test_what_no_row_names_is_refused_by_name(table: FieldTable):
+    dropped: list[str] = []
+    with pytest.raises(StageError) as caught:
+        table.split({"a_field_of_tomorrow": 0}, dropped.append)
+    assert caught.value.details["param"] == "a_field_of_tomorrow"
+    assert caught.value.details["status"] == 400
+    assert "a_field_of_tomorrow" in caught.value.details["fix"]
+    assert table.split({"a_field_of_tomorrow": None}, dropped.append) == ({}, {})
+
+
+@pytest.mark.parametrize("table", ALL, ids=lambda table: f"{table.path} at {table.target}")
+def test_a_row_does_what_it_says(table: FieldTable):
+    for name, rule in table.rules.items():
+        dropped: list[str] = []
+        try:
+            kept, rest = table.split({name: "a value"}, dropped.append)
+        except StageError as error:
+            assert rule.use is Use.REFUSED
+            assert error.details["param"] == name
+            continue
+        assert kept == ({rule.becomes or name: "a value"} if rule.use is Use.PASSED else {})
+        assert rest == ({name: "a value"} if rule.use is Use.TRANSLATED else {})
+        assert dropped == ([name] if rule.use is Use.HINT else [])
+
+
+TABLE = FieldTable(
+    "a",
+    "b",
+    "at b",
+    {
+        "same": passed(),
+        "named": passed("Named"),
+        "penalty": hint(0),
+        "seed": hint(),
+        "n": refused(1, expected="1"),
+        "search": always_refused(),
+        "stop": translated(),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "dropped"),
+    [
+        ({"penalty": 0}, []),
+        ({"penalty": 0.0}, []),
+        ({"penalty": 0.5}, ["penalty"]),
+        ({"penalty": False}, []),
+        ({"seed": 0}, ["seed"]),
+        ({"seed": None}, []),
+        ({"seed": {}}, []),
+        ({"n": 1}, []),
+        ({"n": None}, []),
+        ({"search": None}, []),
+    ],
+)
+def test_a_neutral_value_is_none(field: dict[str, Any], dropped: list[str]):
+    found: list[str] = []
+    assert TABLE.split(field, found.append) == ({}, {})
+    assert found == dropped
+
+
+@pytest.mark.parametrize("field", [{"n": 2}, {"n": 0}, {"n": True}, {"search": {}}, {"search": False}])
+def test_what_is_not_neutral_is_refused(field: dict[str, Any]):
+    with pytest.raises(StageError) as caught:
+        TABLE.split(field, print)
+    assert caught.value.details["param"] == next(iter(field))
+
+
+def test_null_is_no_field():
+    fields = {"same": 1, "named": 2, "stop": "x"}
+    assert TABLE.split(fields, print) == ({"same": 1, "Named": 2}, {"stop": "x"})
+    assert TABLE.split(dict.fromkeys(fields), print) == ({}, {})
+
+
+NAMES = {
+    "user": "metadata.user_id",
+    "format": "text.format",
+    "tools[].function": "tools[]",
+    "messages": "input",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "renamed"),
+    [
+        ("user", "metadata.user_id"),
+        ("username", "username"),
+        ("format.schema.a", "text.format.schema.a"),
+        ("tools[3].function.strict", "tools[].strict"),
+        ("messages[2].content[1]", "input[].content[]"),
+        ("seed", "seed"),
+    ],
+)
+def test_a_second_translation_speaks_of_the_clients_fields(place: str, renamed: str):
+    assert rename_place(place, NAMES) == renamed
+
+
+def test_an_error_of_a_second_translation_names_the_clients_field():
+    with pytest.raises(StageError) as caught, rename_errors(NAMES):
+        FieldTable("a", "b", "at b", {"user": refused()}).split({"user": "u"}, print)
+    assert caught.value.details["param"] == "metadata.user_id"
+    assert caught.value.details["fix"] == "remove 'metadata.user_id'"
+    own = StageError("no", {"param": "user", "status": 400})  # the endpoint's, which says what it saw
+    with pytest.raises(StageError) as caught, rename_errors(NAMES):
+        raise own
+    assert caught.value is own
