@@ -16,7 +16,7 @@ from tests.compatibility.results import FEATURES, SEATS, WORKED, Refused
 WRITES = bool(os.environ.get("WRITE_COMPATIBILITY"))
 """True if outcomes are written instead of compared."""
 
-HINTS_HEADER = "x-gridq-left-out"
+HINTS_HEADER = "x-gridq-dropped-fields"
 
 VAGUE = ("", "stage.failed", "invalid_request_error", "request.invalid", "seat.unavailable")
 """Codes that say nothing of what is refused."""

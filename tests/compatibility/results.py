@@ -30,17 +30,18 @@ SEATS = {
 
 FEATURES = (
     "plain answer", "streamed answer", "system text", "several turns",
-    "tool call", "streamed tool call", "tool loop", "parallel tools", "forced tool", "no tools",
+    "tool call", "streamed tool call", "tool loop", "parallel tools",
+    "one tool at a time", "forced tool", "no tools",
     "tool runner", "legacy functions",
     "structured output", "JSON mode",
     "image", "PDF", "audio",
-    "reasoning shown", "reasoning round trip with tools",
+    "reasoning", "reasoning round trip with tools",
     "stop texts", "token limit", "usage", "usage in a stream", "token count",
     "several choices", "log probabilities", "seed",
     "embeddings of text", "embeddings of tokens", "embeddings as base64",
     "background response", "cancelled response", "stored responses",
     "listed models", "one model",
-    "rate limit", "bad request", "too long a context", "error in a stream", "many at once",
+    "rate limit", "bad request", "too long a context", "many at once",
 )  # fmt: skip
 """The rows, in the order of the page."""
 

@@ -74,8 +74,8 @@ KINDS = {
 class Seat:
     """A grid with one seat. `url` is its gateway's, `key` an API key of the grid.
 
-    `limited_key` allows one request a minute. `model`, `thinker`, `listener` and `embedder` are the names of the
-    models to ask for. `server` is None for the local model.
+    `limited_key` allows one request a minute. `model`, `thinker`, `listener` and `embedder` are the models to
+    ask for. `server` is None for the local model.
     """
 
     kind: str

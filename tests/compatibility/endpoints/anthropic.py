@@ -32,13 +32,16 @@ from tests.compatibility.endpoints.server import (
 from tests.fakes.client_types import MESSAGES_REQUEST
 from tests.fakes.http_server import Handler
 
-MODEL = "claude-sonnet-4-5"
+MODEL = "claude-haiku-4-5"
 MAX_TOKENS = 64_000
 VENDOR = "anthropic"
 BETA_REQUEST: TypeAdapter[Any] = TypeAdapter(BetaParams)
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+SAMPLING = ("temperature", "top_p", "top_k")
+"""Fields of models up to this one, which the vendor's package no longer describes."""
+
 SCHEMA_KEYS = {
     "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf",
     "$ref", "$defs", "definitions", "description", "title", "default", "format", "minItems",
@@ -68,7 +71,7 @@ class AnthropicServer(StrictServer):
         path = handler.path.partition("?")[0]
         if body is None:
             model = {"type": "model", "id": MODEL, "display_name": "Claude", "max_tokens": MAX_TOKENS}
-            model["created_at"] = "2025-09-29T00:00:00Z"
+            model["created_at"] = "2025-10-15T00:00:00Z"
             if path == "/v1/models":
                 handler.answer(200, {"data": [model], "has_more": False})
             elif path == f"/v1/models/{MODEL}":
@@ -90,7 +93,8 @@ class AnthropicServer(StrictServer):
         handler.answer(200, make_message(request, made, make_blocks(made)))
 
     def _parse(self, body: dict[str, Any], betas: str | None) -> Request:
-        check_fields(BETA_REQUEST if betas else MESSAGES_REQUEST, body)
+        described = {name: value for name, value in body.items() if name not in SAMPLING}
+        check_fields(BETA_REQUEST if betas else MESSAGES_REQUEST, described)
         self._check_rules(body)
         system = body.get("system") or ""
         if isinstance(system, list):

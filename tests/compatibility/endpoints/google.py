@@ -19,6 +19,7 @@ from tests.compatibility.endpoints.openai import make_vector
 from tests.compatibility.endpoints.server import (
     BREAKING,
     KEY,
+    LONG,
     Refusal,
     StrictServer,
     decode_media,
@@ -74,6 +75,8 @@ class GoogleServer(StrictServer):
             return
         place, _, method = where.path.rpartition(":")
         model = unquote(place.rpartition("/models/")[2])
+        if model == LONG:  # the vendor says it in words only
+            raise Refusal("The input token count (3000) exceeds the maximum number of tokens allowed (1).")
         refuse_by_model(model)
         if method in ("embedContent", "batchEmbedContents"):
             self._embed(handler, method, body)
@@ -139,7 +142,8 @@ class GoogleServer(StrictServer):
             temperature=config.get("temperature"),
             seed=config.get("seed"),
             count=config.get("candidateCount") or 1,
-            thinks=bool(thinking.get("includeThoughts")),
+            thinks=bool(thinking),
+            shows_thoughts=bool(thinking.get("includeThoughts")),
         )
 
     def _check_config(self, config: dict[str, Any], thinking: dict[str, Any], has_tools: bool) -> None:
@@ -225,7 +229,9 @@ def make_events(request: Request, made: Answer) -> Iterator[dict[str, Any]]:
         "thoughtsTokenCount": thoughts,
         "totalTokenCount": made.tokens_in + made.tokens_out * request.count,
     }
-    parts: list[dict[str, Any]] = [{"text": made.thought, "thought": True}] if made.thought else []
+    parts: list[dict[str, Any]] = []
+    if made.thought and request.shows_thoughts:
+        parts.append({"text": made.thought, "thought": True})
     parts += [{"text": word} for word in to_words(made)]
     for at, (name, arguments) in enumerate(made.calls):
         call = {"functionCall": {"id": secrets.token_hex(4), "name": name, "args": arguments}}

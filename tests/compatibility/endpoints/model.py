@@ -69,6 +69,7 @@ class Request:
     count: int = 1
     logprobs: bool = False
     thinks: bool = False
+    shows_thoughts: bool = False
     stream: bool = False
 
     @property

@@ -44,6 +44,16 @@ INVALID_KEY_MESSAGE = re.compile(
 endpoint quotes stands further on, so it cannot pass for one.
 """
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code for a prompt that is too long, by which clients know that they must shorten it."""
+
+CONTEXT_MESSAGE = re.compile(
+    r"prompt is too long: \d+ tokens|input token count .{0,40}exceeds the maximum number of tokens"
+    r"|maximum context length|exceeds? the (?:available|model's) context",
+    re.IGNORECASE,
+)
+"""How endpoints without that code (Anthropic, Google, vLLM, llama.cpp) say the same, with status 400."""
+
 OVERLOADED = 529
 """Anthropic's status for an overloaded service."""
 
@@ -80,6 +90,8 @@ def make_error(
     masked.
     """
     reason, code, kind, param, error_details = _parse_error(raw, keys)
+    if status == 400 and CONTEXT_MESSAGE.search(reason):
+        code = CONTEXT_LENGTH_EXCEEDED
     details = {**details, "status": status, "reason": reason or f"HTTP {status}"}
     stated = {"endpoint_code": code, "endpoint_type": kind, "param": param}
     details |= {name: text for name, text in stated.items() if text}
