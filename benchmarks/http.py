@@ -31,6 +31,9 @@ PROMPT = "Say it as it was said. " * 10
 PACED_PROMPT = "paced {tokens} {rate}"
 """The prompt for an answer of `tokens` tokens, `rate` of them a second."""
 
+STREAM_TOKENS = 40
+"""The tokens of a streamed answer whose CPU is measured."""
+
 LATE_SECONDS = 0.1
 """The delay from which a token counts as late."""
 
@@ -79,6 +82,7 @@ def run(
                 sides.start_seat(route.model)
             found += _compare_sides(sides, route, rounds, seconds)
             found += _compare_first_tokens(sides, route, firsts)
+            found.append(_compare_streams(sides, route))
         return [*found, *_measure_streams(sides, streams, duration)]
 
 
@@ -134,7 +138,7 @@ def _compare_sides(sides: HttpSides, route: Route, rounds: int, seconds: float) 
             f"{route.name}, CPU of a request {at}, gridq's server included",
             [cpu[name] * 1e3 / len(many[name].seconds) for name in names],
             "ms",
-            0.5,
+            0.4,
         ),
     ]
     if route is ROUTES[0]:
@@ -201,6 +205,21 @@ def _compare_first_tokens(sides: HttpSides, route: Route, count: int) -> list[Me
         return [row]
     beyond = p50[sides.grid.name] - p50[sides.upstream.name]
     return [row, Figure("time to the first token beyond a direct call's, p50", beyond, "ms", 12)]
+
+
+def _compare_streams(sides: HttpSides, route: Route) -> Measurement:
+    """Return the CPU of a streamed token."""
+    text = PACED_PROMPT.format(tokens=STREAM_TOKENS, rate=20)
+    used = []
+    for side in (sides.grid, sides.litellm):
+        if side is not None:
+            request = route.build_request(side.port, text, model=route.model, stream=True)
+            before = _read_cpu(sides, side, route)
+            http_load.read_streams(side.port, request, streams=CONCURRENCY, over=0.2, while_open=lambda: None)
+            took = sum(_read_cpu(sides, side, route).values()) - sum(before.values())
+            used.append(took * 1e3 / (CONCURRENCY * STREAM_TOKENS))
+    name = f"{route.name}, CPU of a token in {CONCURRENCY} streams, gridq's server included"
+    return _make_row(sides, name, used, "ms", 1.0)
 
 
 def _measure_streams(sides: HttpSides, streams: int, duration: float) -> list[Measurement]:

@@ -216,7 +216,7 @@ def test_all_rows_without_the_other_side() -> None:
         for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, duration=3.0, litellm=False)
     }
     compared = [each for each in found.values() if isinstance(each, MissingComparison)]
-    assert len(compared) == 5 * len(http.ROUTES) + 1
+    assert len(compared) == 6 * len(http.ROUTES) + 1
     assert all(each.ours > 0 for each in compared)
     assert len(found) == len(compared) + 4
     lost = next(each for name, each in found.items() if "tokens lost" in name)
