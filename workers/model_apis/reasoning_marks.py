@@ -2,7 +2,8 @@
 
 Messages require a signature of each thinking block. Endpoints of the OpenAI API format send reasoning without
 one, in a field of their own, and some want it back in the next request. The grid's mark in the place of the
-signature names the field and the origin. No vendor's signature contains a dot.
+signature names the field and the origin. No vendor's signature contains a dot. The signatures of other
+endpoints with Messages than Anthropic's own, who would reject them, name their origin as well.
 
 Responses have `encrypted_content` for it. The grid's names the origin, behind it what a vendor with Responses
 sent, or the fields of the chat message in JSON and base64, which any client can read.
@@ -25,10 +26,28 @@ def make_mark(field: str, origin: str) -> str:
     return f"{PREFIX}{field}.{origin}"
 
 
+SIGNATURES = {"thinking": "signature", "redacted_thinking": "data"}
+"""By type of a block: the field that only its vendor can read."""
+
+
 def is_signed(block: dict[str, Json]) -> bool:
-    """Return whether a thinking block has a vendor's signature."""
-    signature = block.get("signature")
+    """Return whether a block of thinking is a vendor's, without a mark."""
+    signature = block.get(SIGNATURES[block["type"]])
     return isinstance(signature, str) and bool(signature) and not signature.startswith(PREFIX)
+
+
+def mark_block(block: dict[str, Json], origin: str) -> dict[str, Json]:
+    """Return a block of thinking whose signature names its origin."""
+    field = SIGNATURES[block["type"]]
+    return {**block, field: mark_content(block[field], origin)} if block.get(field) else block
+
+
+def restore_block(block: dict[str, Json], origin: str) -> dict[str, Json]:
+    """Return a block of thinking without the mark of `mark_block`, if it is that of `origin`."""
+    field, mark = SIGNATURES[block["type"]], mark_content("", origin)
+    stated = block.get(field)
+    is_own = isinstance(stated, str) and stated.startswith(mark)
+    return {**block, field: str(stated)[len(mark) :]} if is_own else block
 
 
 def find_field(block: dict[str, Json], origin: str) -> str | None:

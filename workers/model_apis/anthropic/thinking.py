@@ -129,7 +129,7 @@ def settle_thinking(request: dict[str, Json], *, is_translated: bool = False) ->
     for message in request["messages"]:
         content = message.get("content")
         if isinstance(content, list):
-            kept = [block for block in content if block.get("type") != "thinking" or is_signed(block)]
+            kept = [block for block in content if block.get("type") not in THINKING or is_signed(block)]
             dropped = dropped or len(kept) < len(content)
             if not kept and content:
                 continue

@@ -33,6 +33,12 @@ from workers.model_apis.identity.origins import mark_details, name_origin, retur
 MISTRAL_MODELS = re.compile("mistral|mixtral|ministral|magistral|devstral|codestral|pixtral|voxtral", re.I)
 """Models whose chat template takes Mistral's ids only, at whatever endpoint."""
 
+REASONING_HOSTS = ("deepseek.com", "moonshot.ai", "moonshot.cn", "kimi.com")
+"""Hosts that require `reasoning_content` of every message with calls, and reject a history without it."""
+
+NO_REASONING = " "
+"""What such an endpoint gets for the calls of another model, or of a client that keeps no reasoning."""
+
 NAME_RULES = {OPENAI: OPENAI_NAME, ANTHROPIC: ANTHROPIC_NAME, "google": GOOGLE_NAME}
 
 
@@ -47,6 +53,12 @@ def find_id_rule(seat: Backend, model: Json) -> Rule:
     if is_mistral or (isinstance(model, str) and MISTRAL_MODELS.search(model)):
         return MISTRAL_ID
     return OPENAI_ID if seat.is_strict else ANY_ID
+
+
+def requires_reasoning(seat: Backend) -> bool:
+    """Return whether `seat` requires the reasoning of each tool call in a history."""
+    host = urlsplit(getattr(seat, "url", "")).hostname or ""
+    return seat.api == OPENAI and host.endswith(REASONING_HOSTS)
 
 
 class ChatIdentity(TranslatingBackend):
@@ -90,6 +102,8 @@ class ChatIdentity(TranslatingBackend):
         origin = name_origin(body.get("model"), self._seat)
         takes_state = not (self._seat.api == OPENAI and self._seat.is_strict)
         messages = return_state(body["messages"], origin, takes_state=takes_state)
+        if requires_reasoning(self._seat):
+            messages = [*map(_add_reasoning, messages)]
         fitted: dict[str, Json] = {**body, "messages": [_fit_message(each, names, ids) for each in messages]}
         if isinstance(body.get("tools"), list):
             fitted["tools"] = [_fit_function(tool, names) for tool in body["tools"]]
@@ -122,6 +136,12 @@ def _fit_function(holder: Json, names: ToolNames) -> Json:
     if "name" not in function:
         return holder
     return {**holder, "function": {**function, "name": names.fit(function["name"])}}
+
+
+def _add_reasoning(message: dict[str, Json]) -> dict[str, Json]:
+    if not message.get("tool_calls") or message.get("reasoning_content"):
+        return message
+    return {**message, "reasoning_content": NO_REASONING}
 
 
 def _fit_message(message: dict[str, Json], names: ToolNames, ids: CallIds) -> dict[str, Json]:
