@@ -14,6 +14,7 @@ from array import array
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
+from gridq.protocol.betas import find_needed_betas, takes_beta
 from gridq.protocol.models import Json
 from gridq.protocol.response_object import make_response_id
 from workers.model_apis.adapters import adapt_backend
@@ -31,6 +32,7 @@ from workers.model_apis.api_request import (
 )
 from workers.model_apis.backend import Backend, parse_answer
 from workers.model_apis.chat_assembly import ChatAssembler
+from workers.model_apis.demand import explain_missing_beta
 from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.response_assembly import ResponseAssembler
 from workers.model_apis.stages import complete_embedding_usage
@@ -56,11 +58,11 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
     adapted = adapt_backend(request.api, backend, make_response_id(context.job))
     body = {**request.body, "model": model}
     body.pop("stream", None)
-    if request.betas and isinstance(backend, AnthropicClient) and request.api == backend.api:
-        body[BETAS] = list(request.betas)
     if request.path == COMPLETIONS and body.get("max_tokens") is None:
         body["max_tokens"] = DEFAULT_COMPLETION_TOKENS
     try:
+        if request.betas:
+            body |= _choose_betas(request, backend, context)
         for field in TOKEN_FIELDS.get(request.path, ()):
             _check_tokens(field, body, adapted)
         if request.wants_embeddings:
@@ -76,6 +78,25 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
         return parse_answer(adapted, assembler.build_answer)
     except StageError as error:
         raise add_path(error, request.location) from None
+
+
+def _choose_betas(request: ApiRequest, backend: Backend, context: StageContext) -> dict[str, Json]:
+    """Return the field with the betas that `backend` takes. The client is told which it does not.
+
+    Raises StageError for one without which the request means something else.
+    """
+    is_taken = isinstance(backend, AnthropicClient) and request.api == backend.api
+    allowed = backend.allowed_betas if isinstance(backend, AnthropicClient) and is_taken else None
+    taken = [beta for beta in request.betas if is_taken and takes_beta(allowed, beta)]
+    left = [beta for beta in request.betas if beta not in taken]
+    for beta in find_needed_betas(request.body, left):
+        if not takes_beta(allowed, beta):
+            reason = explain_missing_beta(beta, has_betas=is_taken)
+            expected = f"names of betas that the seat takes: {reason}"
+            raise make_field_error("anthropic-beta", expected, f"leave out {beta} and what it is for")
+    for beta in left:
+        context.drop_field(f"anthropic-beta: {beta}")
+    return {BETAS: taken} if taken else {}
 
 
 Assembler = ChatAssembler | MessageAssembler | ResponseAssembler

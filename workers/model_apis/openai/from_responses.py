@@ -143,7 +143,7 @@ def translate_to_chat(
         request["reasoning_effort"] = reasoning["effort"]
     add_inner_hints(reasoning, "reasoning", REASONING_HINTS, drop)
     if stated.get("top_logprobs") or LOGPROBS in (stated.get("include") or ()):
-        request |= {"logprobs": True, "top_logprobs": stated.get("top_logprobs") or 0}
+        request |= {"top_logprobs": stated.get("top_logprobs") or 0, "logprobs": True}
     if not is_strict:
         add_inner_hints(text, "text", TEXT_HINTS, drop)
     elif text.get("verbosity") is not None:

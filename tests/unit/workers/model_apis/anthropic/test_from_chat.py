@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
+from gridq.profiles.profile import StageContext
 from tests.fakes.client_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
-from workers.model_apis.anthropic.from_chat import CompletionChunks, build_completion, translate_to_messages
+from workers.model_apis.anthropic.claude_models import find_claude_model
+from workers.model_apis.anthropic.from_chat import (
+    ChatToMessages,
+    CompletionChunks,
+    build_completion,
+    translate_to_messages,
+)
 from workers.model_apis.anthropic.json_text import JsonText
 from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS
 from workers.model_apis.chat_assembly import ChatAssembler
@@ -394,3 +401,174 @@ def test_a_stream():
     assert choice["finish_reason"] == "tool_calls"
     assert made["usage"]["prompt_tokens"] == 30
     assert made["usage"]["completion_tokens"] == 7
+
+
+def translate_with_drops(*messages: Any, **more: Any) -> tuple[dict[str, Any], list[str]]:
+    """The Messages request for a chat, and the places of what it leaves out."""
+    dropped: list[str] = []
+    return translate_to_messages(CHAT, body(*messages, **more), drop=dropped.append), dropped
+
+
+@pytest.mark.parametrize(
+    ("model", "stated", "sent", "dropped"),
+    [
+        ("claude-haiku-4-5", {"temperature": 0}, {"temperature": 0}, []),
+        (
+            "claude-haiku-4-5",
+            {"temperature": 1.5, "top_k": 4},
+            {"temperature": 1, "top_k": 4},
+            ["temperature"],
+        ),
+        ("claude-sonnet-4-5", {"temperature": 0.2, "top_p": 0.9}, {"temperature": 0.2}, ["top_p"]),
+        ("claude-sonnet-4-5", {"temperature": 0.2, "top_p": 1}, {"temperature": 0.2}, []),
+        ("claude-sonnet-4-6", {"top_p": 0.9}, {"top_p": 0.9}, []),
+        ("claude-opus-4-7", {"temperature": 0, "top_p": 0.9}, {}, ["temperature", "top_p"]),
+        ("claude-sonnet-5", {"temperature": 1, "top_p": 1.0, "top_k": 1}, {}, ["top_k"]),
+        ("us.anthropic.claude-haiku-5-5-v1:0", {"temperature": 0.5}, {}, ["temperature"]),
+        ("kimi-k2", {"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}, []),
+    ],
+)
+def test_a_model_gets_the_sampling_that_it_takes(
+    model: str, stated: dict[str, Any], sent: dict[str, Any], dropped: list[str]
+):
+    made, found = translate_with_drops(user("hi"), model=model, **stated)
+    assert {name: made[name] for name in ("temperature", "top_p", "top_k") if name in made} == sent
+    assert found == dropped
+
+
+CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+BOUNDED = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}
+FREE = {"type": "object", "additionalProperties": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "schema", "is_strict", "dropped"),
+    [
+        ("claude-haiku-4-5", CLOSED, True, []),
+        ("claude-haiku-4-5", BOUNDED, True, ["tools[0].function.parameters.properties.a.minimum"]),
+        ("claude-haiku-4-5", FREE, False, ["tools[0].function.strict"]),
+        ("claude-3-7-sonnet-20250219", CLOSED, False, ["tools[0].function.strict"]),
+        ("kimi-k2", CLOSED, False, ["tools[0].function.strict"]),
+    ],
+)
+def test_a_strict_tool_stays_strict_where_it_can(
+    model: str, schema: dict[str, Any], is_strict: bool, dropped: list[str]
+):
+    tool = {"type": "function", "function": {"name": "a", "parameters": schema, "strict": True}}
+    made, found = translate_with_drops(user("hi"), model=model, tools=[tool])
+    assert made["tools"][0].get("strict", False) is is_strict
+    assert (made["tools"][0]["input_schema"] == schema) is (schema is not BOUNDED)
+    assert found == dropped
+
+
+def test_no_more_tools_are_strict_than_the_vendor_takes():
+    tools = [
+        {"type": "function", "function": {"name": f"t{number}", "parameters": CLOSED, "strict": True}}
+        for number in range(22)
+    ]
+    made, dropped = translate_with_drops(user("hi"), model="claude-opus-5", tools=tools)
+    assert sum("strict" in tool for tool in made["tools"]) == 20
+    assert dropped == ["tools[20].function.strict", "tools[21].function.strict"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "dropped"),
+    [
+        ({"stop": "\n"}, ["stop"]),
+        ({"stop": ["END", " ", ""]}, ["stop[1]"]),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": CLOSED}}}, []),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": BOUNDED}}},
+            ["response_format.json_schema.schema.properties.a.minimum"],
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": FREE}}},
+            ["response_format.json_schema.strict"],
+        ),
+        ({"response_format": {"type": "json_object"}}, []),
+    ],
+)
+def test_what_cannot_be_kept_is_told_by_its_place(fields: dict[str, Any], dropped: list[str]):
+    assert translate_with_drops(user("hi"), **fields)[1] == dropped
+
+
+def test_who_uses_the_answer_is_told_in_either_field():
+    assert translate(user("hi"), safety_identifier="s")["metadata"] == {"user_id": "s"}
+    assert translate(user("hi"), safety_identifier="s", user="u")["metadata"] == {"user_id": "u"}
+
+
+@pytest.mark.parametrize(
+    ("filename", "media_type"),
+    [
+        ("a.pdf", "application/pdf"),
+        (None, "application/pdf"),
+        ("a.png", "image/png"),
+        ("a.csv", "text/plain"),
+    ],
+)
+def test_a_file_may_be_bare_base64(filename: str | None, media_type: str):
+    part = {"type": "file", "file": {"filename": filename, "file_data": "QUJD"}}
+    (block,) = translate(user([part]))["messages"][0]["content"]
+    assert block["source"]["media_type"] == media_type
+
+
+class _Endpoint:
+    """The vendor's endpoint, as far as a request goes: it keeps what it gets."""
+
+    api = "anthropic"
+    is_strict = False
+
+    def __init__(self) -> None:
+        self.request: dict[str, Any] = {}
+
+    def post(self, path: str, request: dict[str, Any], context: StageContext) -> dict[str, Any]:
+        self.request = request
+        return message({"type": "text", "text": "x"})
+
+    def make_format_error(self, reason: str) -> Any:
+        raise AssertionError(reason)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "sent", "dropped"),
+    [
+        ("claude-opus-5-5", {"reasoning_effort": "high"}, "high", []),
+        ("claude-opus-5-5", {"reasoning_effort": "minimal"}, "low", []),
+        ("claude-opus-5-5", {"reasoning_effort": "none"}, "low", ["reasoning_effort"]),
+        ("claude-sonnet-4-6", {"reasoning_effort": "xhigh"}, "high", ["reasoning_effort"]),
+        ("claude-haiku-4-5", {"reasoning_effort": "medium"}, None, []),
+        ("claude-haiku-4-5", {"reasoning_effort": "none"}, None, []),
+        ("claude-haiku-4-5", {"reasoning_effort": "high", "max_tokens": 100}, None, ["reasoning_effort"]),
+        ("claude-3-5-haiku-20241022", {"reasoning_effort": "low"}, None, ["reasoning_effort"]),
+    ],
+)
+def test_an_effort_that_the_model_does_not_have_is_told(
+    model: str, fields: dict[str, Any], sent: str | None, dropped: list[str]
+):
+    endpoint, context = _Endpoint(), StageContext()
+    ChatToMessages(endpoint).post(CHAT, body(user("hi"), **{"model": model, **fields}), context)
+    assert endpoint.request.get("output_config", {}).get("effort") == sent
+    assert context.dropped_fields == dropped
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [
+        ("claude-opus-5-5", 128_000),
+        ("claude-haiku-5-5", 128_000),
+        ("claude-mythos-preview", 128_000),
+        ("claude-opus-9", 128_000),
+        ("anthropic/claude-sonnet-4.6", 128_000),
+        ("claude-haiku-4-5-20251001", 64_000),
+        ("claude-sonnet-4@20250514", 64_000),
+        ("claude-opus-4-1-20250805", 32_000),
+        ("claude-opus-4-20250514", 32_000),
+        ("claude-3-7-sonnet-latest", 64_000),
+        ("claude-3-5-haiku-20241022", 8192),
+        ("anthropic.claude-3-opus-20240229-v1:0", 4096),
+        ("kimi-k2", None),
+    ],
+)
+def test_the_longest_answer_of_a_model_whose_endpoint_states_none(name: str, longest: int | None):
+    found = find_claude_model(name)
+    assert (found.max_tokens if found else None) == longest
