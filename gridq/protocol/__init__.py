@@ -8,6 +8,7 @@ workers.machine, workers.process, workers.supervisor, workers.demo, workers.cli.
 """
 
 __all__ = [
+    "betas",
     "budget_syntax",
     "calendar",
     "durations",

@@ -22,6 +22,7 @@ from gridq.errors import (
     StageTimeout,
 )
 from gridq.profiles.profile import StageContext
+from gridq.protocol.betas import ANY
 from gridq.protocol.models import Effect, Json, StageCall, Usage
 from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
 from tests.fakes.anthropic_server import AnthropicServer
@@ -31,6 +32,7 @@ from workers.model_apis import stages
 from workers.model_apis.anthropic.client import AnthropicClient
 from workers.model_apis.api_request import parse_api_request
 from workers.model_apis.forwarding import forward_request
+from workers.model_apis.openai.client import OpenAIClient
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
@@ -306,29 +308,53 @@ def test_a_chat_has_the_longest_answer_of_the_model_if_it_states_none(
     assert anthropic_server.requests[-1]["body"]["max_tokens"] == sent
 
 
+HINTS = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14"]
+FILES = "files-api-2025-04-14"
+FILE: Json = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+
+
+def send_betas(
+    client: Any, context: StageContext, content: Json = "hi", betas: Any = (*HINTS, FILES)
+) -> None:
+    """Send a request with betas."""
+    body = {"model": "echo", "max_tokens": 5, "messages": [{"role": "user", "content": content}]}
+    value = {"api": "anthropic", "path": "messages", "body": body, "betas": list(betas)}
+    forward_request(parse_api_request(STAGE, value), "echo", context, client)
+
+
 @pytest.mark.parametrize(
     ("allowed", "sent"),
-    [
-        (None, "context-management-2025-06-27,interleaved-thinking-2025-05-14"),
-        (("files-api-2025-04-14",), "files-api-2025-04-14"),
-        ((), None),
-    ],
+    [((ANY,), HINTS), ((FILES,), [FILES]), ((), []), ((ANY, FILES), [*HINTS, FILES])],
 )
 @pytest.mark.parametrize("streaming", [False, True])
 def test_betas_that_the_owner_allows_reach_the_endpoint(
-    anthropic_server: AnthropicServer, allowed: tuple[str, ...] | None, sent: str | None, streaming: bool
+    anthropic_server: AnthropicServer, allowed: tuple[str, ...], sent: list[str], streaming: bool
 ):
-    stated = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14", "files-api-2025-04-14"]
     client = AnthropicClient(anthropic_server.url, ANTHROPIC_KEY)
     client.allowed_betas = allowed
-    body = {"model": "echo", "max_tokens": 5, "messages": WORDS}
-    request = parse_api_request(
-        STAGE, {"api": "anthropic", "path": "messages", "body": body, "betas": stated}
-    )
     context = StageContext(emit=lambda piece: None) if streaming else StageContext()
-    forward_request(request, "echo", context, client)
-    assert anthropic_server.requests[-1]["headers"].get("anthropic-beta") == sent
+    send_betas(client, context)
+    headers = anthropic_server.requests[-1]["headers"]
+    assert headers.get("anthropic-beta", "") == ",".join(sent)
     assert "anthropic_beta" not in anthropic_server.requests[-1]["body"]
+    left = [beta for beta in (*HINTS, FILES) if beta not in sent]
+    assert context.dropped_fields == [f"anthropic-beta: {beta}" for beta in left]
+    if FILES not in sent:
+        with pytest.raises(StageError) as caught:
+            send_betas(client, StageContext(), [FILE])
+        assert caught.value.details["param"] == "anthropic-beta"
+        assert caught.value.details["status"] == 400
+    client.close()
+
+
+def test_a_seat_of_another_api_says_which_betas_have_no_effect(openai_server: OpenAIServer):
+    client = OpenAIClient(openai_server.url, KEY)
+    context = StageContext()
+    send_betas(client, context)
+    assert context.dropped_fields == [f"anthropic-beta: {beta}" for beta in (*HINTS, FILES)]
+    with pytest.raises(StageError) as caught:
+        send_betas(client, StageContext(), [FILE])
+    assert caught.value.details["param"] == "anthropic-beta"
     client.close()
 
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 from gridq.errors import InvalidField
 from gridq.protocol import queue_names
-from gridq.protocol.models import Demand, Effect
+from gridq.protocol.betas import takes_beta
+from gridq.protocol.models import Demand, Effect, Json
 from workers.model_apis.model_catalogue import ModelOffer
 
 EFFECT = "Llm"
@@ -38,19 +39,20 @@ def _make_queue(name: str) -> str:
 
 
 def parse_llm_demand(effect: Effect) -> Demand | None:
-    """Return the demand of `{"effect": "Llm", "model"?, "context"?, "embeddings"?, "responses"?}`, None for
-    another effect.
+    """Return the demand of `{"effect": "Llm", "model"?, "context"?, "embeddings"?, "responses"?, "betas"?}`,
+    None for another effect.
 
     A missing model, null and `any` all mean `llm:any`. `model` may be a list, of which the first that a seat
     can serve is used. An item is a name, or `{"model", "context"?}` if its context differs from the rest.
-    `context` (a minimum, in tokens), `embeddings` and `responses` (true) restrict the seats further. Raises
-    InvalidField naming the wrong field.
+    `context` (a minimum, in tokens), `embeddings` and `responses` (true) and `betas` (names) restrict the
+    seats further. Raises InvalidField naming the wrong field.
     """
     if effect.effect != EFFECT:
         return None
     fields = effect.fields
     models = fields.get("model")
-    uses = {use: True for use in ("embeddings", "responses") if fields.get(use)}
+    uses: dict[str, Json] = {use: True for use in ("embeddings", "responses") if fields.get(use)}
+    uses |= _parse_betas(fields.get("betas"))
     context = _parse_context(fields.get("context"), "effects.context")
     if not isinstance(models, list):
         return Demand(queue=_parse_queue(models, "effects.model"), needs={**context, **uses})
@@ -118,6 +120,17 @@ def _parse_context(context: object, path: str) -> dict[str, int]:
     return {"context": context}
 
 
+def _parse_betas(betas: object) -> dict[str, Json]:
+    if betas is None:
+        return {}
+    if not isinstance(betas, list) or not all(isinstance(beta, str) for beta in betas):
+        raise InvalidField(
+            "An Llm effect's betas are no list of names",
+            {"path": "effects.betas", "expected": "names as in the header anthropic-beta"},
+        )
+    return {"betas": betas} if betas else {}
+
+
 def list_llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     """Return every queue that a seat with `models` serves: exact names, then families, then `llm:any` if one
     of them takes requests for `any`.
@@ -148,7 +161,13 @@ def filter_models(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOff
         and (model.context is None or model.context >= demand.needs.get("context", 0))
         and (model.embeddings or not demand.needs.get("embeddings"))
         and (model.responses or not demand.needs.get("responses"))
+        and not _find_missing_beta(model, demand)
     ]
+
+
+def _find_missing_beta(model: ModelOffer, demand: Demand) -> str:
+    """Return the first beta of the demand that the model's seat does not take, "" if there is none."""
+    return next((beta for beta in demand.needs.get("betas", ()) if not takes_beta(model.betas, beta)), "")
 
 
 def _serves(model: ModelOffer, demand: Demand) -> bool:
@@ -176,7 +195,18 @@ def explain_model_mismatch(demand: Demand, models: Sequence[ModelOffer]) -> str:
         candidates = [model for model in candidates if model.responses]
         if not candidates:
             return NO_RESPONSES
+    missing = [_find_missing_beta(model, demand) for model in candidates]
+    if all(missing):
+        has_betas = any(model.betas is not None for model in candidates)
+        return explain_missing_beta(min(missing), has_betas=has_betas)
     return f"its context is {max(model.context or 0 for model in candidates)} tokens"
+
+
+def explain_missing_beta(beta: str, *, has_betas: bool) -> str:
+    """Say why a seat does not take `beta`, and what would help."""
+    if not has_betas:
+        return f"its endpoint has no betas of Anthropic's API, and the request needs {beta}"
+    return f"it does not allow the beta {beta}; its owner can add it to `betas` in its table"
 
 
 def find_models(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:

@@ -26,7 +26,8 @@ class ModelOffer(BaseModel):
 
     `context` counts the tokens of prompt and answer together; None if it is not known. `embeddings`: it runs
     `llm:embed`. `any`: it takes text requests for the model `any`. `responses`: its endpoint has OpenAI's
-    Responses; the seat's table says so for all its models.
+    Responses; the seat's table says so for all its models. `betas`: those of Anthropic's API that its seat
+    takes, as in `gridq.protocol.betas`, None at other APIs.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -37,6 +38,7 @@ class ModelOffer(BaseModel):
     embeddings: bool = False
     any: bool = True
     responses: bool = False
+    betas: tuple[str, ...] | None = None
 
     @field_validator("name")
     @classmethod

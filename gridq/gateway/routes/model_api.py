@@ -32,6 +32,7 @@ from gridq.gateway.streaming.resume import EventId
 from gridq.jobs.record import make_job_id
 from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import build_not_found_error
+from gridq.protocol.betas import find_needed_betas
 from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.response_object import BACKGROUND_MARK
 from gridq.protocol.states import JobState
@@ -136,6 +137,9 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     vendor_part = api.find_vendor_part(body)
     if vendor_part:
         config["responses"] = True
+    needed = find_needed_betas(body, config.get("betas", ()))
+    if needed:
+        config["needs_betas"], vendor_part = needed, f"anthropic-beta: {needed[0]}"
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
     job = make_job_id()

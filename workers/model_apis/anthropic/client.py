@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from gridq.errors import GridError
 from gridq.profiles.profile import StageContext
+from gridq.protocol.betas import ANY
 from gridq.protocol.models import Json
 from workers.model_apis.anthropic.claude_models import find_claude_model
 from workers.model_apis.api_request import ANTHROPIC
@@ -21,12 +22,6 @@ from workers.model_apis.http.api_client import ApiClient
 VERSION = "2023-06-01"
 BETAS = "anthropic_beta"
 """The field of a body that becomes the header `anthropic-beta`."""
-
-WITHHELD_BETAS = ("oauth-", "files-api-", "skills-", "mcp-client-", "code-execution-", "managed-agents-")
-"""The beginnings of betas that a seat gets only if its table allows them.
-
-They concern its login, what is stored in its account, and programs that run at the vendor.
-"""
 
 FALLBACK_MAX_TOKENS = 8192
 """The longest answer of a model that neither its endpoint nor the table of Anthropic's models states."""
@@ -44,8 +39,8 @@ class AnthropicClient(ApiClient):
     models_path: ClassVar[str] = "models?limit=1000"  # the default is 20
     default_headers: ClassVar[dict[str, str]] = {"anthropic-version": VERSION}
 
-    allowed_betas: tuple[str, ...] | None = None
-    """The betas that clients may use, as the seat's table names them; None for all but WITHHELD_BETAS."""
+    allowed_betas: tuple[str, ...] | None = (ANY,)
+    """The betas that clients may use, as in `gridq.protocol.betas`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -82,14 +77,9 @@ class AnthropicClient(ApiClient):
         return {"x-api-key": key}
 
     def split_headers(self, body: dict[str, Json]) -> tuple[dict[str, Json], dict[str, str]]:
-        betas = [name for name in body.get(BETAS) or () if self._allows_beta(name)]
+        betas = body.get(BETAS) or ()
         sent = {name: value for name, value in body.items() if name != BETAS}
         return sent, {"anthropic-beta": ",".join(betas)} if betas else {}
-
-    def _allows_beta(self, name: str) -> bool:
-        if self.allowed_betas is not None:
-            return name in self.allowed_betas
-        return not name.startswith(WITHHELD_BETAS)
 
     def make_stream_body(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
         return {**body, "stream": True}

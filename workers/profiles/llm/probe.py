@@ -15,7 +15,7 @@ from gridq.errors import ConfigError, GridError
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
-from workers.profiles.llm.credentials import make_client, read_key, serves_responses
+from workers.profiles.llm.credentials import list_betas, make_client, read_key, serves_responses
 from workers.profiles.llm.listing_errors import explain_listing_error
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
@@ -118,7 +118,8 @@ def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
     host = urlsplit(seat.url).netloc.rpartition("@")[2]
     login = seat.key_env or seat.key_file or "no key"
     provider = PROVIDERS.get(seat.provider or "")
-    models = tuple(model.model_copy(update={"responses": serves_responses(seat)}) for model in models)
+    shared = {"responses": serves_responses(seat), "betas": list_betas(seat)}
+    models = tuple(model.model_copy(update=shared) for model in models)
     capability = LlmCapability(
         host=host,
         models=models,

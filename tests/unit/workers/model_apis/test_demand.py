@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.errors import InvalidField
+from gridq.protocol.betas import ANY
 from gridq.protocol.models import Effect
 from workers.model_apis.demand import (
     NO_EMBEDDINGS,
@@ -166,3 +167,19 @@ def test_responses_filter_seats():
     assert filter_models(demand, [GPT4]) == filter_models(demand.fallbacks[0], [GPT4]) == []
     assert filter_models(demand, [own]) == [own]
     assert explain_model_mismatch(demand, [GPT4]) == NO_RESPONSES
+
+
+def test_betas_filter_seats():
+    usual = GPT4.model_copy(update={"betas": (ANY,)})
+    files = GPT4.model_copy(update={"betas": (ANY, "files-api-2025-04-14")})
+    demand = parse_llm_demand(llm(model="gpt-4", betas=["files-api-2025-04-14"]))
+    assert demand is not None
+    assert filter_models(demand, [GPT4, usual, files]) == [files]
+    assert explain_model_mismatch(demand, [GPT4, files]) == ""
+    for models in ([GPT4], [usual], [GPT4, usual]):
+        assert "files-api-2025-04-14" in explain_model_mismatch(demand, models)
+    hint = parse_llm_demand(llm(model="gpt-4", betas=[]))
+    assert hint is not None
+    assert hint.needs == {}
+    with pytest.raises(InvalidField):
+        parse_llm_demand(llm(betas="files-api-2025-04-14"))
