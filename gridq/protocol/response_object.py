@@ -57,6 +57,7 @@ def make_response(
         "id": response_id,
         "object": "response",
         "created_at": created_at,
+        "completed_at": None,
         "status": status,
         "background": bool(request.get("background")),
         "error": None,

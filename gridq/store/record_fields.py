@@ -86,7 +86,8 @@ SUMMARY_FIELDS = {
     **{
         name: JOB_FIELDS[name]
         for name in (
-            "agent", "body_digest", "deadline", "name", "priority", "steps", "submitted_at", "unfinished",
+            "agent", "body_digest", "deadline", "idempotency_key", "name", "priority", "steps",
+            "submitted_at", "unfinished",
         )
     },
     "ended_at": "when it ended",

@@ -5,6 +5,7 @@ they ended.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,14 +25,14 @@ from gridq.gateway.options import GatewayOptions
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.gateway.streaming.relay import ADMITTED_SILENCE_SECONDS, Relay
-from gridq.jobs.record import End, JobOptions, check_job_id, make_job_id
+from gridq.jobs.record import End, JobOptions, check_job_id, get_deadline_ms, make_job_id
 from gridq.jobs.waiting import BLOCK_SECONDS, build_not_found_error
-from gridq.protocol.models import HistoryRow
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.money import sum_costs
 from gridq.store import values
 from gridq.store.connection import CONNECT_TIMEOUT_SECONDS, connect_async, shorten_timeouts, translate_errors
 from gridq.submission.admission import Admission
-from gridq.submission.request import JobRequest
+from gridq.submission.request import INPUT_GRACE_MS, JobRequest
 from gridq.views.jobs import parse_rows
 
 MAX_CONNECTIONS = 32
@@ -225,6 +226,24 @@ class GridConnection:
                 {"path": job, "reason": "it expires with the result of its job"},
             )
         return bytes(found)
+
+    async def store_response(self, job: str, head: bytes, options: JobOptions) -> None:
+        """Keep a response in the background as it is queued, as JSON, for as long as its job."""
+        ttl_ms = get_deadline_ms(options, self.config) + INPUT_GRACE_MS
+        with translate_errors(self.client.url):
+            await self.redis.set(self.keys("response", job), head, px=ttl_ms)
+
+    async def read_response(self, job: str) -> dict[str, Json] | None:
+        """Return what `store_response` keeps, None if it has expired."""
+        with translate_errors(self.client.url):
+            found: Any = await self.redis.get(self.keys("response", job))
+        head: dict[str, Json] | None = None if found is None else json.loads(found)
+        return head
+
+    async def delete_response(self, job: str) -> None:
+        """Delete what `store_response` keeps."""
+        with translate_errors(self.client.url):
+            await self.redis.unlink(self.keys("response", job))
 
     async def read_agent(self, job: str) -> str:
         """Return the agent that a job belongs to. Raises JobNotFound."""

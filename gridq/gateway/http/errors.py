@@ -108,6 +108,7 @@ STATUSES: Mapping[str, int] = {
     "stage.failed": 502,
     "stage.not_quarantined": 409,
     "stage.timeout": 504,
+    "stream.trimmed": 410,
     "start.timeout": 503,
     "value.gone": 404,
     "value.not_json": 400,

@@ -46,21 +46,19 @@ Headers = list[tuple[bytes, bytes]]
 class ModelApi:
     """The formats of one model API.
 
-    `event_name` returns the name of a piece's event. `end` is the data of the event that marks a complete
-    stream, empty if the last piece does. `error_event` is the name of the event that reports an error, and
-    `error_body` returns the body of one.
+    `event_name` returns the name of an event by its data. `end` is the data of the event that marks a
+    complete stream, empty if the last piece does. `error_body` returns the body of an error.
 
     `read_config` returns what the headers of a request add to its stage's config, and raises InvalidField.
     `find_vendor_part` returns the place of what only a seat of this API can serve, "" if there is none.
     `read_background` returns the answer as it is queued, without an id, if a body asks for one in the
-    background, and raises InvalidField for what the grid refuses. `names_answers` is True if the answer's id is that of its job. `response_type` is
-    the class of its responses, if it is not ModelApiResponse.
+    background, and raises InvalidField for what the grid refuses. `names_answers` is True if the answer's id
+    is that of its job. `response_type` is the class of its responses, if it is not ModelApiResponse.
     """
 
     name: str
     event_name: Callable[[bytes], bytes]
     end: bytes
-    error_event: bytes
     error_body: Callable[[GridError, str], dict[str, Json]]
     read_config: Callable[[Request], dict[str, Json]] = lambda request: {}
     find_vendor_part: Callable[[dict[str, Json]], str] = lambda body: ""
@@ -74,7 +72,7 @@ MAX_BETAS = 50
 
 
 def read_betas(request: Request) -> dict[str, Json]:
-    """Return the stage's config for the headers `anthropic-beta`. Raises InvalidField if a name is not valid."""
+    """Return the stage's config for the headers `anthropic-beta`. Raises InvalidField for an invalid name."""
     stated = ",".join(request.headers.getlist("anthropic-beta")).split(",")
     names = [name.strip() for name in stated if name.strip()]
     if len(names) > MAX_BETAS or not all(map(BETA.fullmatch, names)):
@@ -88,9 +86,9 @@ def read_betas(request: Request) -> dict[str, Json]:
     return {"betas": list(dict.fromkeys(names))} if names else {}
 
 
-OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", b"", errors.format_openai_error)
+OPENAI = ModelApi("openai", lambda piece: b"", b"[DONE]", errors.format_openai_error)
 ANTHROPIC = ModelApi(
-    "anthropic", sse.get_event_type, b"", b"error", errors.format_anthropic_error, read_config=read_betas
+    "anthropic", sse.get_event_type, b"", errors.format_anthropic_error, read_config=read_betas
 )
 
 
@@ -339,7 +337,7 @@ class ModelApiResponse(Response):
             return
         errors.log_error(request, error)
         data = sse.encode_data(self._make_error_body(error, errors.get_request_id(request)))
-        frame = sse.format_event(data, event=self.api.error_event)
+        frame = sse.format_event(data, event=self.api.event_name(data))
         await send({"type": "http.response.body", "body": frame})
 
     def _make_error_body(self, error: GridError, request_id: str) -> dict[str, Json]:

@@ -6,17 +6,18 @@ answer is kept. `openai.types.responses` is the source of all objects and events
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
 
-from gridq.errors import GridError, InvalidField, JobNotFound, StreamTrimmed
+from gridq.errors import BrokerError, GatewayStops, GridError, InvalidField, JobNotFound, StreamTrimmed
 from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import errors
@@ -24,8 +25,8 @@ from gridq.gateway.http.request_body import read_json, read_models, run_for_body
 from gridq.gateway.http.request_options import RequestOptions
 from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward
 from gridq.gateway.streaming import sse
-from gridq.gateway.streaming.follower import Entry
-from gridq.gateway.streaming.resume import BEGINNING, EventId
+from gridq.gateway.streaming.follower import Entry, Follower
+from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
@@ -33,7 +34,6 @@ from gridq.protocol.response_needs import find_vendor_part
 from gridq.protocol.response_object import make_response, make_response_id, parse_response_id
 from gridq.protocol.states import JobState, StageState
 from gridq.protocol.token_count import count_response_tokens
-from gridq.store import values
 from gridq.store.connection import translate_errors
 from gridq.views.jobs import JobView
 
@@ -42,13 +42,16 @@ router = APIRouter(tags=["openai"])
 STATELESS = {"previous_response_id": "responses", "conversation": "conversations"}
 """Fields that refer to what the grid does not keep."""
 
+NOT_OF_THE_JOB = (BrokerError, GatewayStops, JobNotFound)
+"""Errors that say nothing about the response itself, which can be read later."""
+
 _SEQUENCE = re.compile(rb'\{"type":"[a-z_.]{1,64}","sequence_number":([0-9]{1,18})')
 
 ResponseId = Annotated[str, Path(description="The id of a response that was created in the background.")]
 
 
-def read_background(body: dict[str, Json]) -> bool:
-    """Return True if a body asks for a response in the background.
+def read_background(body: dict[str, Json]) -> dict[str, Json] | None:
+    """Return the response as it is queued, without an id, if a body asks for one in the background.
 
     Raises InvalidField if it refers to an earlier response or a conversation.
     """
@@ -68,7 +71,7 @@ def read_background(body: dict[str, Json]) -> bool:
         raise InvalidField(
             "`background` is not a boolean", {"path": "background", "expected": "true or false"}
         )
-    return bool(background)
+    return make_response(body, "", 0, "queued") if background else None
 
 
 class ResponsesResponse(ModelApiResponse):
@@ -80,33 +83,42 @@ class ResponsesResponse(ModelApiResponse):
     is_kept = False
     """True if it follows a background response: then an error is always an event of it."""
 
-    _head: dict[str, Json] | None = None
+    head: dict[str, Json] | None = None
+    """The response without output, as far as it is known."""
+
     _last_number = -1
 
     async def _run(self, request: Request, send: Send) -> None:
-        if not self.in_background or self.stream:
+        if self.queued is None or self.stream:
             await super()._run(request, send)
             return
-        body = json.loads(self.value)["body"]
         (await self._follow_job()).close()
-        if self.job != self.new_job:  # an earlier request with the same idempotency key made it
+        request.state.body.release()
+        if self.job == self.new_job:
+            answer: Response = JSONResponse(self.head, headers={"x-gridq-job": self.job})
+        else:  # an earlier request with the same idempotency key made it
             answer = await _answer(request, self.grid, self.job)
-            self.head_sent = True
-            await answer(request.scope, request.receive, send)
-            return
-        queued = make_response(body, make_response_id(self.job), int(time.time()), "queued")
-        data = sse.encode_data(queued)
-        headers = [*self._job_headers(request), (b"content-type", b"application/json")]
-        headers.append((b"content-length", str(len(data)).encode()))
         self.head_sent = True
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": data})
+        await answer(request.scope, request.receive, send)
+
+    async def _follow_job(self) -> Follower:
+        """Return a follower of the job. Stores a response in the background before its job is submitted."""
+        if self.queued is None or self.options.resume is not None:
+            return await super()._follow_job()
+        self.head = {**self.queued, "id": make_response_id(self.new_job), "created_at": int(time.time())}
+        await self.grid.store_response(self.new_job, sse.encode_data(self.head), self.options.job_options)
+        try:
+            return await super()._follow_job()
+        finally:
+            if self.job != self.new_job:  # it was refused, or an idempotency key has found another job
+                with contextlib.suppress(BrokerError):  # it expires
+                    await self.grid.delete_response(self.new_job)
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
-        if self._head is None:
+        if self.head is None:
             response = json.loads(entry.piece).get("response")
-            self._head = response if isinstance(response, dict) else {}
+            self.head = response if isinstance(response, dict) else {}
         found = _SEQUENCE.match(entry.piece)
         if found:
             self._last_number = int(found[1])
@@ -115,24 +127,29 @@ class ResponsesResponse(ModelApiResponse):
         return super()._format_piece(entry)
 
     async def _send_error(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
-        if self.is_kept and self.job and not isinstance(error, JobNotFound | StreamTrimmed):
+        if isinstance(error, StreamTrimmed):
+            error.details["fix"] = "retrieve the response without `stream` once it has ended"
+        elif self.is_kept and self.job and not isinstance(error, NOT_OF_THE_JOB):
             await self._send(b"", request, send)
         await super()._send_error(request, error, receive, send)
 
     def _make_error_body(self, error: GridError, request_id: str) -> dict[str, Json]:
         """Return the event that ends a failed response. Its error has one of the codes of the API, and the
-        grid's own in `gridq_code`.
+        grid's own in `gridq_code`. If the response goes on, and can be read later, it is an `error`.
         """
-        head = self._head or make_response({}, make_response_id(self.job), int(time.time()), "failed")
+        number = self._last_number + 1
+        if isinstance(error, StreamTrimmed) or (self.is_kept and isinstance(error, NOT_OF_THE_JOB)):
+            body = errors.format_openai_error(error, request_id)["error"]
+            return {**body, "type": "error", "sequence_number": number}
+        head = self.head or make_response({}, make_response_id(self.job), int(time.time()), "failed")
         response = _fail(head, error, request_id)
-        return {"type": "response.failed", "sequence_number": self._last_number + 1, "response": response}
+        return {"type": "response.failed", "sequence_number": number, "response": response}
 
 
 RESPONSES = ModelApi(
     "responses",
     sse.get_event_type,
     b"",
-    b"response.failed",
     errors.format_openai_error,
     find_vendor_part=find_vendor_part,
     read_background=read_background,
@@ -175,19 +192,42 @@ async def read_response(
     starting_after: Annotated[
         int | None, Query(ge=0, description="With `stream`: the `sequence_number` to follow after.")
     ] = None,
+    last_event_id: Annotated[
+        str | None, Header(description="With `stream`: the `id` of the event to follow after.")
+    ] = None,
 ) -> Response:
-    """Read a response that was created in the background, or follow its events."""
+    """Read a response that was created in the background, or follow its events.
+
+    About the last 10,000 events are kept. Read the response whole if you need earlier ones.
+    """
     grid: GridConnection = request.app.state.grid
     caller = await identify(request, "read", "read-all")
     job, _ = await _find_job(grid, caller, id)
     if not stream:
         return await _answer(request, grid, job)
-    options = RequestOptions(JobOptions(agent=caller.agent), resume=EventId(job, BEGINNING))
+    after = find_resume_entry(job, last_event_id)
+    if after == BEGINNING and starting_after is not None:
+        after = await _find_first_entry(grid, job, starting_after)
+    options = RequestOptions(JobOptions(agent=caller.agent), resume=EventId(job, after))
     response = ResponsesResponse(
         grid, RESPONSES, caller, options, job=job, graph=b"", value=b"", stream=True, detached=True
     )
+    response.head = await grid.read_response(job)
     response.skip_until, response.is_kept = starting_after, True
     return response
+
+
+async def _find_first_entry(grid: GridConnection, job: str, number: int) -> str:
+    """Return the first entry that is left of a response's events if it is event `number` or an earlier one:
+    then all later ones are still there. Else BEGINNING.
+    """
+    with translate_errors(grid.client.url):
+        entries: Any = await grid.redis.xrange(grid.keys("stream", job), count=1)
+    for entry, fields in entries:
+        found = _SEQUENCE.match(fields.get(b"piece", b""))
+        if found and 0 < int(found[1]) <= number:
+            return str(entry.decode())
+    return BEGINNING
 
 
 @router.post("/v1/responses/{id}/cancel", summary="Cancel a background response", response_class=Response)
@@ -203,17 +243,13 @@ async def cancel_response(request: Request, id: ResponseId) -> Response:
 
 @router.delete("/v1/responses/{id}", summary="Delete a background response", response_class=Response)
 async def delete_response(request: Request, id: ResponseId) -> Response:
-    """Cancel a response in the background, and delete its answer and its events."""
+    """Cancel a response in the background, and delete its answer, its events and its idempotency key."""
     grid: GridConnection = request.app.state.grid
     caller = await identify(request, "submit", "operate")
     job = await _find_own_job(grid, caller, id)
     await grid.cancel(job)
-    ended = await grid.read_ended(job)
-    names = [grid.keys("result", job), grid.keys("stream", job)]
-    if values.is_link(ended.end.payload):
-        names.append(grid.keys("value", ended.end.payload[1:].decode()))
-    with translate_errors(grid.client.url):
-        await grid.redis.unlink(*names)
+    if not await grid.call(grid.client.scripts.forget, job):
+        raise _make_not_found_error(id)
     return JSONResponse({"id": id, "object": "response", "deleted": True})
 
 
@@ -256,7 +292,7 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
         ended = await grid.read_ended(job) if view.state in _FINAL_STATUSES else None
     except JobNotFound:
         raise _make_not_found_error(make_response_id(job)) from None
-    headers = {"x-gridq-job": job, "cache-control": "no-store"}
+    headers = {"x-gridq-job": job}
     if ended is not None and view.state is JobState.DONE:
         answer = await grid.read_answer(job, ended.end)
         if not with_output:
@@ -265,13 +301,19 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
     runs = any(stage.state is StageState.RUNNING for stage in view.stages)
     final = _FINAL_STATUSES.get(view.state) if view.state else None
     status = final or ("in_progress" if runs else "queued")
-    model = next((stage.queue.partition(":")[2] for stage in view.stages if stage.queue), "")
-    about = {"model": unquote(model), "background": True}
-    response = make_response(about, make_response_id(job), int(view.submitted), status)
+    head = await grid.read_response(job)
+    response = {**head, "status": status} if head else _make_bare_response(view, job, status)
     error = ended.end.to_error() if ended is not None else None
     if error is not None and view.state is not JobState.CANCELLED:
         response = _fail(response, error, errors.get_request_id(request))
     return JSONResponse(response, headers=headers)
+
+
+def _make_bare_response(view: JobView, job: str, status: str) -> dict[str, Json]:
+    """Return a response whose request is no longer known."""
+    model = next((stage.queue.partition(":")[2] for stage in view.stages if stage.queue), "")
+    about = {"model": unquote(model), "background": True}
+    return make_response(about, make_response_id(job), int(view.submitted), status)
 
 
 _FINAL_STATUSES = {

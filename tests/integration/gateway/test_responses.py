@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ import pytest
 from pydantic import BaseModel
 
 from gridq.config.settings import Settings
+from gridq.limits import api_keys
 from gridq.protocol.response_needs import find_vendor_part
+from gridq.store.connection import connect
+from gridq.store.keys import Keys
 from tests.fakes import anthropic_server, gemini_server, openai_server, responses_server
 from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.client_types import RESPONSE, RESPONSE_EVENT, valid
@@ -34,7 +38,7 @@ SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "re
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
 MODELS = [
     *("echo", "tools", "reasoning", "thinking", "slow", "cut", "error-late", "failed", "status-400"),
-    *("status-500", "paced", "agent"),
+    *("status-500", "paced", "agent", "silent"),
 ]
 SEATS = {
     "openai": (OpenAIServer, openai_server.KEY, {"api": "openai"}),
@@ -59,6 +63,7 @@ class Seat:
     api: ModelServer
     client: openai.OpenAI
     http: httpx.Client
+    config: Settings
 
     @property
     def sent(self) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def run_seat(kind: str, server: EmbeddedServer, home: Path) -> Iterator[Seat]:
             serving(config, keep_alive=0.5, admission_wait=0.5) as gateway,
             openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
         ):
-            yield Seat(kind, gateway.url, api, client, gateway.http)
+            yield Seat(kind, gateway.url, api, client, gateway.http, config)
 
 
 @pytest.fixture(scope="module", params=list(SEATS))
@@ -380,6 +385,183 @@ def test_a_background_response_is_kept_and_read(seat: Seat) -> None:
     seat.client.responses.delete(queued.id)
     with pytest.raises(openai.NotFoundError):
         seat.client.responses.retrieve(queued.id)
+
+
+def test_a_background_response_has_the_same_fields_at_all_times(seat: Seat) -> None:
+    asked: Any = {
+        "model": "silent",
+        "input": WORDS,
+        "background": True,
+        "instructions": "Be brief.",
+        "metadata": {"a": "b"},
+        "max_output_tokens": 9,
+        "tools": [WEATHER],
+        "text": {"format": {"type": "text"}},
+    }
+    queued = seat.http.post("/v1/responses", json=asked).json()
+    assert queued.get("status") == "queued", queued
+    seen = {"queued": queued}
+    until = time.monotonic() + 20
+    while "in_progress" not in seen and time.monotonic() < until:
+        found = seat.http.get(f"/v1/responses/{queued['id']}").json()
+        seen[found["status"]] = found
+    cancelled = seat.http.post(f"/v1/responses/{queued['id']}/cancel").json()
+    assert cancelled["status"] == "cancelled", cancelled
+    seen[cancelled["status"]] = cancelled
+    done = seat.http.post("/v1/responses", json={**asked, "model": "echo"}).json()
+    while done["status"] not in ("completed", "failed"):
+        done = seat.http.get(f"/v1/responses/{done['id']}").json()
+    seen[done["status"]] = done
+    failed = seat.http.post("/v1/responses", json={**asked, "model": "status-400"}).json()
+    while failed["status"] not in ("completed", "failed"):
+        failed = seat.http.get(f"/v1/responses/{failed['id']}").json()
+    seen[failed["status"]] = failed
+    assert seen["failed"]["error"]["gridq_code"]
+    assert seen.keys() == {"queued", "in_progress", "cancelled", "completed", "failed"}
+    for status, response in seen.items():
+        valid(RESPONSE, response)
+        if status != "completed" or seat.kind != "responses":  # there the object is the endpoint's own
+            assert response.keys() == queued.keys(), status
+            assert {name: response[name] for name in ("instructions", "metadata", "max_output_tokens")} == {
+                name: asked[name] for name in ("instructions", "metadata", "max_output_tokens")
+            }, status
+        if status not in ("completed", "failed"):
+            assert response == {**queued, "status": status}
+
+
+def test_a_deleted_response_is_not_found_by_its_idempotency_key(chat_seat: Seat) -> None:
+    key = secrets.token_hex(8)
+
+    def create() -> Any:
+        return chat_seat.client.responses.create(
+            model="echo", input=WORDS, background=True, extra_headers={"idempotency-key": key}
+        )
+
+    first = create()
+    done = wait_for(chat_seat, first.id)
+    assert create() == done, "the same response, as it is now"
+    chat_seat.client.responses.delete(first.id)
+    second = create()
+    assert second.id != first.id
+    assert wait_for(chat_seat, second.id).status == "completed"
+    assert create().id == second.id
+    chat_seat.client.responses.delete(second.id)
+    with pytest.raises(openai.NotFoundError):
+        chat_seat.client.responses.delete(second.id)
+
+
+def test_a_background_response_leaves_nothing_that_is_not_deleted(chat_seat: Seat) -> None:
+    config = chat_seat.config
+    with connect(config.broker_url.get_secret_value()) as client:
+
+        def kept() -> list[bytes]:
+            places = ("response", "result", "value", "values", "stream", "idempotency")
+            return [key for place in places for key in client.scan_iter(f"{config.prefix}.{place}:*")]
+
+        for key in kept():
+            client.unlink(key)
+        long = WORDS + "x" * 100_000
+        done = chat_seat.client.responses.create(model="echo", input=long, instructions=long, background=True)
+        assert wait_for(chat_seat, done.id).status == "completed"
+        found = kept()
+        assert all(0 < client.pttl(key) <= config.result_ttl * 1000 for key in found), found
+        chat_seat.client.responses.delete(done.id)
+        assert not kept()
+        refused = chat_seat.http.post(
+            "/v1/responses",
+            json={"model": "echo", "input": WORDS, "background": True},
+            headers={"x-gridq-pin": "nobody"},
+        )
+        assert refused.status_code >= 400
+        assert not kept()
+
+
+def test_a_background_stream_is_resumed_after_an_event(chat_seat: Seat) -> None:
+    with chat_seat.client.responses.create(
+        model="paced", input=WORDS, background=True, stream=True
+    ) as stream:
+        response_id = next(iter(stream)).response.id  # type: ignore[union-attr]
+    path = f"/v1/responses/{response_id}"
+    with chat_seat.http.stream("GET", path, params={"stream": True}) as reply:
+        lines = list(reply.iter_lines())
+    places = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    for at in (0, 3, len(events) - 2):
+        by_header = {"last-event-id": places[at]}
+        for params, headers in (
+            ({"starting_after": at}, {}),
+            ({}, by_header),
+            ({"starting_after": 0}, by_header),  # a client that reconnects repeats its first URL
+        ):
+            with chat_seat.http.stream(
+                "GET", path, params={"stream": True, **params}, headers=headers
+            ) as reply:
+                assert reply.status_code == 200, reply.read()
+                rest = [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: ")]
+            assert rest == events[at + 1 :]
+    for wrong in ("nonsense", f"other/{places[0].partition('/')[2]}"):
+        reply = chat_seat.http.get(path, params={"stream": True}, headers={"last-event-id": wrong})
+        assert reply.status_code == 400, wrong
+
+
+def test_a_stream_whose_beginning_is_gone_is_followed_from_what_is_left(chat_seat: Seat) -> None:
+    config = chat_seat.config
+    done = chat_seat.client.responses.create(model="echo", input="w " * 60, background=True)
+    whole = wait_for(chat_seat, done.id)
+    path = f"/v1/responses/{done.id}"
+    reply = chat_seat.http.get(path, params={"stream": True})
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
+    with connect(config.broker_url.get_secret_value()) as client:
+        (key,) = (
+            key for key in client.scan_iter(f"{config.prefix}.stream:*") if client.xlen(key) >= len(events)
+        )
+        client.xtrim(key, maxlen=20, approximate=False)  # as the server does after 10,000 events
+        first = json.loads(client.xrange(key, count=1)[0][1][b"piece"])["sequence_number"]
+    assert first > 10
+    for params in ({}, {"starting_after": 5}, {"starting_after": first - 2}):
+        with pytest.raises(openai.APIStatusError) as caught:
+            chat_seat.client.responses.retrieve(done.id, stream=True, **params)  # type: ignore[call-overload]
+        assert caught.value.code == "stream.trimmed"
+        assert caught.value.status_code == 410
+    for number in (first, first + 5):
+        rest = list(chat_seat.client.responses.retrieve(done.id, stream=True, starting_after=number))
+        assert [event.to_dict() for event in rest] == events[number + 1 :]
+    assert chat_seat.client.responses.retrieve(done.id) == whole
+
+
+def test_the_responses_of_another_agent_are_not_found(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextmanager(run_seat)("openai", server, tmp_path) as seat:
+        with connect(server.url) as client:
+            keys = Keys(seat.config.prefix)
+            texts = {
+                agent: api_keys.create(client, keys, agent, scopes=scopes)[1]
+                for agent, scopes in (
+                    ("a", ("submit", "read")),
+                    ("b", ("submit", "read")),
+                    ("boss", ("submit", "read-all")),
+                )
+            }
+        agents = {
+            agent: openai.OpenAI(base_url=f"{seat.url}/v1", api_key=text, max_retries=0)
+            for agent, text in texts.items()
+        }
+        queued = agents["a"].responses.create(model="echo", input=WORDS, background=True)
+        for ask in (
+            agents["b"].responses.retrieve,
+            agents["b"].responses.cancel,
+            agents["b"].responses.delete,
+            lambda response_id: agents["b"].responses.retrieve(response_id, stream=True),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                ask(queued.id)
+        assert agents["boss"].responses.retrieve(queued.id).id == queued.id
+        with pytest.raises(openai.PermissionDeniedError):
+            agents["boss"].responses.delete(queued.id)
+        assert agents["a"].responses.delete(queued.id) is None
+        for each in agents.values():
+            each.close()
 
 
 @pytest.mark.parametrize("kind", ["chat_seat", "own_seat"])

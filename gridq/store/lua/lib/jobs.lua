@@ -148,6 +148,7 @@ local function end_job(job, state, payload, left)
     C('XADD', K .. 'stream:' .. job, '*', 'end', state)
     C('PEXPIRE', K .. 'stream:' .. job, ttl)
   end
+  if string.find(job, '.background.', 1, true) then C('PEXPIRE', K .. 'response:' .. job, ttl) end
   local values = K .. 'values:' .. job
   for _, value in ipairs(C('SMEMBERS', values)) do
     if '@' .. value == payload then C('PEXPIRE', K .. 'value:' .. value, ttl) else C('UNLINK', K .. 'value:' .. value) end
@@ -156,6 +157,7 @@ local function end_job(job, state, payload, left)
   C('HSET', summary, 'name', name or '', 'agent', agent or '', 'steps', steps or 0, 'submitted_at', submitted_at or NOW,
     'priority', priority or 0, 'deadline', deadline or 0, 'ended_at', NOW, 'state', state, 'unfinished', left)
   if body_digest then C('HSET', summary, 'body_digest', body_digest) end
+  if idempotency_key then C('HSET', summary, 'idempotency_key', idempotency_key) end
   C('PEXPIRE', summary, ttl)
   C('ZADD', K .. 'ended_jobs', NOW + ttl, job)
   if idempotency_key then C('PEXPIRE', K .. 'idempotency:' .. idempotency_key, ttl) end
