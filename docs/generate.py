@@ -89,6 +89,39 @@ def stages() -> str:
     return table(("stage", "what it does"), rows)
 
 
+def request_fields(name: str) -> str:
+    """Return what becomes of each field of a model API's request at the seats of other formats."""
+    from workers.model_apis.fields import chat, messages, responses
+
+    tables = {
+        "chat": (chat.CHAT_TO_MESSAGES, chat.CHAT_TO_GOOGLE, chat.CHAT_TO_ENGINE, chat.CHAT_TO_PROGRAM),
+        "embeddings": (chat.EMBEDDINGS_TO_GOOGLE,),
+        "messages": (messages.MESSAGES_TO_OPENAI, messages.MESSAGES_TO_CHAT, messages.MESSAGES_TO_GOOGLE),
+        "responses": (responses.RESPONSES_TO_OPENAI, responses.RESPONSES_TO_CHAT),
+    }[name]
+    before = chat.LEGACY if name == "chat" else {}
+    names = dict.fromkeys(field for each in tables for field in (*each.rules, *before))
+    rows = [
+        (f"`{field}`", *(_field_use(before.get(field) or each.rules.get(field), each) for each in tables))
+        for field in sorted(names)
+    ]
+    return table(("field", *(each.target for each in tables)), rows)
+
+
+def _field_use(rule: Any, fields: Any) -> str:
+    """Return in a few words what becomes of a field."""
+    if rule is None:
+        return "refused" if fields.refuses_unknown else "passed"
+    if rule.use == "passed":
+        return f"`{rule.becomes}`" if rule.becomes else "passed"
+    if rule.use == "translated":
+        return str(rule.becomes)
+    word = "left out" if rule.use == "hint" else "refused"
+    if rule.expected != "absent":
+        word = f"only {rule.expected}"
+    return f"{word}: {rule.becomes}" if rule.becomes else word
+
+
 def errors() -> str:
     """Return every error code by family: when it is raised, what to do, and its HTTP status."""
     from gridq.gateway.http.errors import find_status
@@ -202,6 +235,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "gateway-settings": gateway_settings,
     "job-options": job_options,
     "metrics": metrics,
+    "request-fields": request_fields,
     "settings": settings,
     "stages": stages,
 }

@@ -178,7 +178,7 @@ def test_what_would_change_the_answer_is_refused_by_the_clients_name(
     reply = ask(gateway, path, kind, **fields, stream=stream)
     error = reply.json()["error"]
     assert reply.status_code == 400, reply.text
-    details = error.get("details") or error
+    details = {**error, **error.get("details", {})}
     assert (error.get("param") or details["param"]) == param
     assert details["expected"]
     assert HEADER not in reply.headers

@@ -38,7 +38,7 @@ from workers.model_apis.api_request import (
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
 from workers.model_apis.data_urls import PDF, PICTURES, DataUrl, is_data_url, parse_data_url, parse_file_data
-from workers.model_apis.fields.chat import AT_ANTHROPIC, CHAT_TO_MESSAGES
+from workers.model_apis.fields.chat import AT_ANTHROPIC, CHAT_TO_MESSAGES, drop_message_hints
 from workers.model_apis.fields.table import Drop, ignore
 from workers.model_apis.identity.fitting import shorten_user
 from workers.model_apis.usage import format_openai_usage, is_count, parse_anthropic_usage
@@ -142,6 +142,7 @@ def translate_to_messages(
     form = read_answer_format(body, drop) if answer_format is None else answer_format
     model = find_claude_model(str(body["model"]))
     system, messages = _split_messages(stated["messages"])
+    drop_message_hints(stated["messages"], drop)
     if form.instruction:
         system.append({"type": "text", "text": form.instruction})
     request: dict[str, Json] = {**kept, "messages": messages}

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gridq.protocol.models import Json
 from workers.model_apis.api_request import CHAT, EMBEDDINGS
 from workers.model_apis.fields.table import (
+    Drop,
     FieldTable,
     Rule,
+    add_inner_hints,
     always_refused,
     hint,
     passed,
@@ -68,7 +71,7 @@ REFUSED: Mapping[str, Rule] = {
     "logit_bias": refused(),
     "audio": refused(),
     "modalities": refused(["text"], expected="text"),
-    "web_search_options": always_refused("an empty object asks for a search, too"),
+    "web_search_options": always_refused(),  # an empty object asks for a search, too
     "moderation": refused(),
 }
 
@@ -83,9 +86,9 @@ CHAT_TO_MESSAGES = FieldTable(
         "messages": translated("`messages`, `system`"),
         "max_tokens": translated("`max_tokens`"),
         "max_completion_tokens": translated("`max_tokens`"),
-        "temperature": translated("at most 1; a hint for models that take none"),
-        "top_p": translated("a hint for models that take none, and beside `temperature`"),
-        "top_k": translated("a hint for models that take none"),
+        "temperature": translated("at most 1; left out for models that take none"),
+        "top_p": translated("left out for models that take none, and beside `temperature`"),
+        "top_k": translated("left out for models that take none"),
         "stop": translated("`stop_sequences`"),
         "user": translated("`metadata.user_id`"),
         "safety_identifier": translated("`metadata.user_id` if there is no `user`"),
@@ -222,6 +225,25 @@ CHAT_TO_ENGINE = FieldTable(
         "chat_template_kwargs": passed(),
         "reasoning_format": passed(),
         "enable_thinking": passed(),
+        "thinking": hint(),
     },
     refuses_unknown=False,
 )
+
+MESSAGE_HINTS: Mapping[str, Rule] = {"name": hint()}
+"""The hints in a message."""
+
+PICTURE_HINTS: Mapping[str, Rule] = {"detail": hint("auto")}
+"""The hints in the `image_url` of a part."""
+
+
+def drop_message_hints(messages: Json, drop: Drop) -> None:
+    """Tell `drop` the hints in the messages of a chat, which no other format has."""
+    for at, message in enumerate(messages):
+        place, content = f"messages[{at}]", message.get("content")
+        if message.get("role") != "tool":
+            add_inner_hints(message, place, MESSAGE_HINTS, drop)
+        for part_at, part in enumerate(content if isinstance(content, list) else ()):
+            picture = part.get("image_url")
+            if isinstance(picture, dict):
+                add_inner_hints(picture, f"{place}.content[{part_at}].image_url", PICTURE_HINTS, drop)

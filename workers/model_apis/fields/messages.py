@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gridq.protocol.models import Json
 from workers.model_apis.api_request import MESSAGES
-from workers.model_apis.fields.table import FieldTable, Rule, hint, passed, refused, translated
+from workers.model_apis.fields.table import (
+    Drop,
+    FieldTable,
+    Rule,
+    add_inner_hints,
+    hint,
+    passed,
+    refused,
+    translated,
+)
 
 AT_OPENAI = "at a seat of another API format than Anthropic's"
 
@@ -72,6 +82,25 @@ OUTPUT_HINTS: Mapping[str, Rule] = {"effort": hint(), "task_budget": hint()}
 
 THINKING_HINTS: Mapping[str, Rule] = {"budget_tokens": hint()}
 """The hints in `thinking`."""
+
+TOOL_HINTS: Mapping[str, Rule] = {
+    "input_examples": hint(),
+    "allowed_callers": hint(["direct"]),
+    "defer_loading": hint(),
+}
+"""The hints in a tool."""
+
+BLOCK_HINTS: Mapping[str, Rule] = {"citations": hint({"enabled": False})}
+"""The hints in a block of a user's message."""
+
+
+def drop_block_hints(messages: Json, drop: Drop) -> None:
+    """Tell `drop` the hints in the blocks of Messages, which no other format has."""
+    for at, message in enumerate(messages):
+        content = message.get("content") if message.get("role") == "user" else None
+        for block_at, block in enumerate(content if isinstance(content, list) else ()):
+            add_inner_hints(block, f"messages[{at}].content[{block_at}]", BLOCK_HINTS, drop)
+
 
 CLIENT_NAMES: Mapping[str, str] = {
     "max_completion_tokens": "max_tokens",

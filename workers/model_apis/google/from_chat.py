@@ -35,7 +35,7 @@ from workers.model_apis.api_request import (
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
 from workers.model_apis.data_urls import PDF, DataUrl, is_data_url, parse_data_url, parse_file_data
-from workers.model_apis.fields.chat import AT_GOOGLE, CHAT_TO_GOOGLE, EMBEDDINGS_TO_GOOGLE
+from workers.model_apis.fields.chat import AT_GOOGLE, CHAT_TO_GOOGLE, EMBEDDINGS_TO_GOOGLE, drop_message_hints
 from workers.model_apis.fields.table import Drop, ignore
 from workers.model_apis.google.answers import ContentChunks, build_completion, build_embeddings
 from workers.model_apis.google.client import make_method_path
@@ -111,6 +111,7 @@ def translate_to_google(
         raise make_field_error("path", f"{CHAT} or {EMBEDDINGS} {AT_GOOGLE}")
     config, stated = CHAT_TO_GOOGLE.split(body, drop)
     system, contents = Conversation(stated["model"], is_vertex).translate(stated["messages"])
+    drop_message_hints(stated["messages"], drop)
     request: dict[str, Json] = {"contents": contents}
     if system:
         request["systemInstruction"] = {"parts": [{"text": system}]}

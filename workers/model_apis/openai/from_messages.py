@@ -37,6 +37,8 @@ from workers.model_apis.fields.messages import (
     MESSAGES_TO_OPENAI,
     OUTPUT_HINTS,
     THINKING_HINTS,
+    TOOL_HINTS,
+    drop_block_hints,
 )
 from workers.model_apis.fields.table import Drop, FieldTable, add_inner_hints, ignore, rename_errors
 from workers.model_apis.identity.fitting import shorten_user, split_signature
@@ -111,6 +113,7 @@ def translate_to_chat(
         "messages": _translate_messages(stated, origin),
         "max_completion_tokens" if is_strict else "max_tokens": stated["max_tokens"],
     }
+    drop_block_hints(stated["messages"], drop)
     stops = [*filter(None, stated.get("stop_sequences") or ())]
     if is_strict and len(stops) > MAX_STOPS:
         raise make_field_error("stop_sequences", f"at most {MAX_STOPS} sequences at OpenAI's API")
@@ -296,6 +299,7 @@ def _translate_tool(tool: dict[str, Json], place: str, drop: Drop) -> dict[str, 
         )
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
         raise make_field_error(place, "a tool with name and input_schema")
+    add_inner_hints(tool, place, TOOL_HINTS, drop)
     function = {"name": tool["name"], "parameters": tool["input_schema"]}
     if tool.get("description") is not None:
         function["description"] = tool["description"]
