@@ -67,6 +67,15 @@ def get_kind(queue: str) -> str:
     return queue.partition(":")[0]
 
 
+def get_name(queue: str) -> str:
+    """Return the name of a queue's capability, in lower case.
+
+    >>> get_name("llm:meta%2Fllama-3")
+    'meta/llama-3'
+    """
+    return unquote(queue.partition(":")[2])
+
+
 def make_seat_queue(seat: str) -> str:
     """Return the queue that only `seat` listens to."""
     return f"{SEAT_KIND}:{seat}"

@@ -6,14 +6,13 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import unquote
 
 from redis import Redis
 
 from gridq.limits.quotas_loader import read_aliases
 from gridq.protocol.models import Advertisement, Json
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
-from gridq.protocol.queue_names import make_queue_name
+from gridq.protocol.queue_names import get_name, make_queue_name
 from gridq.seats import registry
 from gridq.store.keys import Keys
 
@@ -56,16 +55,12 @@ def _make_alias_record(name: str, aliases: QueueAliases, offered: Mapping[str, R
     """Return the record of a name that stands for others, None if it does not, or if none is on offer."""
     if not name:
         return None
-    targets = [_get_name(queue) for queue in aliases.find_targets(make_queue_name(LLM, name))]
+    targets = [get_name(queue) for queue in aliases.find_targets(make_queue_name(LLM, name))]
     lowered = {other.lower(): record for other, record in offered.items()}
     serving = next((lowered[target] for target in targets if target in lowered), None)
     if serving is None:
         return None
     return {**serving, "id": name, "display_name": name, "owned_by": "gridq", "stands_for": targets}
-
-
-def _get_name(queue: str) -> str:
-    return unquote(queue.removeprefix(LLM_PREFIX))
 
 
 def find_closest(name: str, names: Iterable[str]) -> list[str]:
@@ -82,7 +77,7 @@ def list_models(ads: Sequence[Advertisement], aliases: QueueAliases = NO_ALIASES
     """
     found: dict[str, Record] = {}
     for ad in sorted(ads, key=lambda ad: ad.started_at):
-        slugs = {_get_name(queue) for queue in ad.queues if queue.startswith(LLM_PREFIX)}
+        slugs = {get_name(queue) for queue in ad.queues if queue.startswith(LLM_PREFIX)}
         host = ad.capability.get("host")
         owner = host if isinstance(host, str) else "gridq"
         for name in [*(registry.list_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:

@@ -11,7 +11,6 @@ import json
 import re
 import time
 from typing import Annotated, Any
-from urllib.parse import unquote
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import JSONResponse, Response
@@ -23,13 +22,14 @@ from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import errors
 from gridq.gateway.http.request_body import read_json, read_models, run_for_body
 from gridq.gateway.http.request_options import RequestOptions
-from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward
+from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward, make_usage_headers
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
 from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
+from gridq.protocol.queue_names import get_name
 from gridq.protocol.response_needs import find_vendor_part
 from gridq.protocol.response_object import make_response, make_response_id, parse_response_id
 from gridq.protocol.states import JobState, StageState
@@ -294,6 +294,7 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
         raise _make_not_found_error(make_response_id(job)) from None
     headers = {"x-gridq-job": job}
     if ended is not None and view.state is JobState.DONE:
+        headers |= {name.decode(): text.decode() for name, text in make_usage_headers(ended.rows)}
         answer = await grid.read_answer(job, ended.end)
         if not with_output:
             answer = sse.encode_data({**json.loads(answer), "output": []})
@@ -311,8 +312,8 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
 
 def _make_bare_response(view: JobView, job: str, status: str) -> dict[str, Json]:
     """Return a response whose request is no longer known."""
-    model = next((stage.queue.partition(":")[2] for stage in view.stages if stage.queue), "")
-    about = {"model": unquote(model), "background": True}
+    model = next((get_name(stage.queue) for stage in view.stages if stage.queue), "")
+    about = {"model": model, "background": True}
     return make_response(about, make_response_id(job), int(view.submitted), status)
 
 
