@@ -45,6 +45,12 @@ def count_input(client: openai.OpenAI, seat: Seat, **request: Any) -> int:
     return usage.input_tokens
 
 
+def stream_events(client: openai.OpenAI, request: Any) -> list[Any]:
+    """Return the events of a streamed response."""
+    with client.responses.create(**request, stream=True) as stream:
+        return list(stream)
+
+
 def find_calls(answer: Any) -> list[Any]:
     return [item for item in answer.output if item.type == "function_call"]
 
@@ -60,7 +66,7 @@ def make_output(call: Any, text: str) -> dict[str, Any]:
 
 def test_plain(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "plain answer", seat.kind):
-        answer = client.responses.create(model=seat.model, input=WORDS, max_output_tokens=20)
+        answer = client.responses.create(model=seat.model, input=WORDS, max_output_tokens=16)
         assert answer.id.startswith("resp_")
         assert answer.output_text
         assert answer.output[-1].type == "message"
@@ -73,12 +79,14 @@ def test_streamed(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "streamed answer", seat.kind):
         request: Any = {"model": seat.model, "input": WORDS, "max_output_tokens": 16, "temperature": 0}
         whole = client.responses.create(**request)
-        with client.responses.stream(**request) as stream:
-            events = list(stream)
-            final = stream.get_final_response()
+        events = stream_events(client, request)
+        final = events[-1].response
         deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
         assert "".join(deltas) == final.output_text == whole.output_text
         assert len(deltas) > 1
+        if not seat.is_local:  # this helper takes no answer that was cut off
+            with client.responses.stream(**request) as stream:
+                assert stream.get_final_response().output_text == whole.output_text
         assert events[0].type == "response.created"
         assert final.status == whole.status
         numbers = [event.sequence_number for event in events]
@@ -88,7 +96,7 @@ def test_streamed(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
 def test_instructions(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "system text", seat.kind):
         request: Any = {"instructions": "Be terse.", "input": WORDS}
-        answer = client.responses.create(model=seat.model, max_output_tokens=20, **request)
+        answer = client.responses.create(model=seat.model, max_output_tokens=16, **request)
         assert answer.output_text
         if seat.is_local:
             assert count_input(client, seat, **request) != count_input(client, seat, input=WORDS)
@@ -98,9 +106,9 @@ def test_instructions(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None
 
 def test_turns(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "several turns", seat.kind):
-        first = client.responses.create(model=seat.model, input="one", max_output_tokens=20)
+        first = client.responses.create(model=seat.model, input="one", max_output_tokens=16)
         turns: Any = [*ask("one"), *to_input(first), *ask("three")]
-        answer = client.responses.create(model=seat.model, input=turns, max_output_tokens=20)
+        answer = client.responses.create(model=seat.model, input=turns, max_output_tokens=16)
         assert answer.output_text
         if seat.is_local:
             assert count_input(client, seat, input=turns) > count_input(client, seat, input="three")
@@ -187,7 +195,7 @@ def test_forced_tool(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
 def test_no_tools(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "no tools", seat.kind):
         answer = client.responses.create(
-            model=seat.model, input=ask(CALL), tools=TOOLS, tool_choice="none", max_output_tokens=20
+            model=seat.model, input=ask(CALL), tools=TOOLS, tool_choice="none", max_output_tokens=16
         )
         assert answer.output_text
         assert not find_calls(answer)
@@ -211,9 +219,9 @@ def test_json(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "JSON mode", seat.kind):
         answer = client.responses.create(
             model=seat.model,
-            input="What is the weather in Bern? Answer with JSON.",
+            input='Repeat this JSON: {"city": "Bern"}',
             text={"format": {"type": "json_object"}},
-            max_output_tokens=200,
+            max_output_tokens=160,
             temperature=0,
         )
         if seat.kind == "anthropic":  # it has no such mode, so it is asked for in words
@@ -230,7 +238,7 @@ def make_content(part: dict[str, Any]) -> Any:
 def test_image(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "image", seat.kind):
         part = {"type": "input_image", "image_url": make_data_url("image/png", PNG), "detail": "auto"}
-        answer = client.responses.create(model=seat.model, input=make_content(part), max_output_tokens=20)
+        answer = client.responses.create(model=seat.model, input=make_content(part), max_output_tokens=16)
         assert answer.output_text == WORDS
         assert [(media.media_type, media.data) for media in seat.sent.media] == [("image/png", PNG)]
 
@@ -239,14 +247,15 @@ def test_pdf(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "PDF", seat.kind):
         data = make_data_url("application/pdf", PDF)
         part = {"type": "input_file", "filename": "a.pdf", "file_data": data}
-        answer = client.responses.create(model=seat.model, input=make_content(part), max_output_tokens=20)
+        answer = client.responses.create(model=seat.model, input=make_content(part), max_output_tokens=16)
         assert answer.output_text == WORDS
         assert [(media.media_type, media.data) for media in seat.sent.media] == [("application/pdf", PDF)]
 
 
 def test_limit(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "token limit", seat.kind):
-        answer = client.responses.create(model=seat.model, input=LONG, max_output_tokens=16)
+        text = "Tell me a very long story." if seat.is_local else LONG
+        answer = client.responses.create(model=seat.model, input=text, max_output_tokens=16)
         assert answer.status == "incomplete"
         assert answer.incomplete_details is not None
         assert answer.incomplete_details.reason == "max_output_tokens"
@@ -258,10 +267,8 @@ def test_usage(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "usage", seat.kind):
         request: Any = {"model": seat.model, "input": WORDS, "max_output_tokens": 16, "temperature": 0}
         usage = client.responses.create(**request).usage
-        with client.responses.stream(**request) as stream:
-            streamed = stream.get_final_response().usage
+        streamed = stream_events(client, request)[-1].response.usage
         assert usage is not None
-        assert streamed is not None
         assert (usage.input_tokens, usage.output_tokens) == (streamed.input_tokens, streamed.output_tokens)
         assert usage.total_tokens == usage.input_tokens + usage.output_tokens
         assert seat.is_local or (usage.input_tokens, usage.output_tokens) == (4, 4)
@@ -287,7 +294,7 @@ def test_reasoning(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
         answer = raw.parse()
         assert answer.output_text
         if seat.is_local:  # it does not think
-            assert "reasoning" in ".".join(find_hints(raw.headers))
+            assert "reasoning.effort" in find_hints(raw.headers)
             return
         assert seat.sent.thinks
         assert answer.output_text == WORDS
@@ -310,7 +317,7 @@ def test_reasoning_round_trip(matrix: Matrix, seat: Seat, client: openai.OpenAI)
             "reasoning": {"effort": "low", "summary": "auto"},
             "include": ["reasoning.encrypted_content"],
             "store": False,
-            "max_output_tokens": 60 if seat.is_local else 5000,
+            "max_output_tokens": 16 if seat.is_local else 5000,
         }
         first = client.responses.create(**request, input=ask(CALL))
         (call,) = find_calls(first)
@@ -413,14 +420,20 @@ def test_many(matrix: Matrix, seat: Seat) -> None:
         request: Any = {"model": seat.model, "input": f"number {number}", "max_output_tokens": 16}
         if number % 2:
             return (await client.responses.create(**request)).output_text
-        async with client.responses.stream(**request) as stream:
-            return (await stream.get_final_response()).output_text
+        text = ""
+        async with await client.responses.create(**request, stream=True) as stream:
+            async for event in stream:
+                text += event.delta if event.type == "response.output_text.delta" else ""
+        return text
 
     async def ask_all() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{seat.url}/v1", api_key=seat.key, max_retries=0) as client:
-            return await asyncio.gather(*(ask_one(client, number) for number in range(12)))
+            return await asyncio.gather(
+                *(ask_one(client, number) for number in range(4 if seat.is_local else 12))
+            )
 
+    count = 4 if seat.is_local else 12
     with matrix.cell(CLIENT, "many at once", seat.kind):
         texts = asyncio.run(ask_all())
         assert all(texts)
-        assert seat.is_local or texts == [f"number {number}" for number in range(12)]
+        assert seat.is_local or texts == [f"number {number}" for number in range(count)]

@@ -210,6 +210,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
         "stop_sequences": (False, _is_list_of(_is_string), "a list of strings"),
         "metadata": (False, _is_object, "an object"),
         "thinking": (False, _is_block, "an object with a type"),
+        "thread": (False, _is_absent, "absent: the grid keeps no conversations"),
         **SAMPLING,
     },
     RESPONSES: {

@@ -232,6 +232,8 @@ def format_anthropic_error(error: GridError, request_id: str) -> dict[str, Json]
     base = {"type": kind, "message": _format_message(record), **_make_codes(record)}
     if record["details"].get("param"):  # the vendor has no such field, and clients show it
         base["param"] = record["details"]["param"]
+    if base.get("param") == "thread":  # by these details the vendor's client goes on without a thread
+        base["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return {"type": "error", "error": {**base, **_select_details(record, base)}, "request_id": request_id}
 
 

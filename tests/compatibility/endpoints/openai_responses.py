@@ -37,7 +37,24 @@ if TYPE_CHECKING:
 
 REQUEST: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsNonStreaming)
 VENDOR = "openai"
+CODEX_FIELDS = ("client_metadata",)
+"""Fields that OpenAI's own program Codex sends and the package's types lack."""
+
 PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+
+
+def _forget_ids(items: Any) -> Any:
+    """Return `input` without the ids of messages and of outputs, which Codex sends too.
+    """
+    if not isinstance(items, list):
+        return items
+    kinds = ("message", "function_call_output")
+    return [
+        {name: value for name, value in item.items() if name != "id" or item.get("role") == "assistant"}
+        if item.get("type", "message") in kinds
+        else item
+        for item in items
+    ]
 
 
 class ResponsesApi:
@@ -64,7 +81,10 @@ class ResponsesApi:
             {"strict": None, **tool} if tool.get("type") == "function" else tool
             for tool in body.get("tools") or ()
         ]
-        check_fields(REQUEST, {**body, "tools": tools} if tools else body)
+        known = {name: value for name, value in body.items() if name not in CODEX_FIELDS}
+        if tools:
+            known["tools"] = tools
+        check_fields(REQUEST, known | {"input": _forget_ids(body["input"])})
         thinks = body["model"] == THINKER
         if not thinks and (body.get("reasoning") or {}).get("effort") not in (None, "none"):
             raise Refusal("Unsupported parameter: 'reasoning.effort'", "reasoning.effort")

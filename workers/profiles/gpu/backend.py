@@ -6,6 +6,7 @@ The child sends choices, usage and vectors. This module adds the other fields of
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Generator
@@ -21,6 +22,12 @@ from workers.profiles.gpu.model_process import ModelProcess
 CHUNK_KINDS = {CHAT: ("chatcmpl", "chat.completion.chunk")}
 SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
 """Fields of text completions and embeddings that an engine does not get. All others go to it as they are."""
+
+TOO_LONG = re.compile(r"exceeds? (?:the available )?context (?:size|window)")
+"""What the engines say of a prompt that does not fit. OpenAI's clients know it by a code."""
+
+PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
+"""The field with the prompt, by path."""
 
 
 class EngineBackend:
@@ -47,6 +54,9 @@ class EngineBackend:
         """Yield the chunks as the engine makes them. Raises StageError for what no engine does."""
         if path == COMPLETIONS and (body.get("n") or 1) != 1:
             raise make_field_error("n", "1: this seat's engine returns one answer", "remove 'n'")
+        if path == CHAT:
+            _check_content(body["messages"])
+            body = self._fit_to_template(body, context)
         if body.get("tool_choice") not in (None, "auto", "none"):
             expected = "auto or none: this seat's engine cannot force a call"
             raise make_field_error("tool_choice", expected, "remove 'tool_choice'")
@@ -62,6 +72,24 @@ class EngineBackend:
         with contextlib.closing(self._send(path, body, context)) as chunks:
             for chunk in chunks:
                 yield {**head, **chunk}
+
+    def _fit_to_template(self, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
+        """Return a chat without what the model's template does not read, if the answer stays the same.
+
+        Raises StageError for tools that the model would not see.
+        """
+        fitted = dict(body)
+        if fitted.get("reasoning_effort") is not None and not self._process.reads_field(
+            "reasoning_effort", context
+        ):
+            del fitted["reasoning_effort"]
+            context.drop_field("reasoning_effort")
+        if fitted.get("tools") and fitted.get("tool_choice") == "none":
+            del fitted["tools"], fitted["tool_choice"]
+        if fitted.get("tools") and not self._process.reads_field("tools", context):
+            expected = f"absent: the chat template of {body['model']!r} has no place for tools"
+            raise make_field_error("tools", expected, "ask for another model, or remove 'tools'")
+        return fitted
 
     def _post_embeddings(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer: dict[str, Json] = {"object": "list", "model": body["model"]}
@@ -86,13 +114,42 @@ class EngineBackend:
                 key: value for key, value in body.items() if key not in SET_BY_GRID and value is not None
             }
         try:
-            yield from self._process.request(path, request, context)
+            for chunk in self._process.request(path, request, context):
+                yield _fit_logprobs(chunk) if path == COMPLETIONS else chunk
         except StageError as error:
             error.details.setdefault("status", 400)
+            if TOO_LONG.search(str(error.details.get("reason"))):
+                error.details |= {"endpoint_code": "context_length_exceeded", "param": PROMPTS[path]}
             raise
 
     def make_format_error(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable("The engine's answer does not follow the API format", {"reason": reason})
+
+
+def _check_content(messages: list[dict[str, Json]]) -> None:
+    """Raise StageError for a part of a message that is no text."""
+    for at, message in enumerate(messages):
+        content = message.get("content")
+        for part_at, part in enumerate(content if isinstance(content, list) else ()):
+            if part["type"] not in ("text", "refusal"):
+                expected = "text: this seat's model reads nothing else"
+                raise make_field_error(f"messages[{at}].content[{part_at}]", expected)
+
+
+def _fit_logprobs(chunk: dict[str, Json]) -> dict[str, Json]:
+    """Return a chunk of a text completion with log probabilities in its API's form. Engines send a chat's."""
+    for choice in chunk.get("choices") or ():
+        content = (choice.get("logprobs") or {}).get("content")
+        if content is not None:
+            choice["logprobs"] = {
+                "tokens": [each["token"] for each in content],
+                "token_logprobs": [each["logprob"] for each in content],
+                "top_logprobs": [
+                    {top["token"]: top["logprob"] for top in each.get("top_logprobs") or ()}
+                    for each in content
+                ],
+            }
+    return chunk
 
 
 def _get_single_prompt(prompt: Json) -> Json:

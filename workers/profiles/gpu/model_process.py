@@ -40,6 +40,22 @@ LOAD_SECONDS = 600.0
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "BROKER_URL")
 """A child does not get environment variables with such a word in their name."""
 
+PROBE: dict[str, Json] = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": 1,
+    "temperature": 0,
+    "logprobs": True,
+}
+PROBE_TOOL: dict[str, Json] = {
+    "type": "function",
+    "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}},
+}
+PROBES: dict[str, tuple[Json, Json]] = {"tools": (None, [PROBE_TOOL]), "reasoning_effort": ("low", "high")}
+"""Two values of a field that lead to different prompts, if the model's chat template reads the field."""
+
+SAME_LOGPROB = 1e-3
+"""The difference of two log probabilities after the same prompt, at most."""
+
 _GONE = object()
 _STOP = object()
 
@@ -78,6 +94,7 @@ class ModelProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
         self._has_ended = False
+        self._read_fields: dict[str, bool] = {}
         self._was_shared = False  # whether several requests were running when the child died
         self._thread = threading.Thread(target=self._run, name=f"gridq-model-{order.model}", daemon=True)
 
@@ -187,6 +204,34 @@ class ModelProcess:
                 self._stop(request_id, replies)
             with self._lock:
                 self._replies.pop(request_id, None)
+
+    def reads_field(self, name: str, context: StageContext) -> bool:
+        """Return whether the model's chat template reads a field of PROBES. Others leave it out silently.
+
+        The first call finds out: two values lead to other prompts, so to another first token, or one is
+        refused. Raises the errors of `request` but StageError.
+        """
+        if name not in self._read_fields:
+            one, other = PROBES[name]
+            try:
+                length, logprob = self._probe(name, one, context)
+                other_length, other_logprob = self._probe(name, other, context)
+            except StageError:
+                self._read_fields[name] = False
+            else:
+                differs = abs(logprob - other_logprob) > SAME_LOGPROB
+                self._read_fields[name] = differs or length != other_length
+        return self._read_fields[name]
+
+    def _probe(self, name: str, value: Json, context: StageContext) -> tuple[int, float]:
+        """Return the length of the prompt in tokens, and the log probability of the first token after it."""
+        length, logprob = 0, 0.0
+        for chunk in self.request("chat/completions", {**PROBE, name: value}, context):
+            length = max(length, (chunk.get("usage") or {}).get("prompt_tokens", 0))
+            for choice in chunk.get("choices") or ():
+                for token in (choice.get("logprobs") or {}).get("content") or ():
+                    logprob = token["logprob"]
+        return length, logprob
 
     def _stop(self, request_id: int, replies: queue.SimpleQueue[Any]) -> None:
         """Stop one generation. If it does not stop, kill the child, unless it runs other requests."""
