@@ -86,7 +86,7 @@ def list_models(ads: Sequence[Advertisement], aliases: QueueAliases = NO_ALIASES
                 name.lower(), _make_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
             )
     offered = {record["id"]: record for record in found.values()}
-    for name in map(_get_name, aliases.list_names()):
+    for name in map(get_name, aliases.list_names()):
         record = _make_alias_record(name, aliases, offered)
         if record is not None:
             found.setdefault(name, record)
