@@ -45,6 +45,7 @@ SAMPLING = ("temperature", "top_p", "top_k")
 SCHEMA_KEYS = {
     "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf",
     "$ref", "$defs", "definitions", "description", "title", "default", "format", "minItems",
+    "$schema",  # which the AI SDK's package for Anthropic sends there
 }  # fmt: skip
 FINISH = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use"}
 TYPES = {
