@@ -139,7 +139,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     if needed:
         config["needs_betas"], vendor_part = needed, f"anthropic-beta: {needed[0]}"
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
-    graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
+    graph = sse.encode_data({"root": stage})
     job = make_job_id()
     if background is not None:
         job += BACKGROUND_MARK
@@ -360,7 +360,7 @@ def _make_dropped_header(places: Sequence[str]) -> Headers:
 
     What a client may have named itself, such as a property of a schema, is percent-encoded.
     """
-    text = ", ".join(quote(place, safe="[].-_$~") for place in places)
+    text = ", ".join(quote(place, safe="[].-_$~: ") for place in places)
     if len(text) > MAX_HEADER_BYTES:
         text = text[:MAX_HEADER_BYTES].rpartition(", ")[0] + ", ..."
     return [(b"x-gridq-dropped-fields", text.encode())] if text else []

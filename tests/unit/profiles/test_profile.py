@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.profiles.profile import Profile, load_profiles
+from gridq.profiles.profile import (
+    MAX_DROPPED_FIELDS,
+    MAX_PLACE_CHARACTERS,
+    Profile,
+    StageContext,
+    load_profiles,
+)
 
 BENCH = "tests.fakes.bench_profile:BenchProfile"
 
@@ -69,3 +75,13 @@ def test_two_profiles_of_one_kind_are_refused():
     with pytest.raises(ConfigError) as caught:
         load_profiles(("llm", "workers.profiles.llm:LlmProfile"))
     assert caught.value.path == "GRIDQ_PROFILES"
+
+
+def test_what_has_no_effect_is_kept_once_and_within_bounds() -> None:
+    context = StageContext()
+    for place in ("seed", "user", "seed", "x" * 10_000):
+        context.drop_field(place)
+    assert context.dropped_fields == ["seed", "user", "x" * MAX_PLACE_CHARACTERS]
+    for number in range(1000):
+        context.drop_field(str(number))
+    assert len(context.dropped_fields) == MAX_DROPPED_FIELDS

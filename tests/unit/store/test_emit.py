@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gridq.graph.plan import Scope
@@ -75,6 +77,20 @@ def test_a_repeated_emit_adds_no_piece_twice(grid: Grid) -> None:
     assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3)
     entries = grid.client.xrange(grid.keys("stream", "j1"))
     assert [fields[b"piece"] for _, fields in entries] == [b'"a"', b'"b"', b'"c"', b'"d"']
+
+
+def test_what_has_no_effect_stands_beside_the_first_piece(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    dropped = ["seed", 'a "b", c']
+    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0, dropped)
+    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"', '"c"'], 0, dropped)
+    assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3, dropped)
+    entries = [fields for _, fields in grid.client.xrange(grid.keys("stream", "j1"))]
+    assert [b"dropped" in fields for fields in entries] == [True, False, False, False]
+    assert json.loads(entries[0][b"dropped"]) == dropped
+    assert list(entries[0]) == [b"path", b"piece", b"dropped"]
 
 
 def test_an_end_only_stream_has_no_pieces_but_the_end(grid: Grid) -> None:

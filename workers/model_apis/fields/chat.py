@@ -60,6 +60,7 @@ HINTS: Mapping[str, Rule] = {
     "usage": hint({"include": True}, {"include": False}),
     "session_id": hint(),
     "options": hint(),
+    "random_seed": hint(),
     "keep_alive": hint(),
     "cache_control": hint(),
 }

@@ -177,6 +177,8 @@ def _make_thinking_config(body: dict[str, Json], drop: Drop) -> dict[str, Json]:
         return config
     if number < 3:
         return {**config, "thinkingBudget": THINKING_TOKENS.get(effort, THINKING_TOKENS["high"])}
+    if effort in ("none", "xhigh", "max"):  # there is no such level
+        drop("reasoning_effort" if kind != "disabled" else "thinking")
     lowest = "minimal" if "flash" in body["model"] else "low"
     level = effort if effort in ("low", "medium") else "high"
     return {**config, "thinkingLevel": {"none": lowest, "minimal": lowest}.get(effort, level)}

@@ -11,13 +11,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gridq import cli
-from gridq.cli.commands.jobs import format_attempts, format_error
+from gridq.cli.commands.jobs import format_attempts, format_error, format_header
 from gridq.client import Client
 from gridq.config.settings import settings
 from gridq.errors import AmbiguousJob, JobNotFound
+from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from gridq.submission.admission import Admission
-from gridq.views.jobs import StageView
+from gridq.views.jobs import JobView, StageView
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH, BenchProfile
 
@@ -134,3 +135,12 @@ def test_an_error_lists_its_attempts() -> None:
         "by        ann@desk",
         "after     4 attempts, 3 failures, 1 loss",
     ]
+
+
+def test_a_job_names_once_what_had_no_effect() -> None:
+    place = {"path": "root", "stage": "s", "queue": "q", "worker": "w"}
+    rows = [HistoryRow(**place, dropped_fields=fields) for fields in (["seed"], [], ["seed", "user"])]
+    view = JobView("j", JobState.DONE, rows=rows)
+    assert [line for line in format_header(view) if "seed" in line] == ["without   seed, user"]
+    view.rows = []
+    assert not any(line.startswith("without") for line in format_header(view))

@@ -367,3 +367,79 @@ def test_the_thinking_field_of_messages_reaches_the_seat():
     translated = MessagesToChat(Inner(), Inner(), accepts_thinking=True)._translate(request, print)  # type: ignore[arg-type]
     assert (translated["thinking"], translated["reasoning_effort"]) == (request["thinking"], "low")
     assert "thinking" not in MessagesToChat(Inner(), Inner())._translate(request, print)  # type: ignore[arg-type]
+
+
+def drops(**fields: Any) -> list[str]:
+    """Return the places that a translation leaves out."""
+    found: list[str] = []
+    translate_to_google(CHAT, body(**fields), drop=found.append)
+    return found
+
+
+PICTURE = {"url": "data:image/png;base64,QUJD", "detail": "high"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "dropped"),
+    [
+        ({"user": "u", "seed": 1, "verbosity": "high"}, ["user", "verbosity"]),
+        ({"verbosity": "medium", "service_tier": "default", "min_p": 0}, []),
+        ({"model": "gemma-3", "reasoning_effort": "high"}, ["reasoning_effort"]),
+        ({"model": "gemini-3-pro", "reasoning_effort": "none"}, ["reasoning_effort"]),
+        ({"model": "gemini-3-pro", "reasoning_effort": "max"}, ["reasoning_effort"]),
+        ({"model": "gemini-3-pro", "thinking": {"type": "disabled"}}, ["thinking"]),
+        ({"model": "gemini-3-flash", "reasoning_effort": "minimal"}, []),
+        ({"model": "gemini-2.5-pro", "reasoning_effort": "none"}, []),
+        (
+            {"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]},  # type: ignore[dict-item]
+            ["tools[0].function.strict"],
+        ),
+        ({"messages": [{"role": "user", "name": "ada", "content": "hi"}]}, ["messages[0].name"]),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": PICTURE}]}]},
+            ["messages[0].content[0].image_url.detail"],
+        ),
+    ],
+)
+def test_what_has_no_effect_is_told_by_its_place(fields: dict[str, Any], dropped: list[str]):
+    assert drops(**fields) == dropped
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(5, True), (6, False)])
+def test_google_takes_five_stop_sequences(count: int, is_taken: bool):
+    stops = list("abcdefg")[:count]
+    if is_taken:
+        assert config(stop=stops)["stopSequences"] == stops
+        return
+    with pytest.raises(StageError) as caught:
+        google(stop=stops)
+    assert caught.value.details["param"] == "stop"
+    assert "5" in caught.value.details["expected"]
+
+
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("data:image/jpg;base64,QUJD", "image/jpeg"),
+        ("data:image/heic;base64,QUJD", "image/heic"),
+        ("data:application/json;base64,e30=", "text/plain"),
+        ("data:text/csv;base64,QUJD", "text/csv"),
+        ("data:image/gif;base64,QUJD", None),
+        ("data:application/zip;base64,QUJD", None),
+    ],
+)
+def test_data_of_a_type_that_google_does_not_take_is_refused(url: str, sent: str | None):
+    part = {"type": "image_url", "image_url": {"url": url}}
+    messages = [{"role": "user", "content": [part]}]
+    if sent:
+        assert google(messages=messages)["contents"][0]["parts"][0]["inlineData"]["mimeType"] == sent
+        return
+    with pytest.raises(StageError) as caught:
+        google(messages=messages)
+    assert caught.value.details["param"] == "messages[0].content[0].image_url.url"
+
+
+def test_a_file_may_be_bare_base64():
+    part = {"type": "file", "file": {"filename": "a.pdf", "file_data": "JVBE"}}
+    made = google(messages=[{"role": "user", "content": [part]}])
+    assert made["contents"][0]["parts"][0]["inlineData"] == {"mimeType": "application/pdf", "data": "JVBE"}

@@ -8,7 +8,8 @@ import pytest
 
 from gridq.errors import StageError
 from tests.fakes.client_types import CHAT_REQUEST, MESSAGE, valid
-from workers.model_apis.fields.messages import MESSAGES_TO_OPENAI
+from workers.model_apis.fields.messages import MESSAGES_TO_CHAT, MESSAGES_TO_GOOGLE, MESSAGES_TO_OPENAI
+from workers.model_apis.fields.table import FieldTable
 from workers.model_apis.openai.answers import build_message
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.openai.from_messages import translate_to_chat
@@ -330,3 +331,72 @@ def test_clients_that_request_thinking_get_the_reasoning():
     made = build_message(answer, thinking)
     valid(MESSAGE, made)
     assert made["content"][0]["thinking"] == "six times seven"
+
+
+def drops(table: FieldTable = MESSAGES_TO_CHAT, **more: Any) -> list[str]:
+    """Return the places that a translation leaves out."""
+    found: list[str] = []
+    translate_to_chat({**body(user("hi")), **more}, table, drop=found.append)
+    return found
+
+
+CITED = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "x"},
+    "citations": {"enabled": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "dropped"),
+    [
+        ({"output_config": {"effort": "high", "format": None}}, ["output_config.effort"]),
+        ({"output_config": {"task_budget": {"type": "tokens", "total": 9}}}, ["output_config.task_budget"]),
+        ({"thinking": {"type": "adaptive"}}, []),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, ["thinking.budget_tokens"]),
+        ({"tools": [{**TOOL, "strict": True}]}, ["tools[0].strict"]),
+        ({"tools": [{**TOOL, "input_examples": [{"a": 1}]}]}, ["tools[0].input_examples"]),
+        ({"tools": [{**TOOL, "allowed_callers": ["direct"], "eager_input_streaming": True}]}, []),
+        ({"messages": [user([CITED])]}, ["messages[0].content[0].citations"]),
+        ({"messages": [user([{**CITED, "citations": {"enabled": False}}])]}, []),
+        ({"context_management": {"edits": []}, "speed": "standard", "service_tier": "auto"}, []),
+        ({"speed": "fast", "diagnostics": {"previous_message_id": "m"}}, ["speed", "diagnostics"]),
+    ],
+)
+def test_what_has_no_effect_is_told_by_its_place(fields: dict[str, Any], dropped: list[str]):
+    assert drops(**fields) == dropped
+
+
+def test_googles_seats_take_thinking_and_effort():
+    fields = {"output_config": {"effort": "high"}, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    assert drops(MESSAGES_TO_GOOGLE, **fields) == []
+
+
+@pytest.mark.parametrize("media_type", ["image/jpg", "IMAGE/PNG", "image/webp", "image/gif"])
+def test_the_type_of_a_picture_is_normalized(media_type: str):
+    source = {"type": "base64", "media_type": media_type, "data": "QUJD"}
+    (part,) = translate(user([{"type": "image", "source": source}]))["messages"][0]["content"]
+    registered = media_type.lower().replace("jpg", "jpeg")
+    assert part["image_url"]["url"] == f"data:{registered};base64,QUJD"
+
+
+@pytest.mark.parametrize(("media_type", "data"), [("image/tiff", "QUJD"), ("image/png", "no base64!")])
+def test_a_picture_that_nobody_takes_is_refused_by_its_place(media_type: str, data: str):
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    with pytest.raises(StageError) as caught:
+        translate(user([{"type": "image", "source": source}]))
+    assert caught.value.details["param"] == "messages[0].content[0].source"
+
+
+@pytest.mark.parametrize(("table", "count", "is_taken"), [
+    (MESSAGES_TO_OPENAI, 4, True), (MESSAGES_TO_OPENAI, 5, False), (MESSAGES_TO_CHAT, 5, True),
+])  # fmt: skip
+def test_openai_takes_four_stop_sequences(table: FieldTable, count: int, is_taken: bool):
+    request = body(user("hi"), stop_sequences=list("abcdef")[:count])
+    if is_taken:
+        assert translate_to_chat(request, table)["stop"] == list("abcdef")[:count]
+        return
+    with pytest.raises(StageError) as caught:
+        translate_to_chat(request, table)
+    assert caught.value.details["param"] == "stop_sequences"
+    assert "4" in caught.value.details["expected"]
