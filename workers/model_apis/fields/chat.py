@@ -55,10 +55,10 @@ HINTS: Mapping[str, Rule] = {
     "enable_thinking": hint(),
     "chat_template_kwargs": hint(),
     "provider": hint(),
-    "plugins": hint(),
     "transforms": hint(),
     "usage": hint({"include": True}, {"include": False}),
     "session_id": hint(),
+    "chat_id": hint(),
     "options": hint(),
     "random_seed": hint(),
     "keep_alive": hint(),
@@ -74,6 +74,7 @@ REFUSED: Mapping[str, Rule] = {
     "modalities": refused(["text"], expected="text"),
     "web_search_options": always_refused(),  # an empty object asks for a search, too
     "moderation": refused(),
+    "plugins": refused(),  # OpenRouter's, such as a search
 }
 
 CHAT_TO_MESSAGES = FieldTable(
