@@ -44,6 +44,7 @@ from gridq.errors import (
     StageError,
 )
 from gridq.gateway.http.base_urls import find_intended_route
+from gridq.gateway.streaming.sse import encode_data
 from gridq.protocol.models import Json
 from gridq.store.connection import translate_error
 from gridq.submission.refusal_details import explain_refusal
@@ -215,6 +216,8 @@ def format_openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     kind = details.get("endpoint_type") or kind
     # the field of the client's body, if the seat names it; the path of a failed stage is one of the graph
     param = details.get("param") or (None if isinstance(error, StageError) else details.get("path"))
+    if isinstance(error, NoLiveSeat):  # whose path is a queue or a place in the graph
+        param = "model"
     base = {"message": _format_message(record), "type": kind, "param": param, **_make_codes(record)}
     return {"error": {**base, **_select_details(record, base), "request_id": request_id}}
 
@@ -297,7 +300,7 @@ def make_error_response(
     path = path or request.url.path
     if path.startswith(ANTHROPIC_PATH) and status == 503 and error.details.get("status") == OVERLOADED:
         status = OVERLOADED
-    body = json.dumps(format_error(path, error, request_id), separators=(",", ":")).encode()
+    body = encode_data(format_error(path, error, request_id))
     return Response(
         body, status, {**make_headers(error, request_id), **(headers or {})}, media_type="application/json"
     )

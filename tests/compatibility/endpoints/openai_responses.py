@@ -44,8 +44,7 @@ PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 
 def _forget_ids(items: Any) -> Any:
-    """Return `input` without the ids of messages and of outputs, which Codex sends too.
-    """
+    """Return `input` without the ids of messages and of outputs, which Codex sends too."""
     if not isinstance(items, list):
         return items
     kinds = ("message", "function_call_output")

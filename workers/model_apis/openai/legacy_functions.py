@@ -21,6 +21,9 @@ from gridq.protocol.models import Json
 from workers.model_apis.api_request import CHAT, OPENAI, make_field_error, translate_request
 from workers.model_apis.backend import Backend, TranslatingBackend, parse_answer
 from workers.model_apis.fields.chat import LEGACY
+from workers.model_apis.fields.table import rename_errors
+
+CLIENT_NAMES = {"tools": "functions", "tool_choice": "function_call"}
 
 
 class LegacyFunctions(TranslatingBackend):
@@ -33,15 +36,20 @@ class LegacyFunctions(TranslatingBackend):
         self.is_strict = inner.is_strict
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(path, translate_request(translate_to_tools, path, body), context)
-        return parse_answer(self, _translate_answer, answer) if body.get("functions") else answer
+        request = translate_request(translate_to_tools, path, body)
+        if not body.get("functions"):
+            return self._inner.post(path, request, context)
+        with rename_errors(CLIENT_NAMES):
+            answer = self._inner.post(path, request, context)
+        return parse_answer(self, _translate_answer, answer)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         request = translate_request(translate_to_tools, path, body)
-        if body.get("functions"):
-            yield from self._translate_stream(path, request, context, lambda each: [_translate_answer(each)])
-        else:
+        if not body.get("functions"):
             yield from self._inner.stream(path, request, context)
+            return
+        with rename_errors(CLIENT_NAMES):
+            yield from self._translate_stream(path, request, context, lambda each: [_translate_answer(each)])
 
 
 def translate_to_tools(path: str, body: dict[str, Json]) -> dict[str, Json]:
