@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 import time
 from collections.abc import Generator
 
@@ -19,7 +18,7 @@ from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.fields.chat import CHAT_TO_ENGINE
 from workers.profiles.gpu.model_process import ModelProcess
 
-CHUNK_KINDS = {CHAT: ("chatcmpl", "chat.completion.chunk")}
+CHUNK_KINDS = {CHAT: "chat.completion.chunk"}
 SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
 """Fields of text completions and embeddings that an engine does not get. All others go to it as they are."""
 
@@ -62,9 +61,8 @@ class EngineBackend:
             raise make_field_error("tool_choice", expected, "remove 'tool_choice'")
         if path == COMPLETIONS:
             body = {**body, "prompt": _get_single_prompt(body["prompt"])}
-        prefix, kind = CHUNK_KINDS.get(path, ("cmpl", "text_completion"))
+        kind = CHUNK_KINDS.get(path, "text_completion")
         head = {
-            "id": f"{prefix}-{secrets.token_hex(12)}",
             "object": kind,
             "created": int(time.time()),
             "model": body["model"],

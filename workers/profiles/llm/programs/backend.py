@@ -6,7 +6,6 @@ One call is one run of the program, on the seat's login, in an empty folder of i
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ class ProgramBackend:
         message = {"role": "assistant", "content": "".join(texts)}
         choice = {"index": 0, "message": message, "finish_reason": parser.finish_reason, "logprobs": None}
         return {
-            **_make_head(parser, body, "chat.completion"),
+            **_make_head(body, "chat.completion"),
             "choices": [choice],
             **self._make_usage(parser),
         }
@@ -79,8 +78,8 @@ class ProgramBackend:
         """Make one call and yield the answer as the chunks of a chat completion."""
         head: dict[str, Json] | None = None
         with contextlib.closing(self._call(path, body, context, streams=True)) as pieces:
-            for parser, text in pieces:
-                head = head or _make_head(parser, body, "chat.completion.chunk")
+            for current, text in pieces:
+                parser, head = current, head or _make_head(body, "chat.completion.chunk")
                 if text:
                     yield {**head, "choices": [_make_choice({"role": "assistant", "content": text})]}
         assert head is not None
@@ -221,6 +220,5 @@ def _make_choice(delta: dict[str, Json], finish_reason: str | None = None) -> di
     return {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
 
 
-def _make_head(parser: OutputParser, body: dict[str, Json], kind: str) -> dict[str, Json]:
-    name = f"chatcmpl-{parser.session or secrets.token_hex(12)}"
-    return {"id": name, "object": kind, "created": int(time.time()), "model": body["model"]}
+def _make_head(body: dict[str, Json], kind: str) -> dict[str, Json]:
+    return {"object": kind, "created": int(time.time()), "model": body["model"]}
