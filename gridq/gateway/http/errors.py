@@ -217,7 +217,7 @@ def format_openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     # the field of the client's body, if the seat names it; the path of a failed stage is one of the graph
     param = details.get("param") or (None if isinstance(error, StageError) else details.get("path"))
     if isinstance(error, NoLiveSeat):  # whose path is a queue or a place in the graph
-        param = "model"
+        param = details.get("param") or "model"
     base = {"message": _format_message(record), "type": kind, "param": param, **_make_codes(record)}
     return {"error": {**base, **_select_details(record, base), "request_id": request_id}}
 
