@@ -29,10 +29,10 @@ SEATS = {
 """The columns, by the name of the kind of seat."""
 
 FEATURES = (
-    "plain answer", "streamed answer", "system text", "several turns",
+    "plain answer", "streamed answer", "system text", "several turns", "blank texts",
     "tool call", "streamed tool call", "tool loop", "parallel tools",
     "one tool at a time", "forced tool", "no tools",
-    "tool runner", "legacy functions",
+    "tool runner", "legacy functions", "other endpoints' call ids", "long tool names",
     "structured output", "JSON mode",
     "image", "PDF", "audio",
     "reasoning", "reasoning round trip with tools",
@@ -128,14 +128,14 @@ HEAD = """\
 # Compatibility
 
 Which features of which clients work at which seats. The tests that run these clients through a
-gateway, a grid and a seat write this page (`make compatibility`, `make clis`), and fail if an
-outcome changes. The columns are kinds of seats: OpenAI's own chat API, other engines with that API,
+gateway, a grid and a seat write this page, and fail if an outcome changes. The columns are kinds of seats: OpenAI's own chat API, other engines with that API,
 an endpoint with [Responses](reference/http.md#responses), Anthropic's and Google's APIs, and a small
 model on this machine's CPU. All but the last are local servers that accept and refuse what the
 vendors' documents say.
 
 - **worked**: the endpoint got what the client asked for, and the client got the answer in its own
-  terms.
+  terms. A field that only advises the model, such as `seed`, may have no effect; then the header
+  [`x-gridq-dropped-fields`](reference/http.md#response-headers) names it.
 - a `name`: the request was refused with an error that names this field, or with this code.
 
 [Translation between API formats](reference/stages.md#translation-between-api-formats) says what is

@@ -113,6 +113,16 @@ def test_turns(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:
             assert seat.sent.texts == [("user", "one"), ("assistant", "two"), ("user", "three")]
 
 
+def test_blank(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:
+    """Anthropic refuses blank texts itself; an assistant's turn may be empty at the end only."""
+    with matrix.cell(CLIENT, "blank texts", seat.kind):
+        content: Any = [{"type": "text", "text": " "}, {"type": "text", "text": "two"}]
+        messages: Any = [{"role": "user", "content": content}]
+        answer = client.messages.create(model=seat.model, max_tokens=8, messages=messages, system="")
+        assert join_text(answer)
+        assert seat.is_local or join_text(answer).endswith("two")
+
+
 def test_tool(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:
     with matrix.cell(CLIENT, "tool call", seat.kind):
         answer = client.messages.create(model=seat.model, max_tokens=60, messages=ask(CALL), tools=TOOLS)
@@ -203,6 +213,51 @@ def test_no_tools(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> No
         )
         assert join_text(answer)
         assert not find_calls(answer)
+
+
+def test_foreign_ids(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:
+    """A history that another endpoint began: its ids are longer than others take."""
+    with matrix.cell(CLIENT, "other endpoints' call ids", seat.kind):
+        messages: Any = []
+        for number, call_id in enumerate(("toolu_" + "x" * 80, "call_1")):
+            called = {
+                "type": "tool_use",
+                "id": call_id,
+                "name": "weather",
+                "input": {"city": f"city {number}"},
+            }
+            result = {"type": "tool_result", "tool_use_id": call_id, "content": f"sun {number}"}
+            messages += [
+                *ask(WORDS),
+                {"role": "assistant", "content": [called]},
+                {"role": "user", "content": [result]},
+                {"role": "assistant", "content": "so it is"},
+            ]
+        request: Any = {"model": seat.model, "tools": TOOLS, "max_tokens": 60}
+        answer = client.messages.create(**request, messages=messages[:-1])
+        assert join_text(answer) == "sun 1"
+        calls = [call for turn in seat.sent.turns for call in turn.calls]
+        results = [result for turn in seat.sent.turns for result in turn.results]
+        assert [call.arguments["city"] for call in calls] == ["city 0", "city 1"]
+        assert [result.id for result in results] == [call.id for call in calls]
+
+
+def test_long_names(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:
+    """Two tools whose names differ after the 64 characters that other APIs take."""
+    with matrix.cell(CLIENT, "long tool names", seat.kind):
+        names = [f"{'weather_' * 9}{end}" for end in ("of_today", "of_tomorrow")]
+        tools: Any = [{"name": name, "input_schema": CITY} for name in names]
+        for name in names:
+            answer = client.messages.create(
+                model=seat.model,
+                max_tokens=60,
+                messages=HELLO,
+                tools=tools,
+                tool_choice={"type": "tool", "name": name},
+            )
+            (call,) = find_calls(answer)
+            assert (call.name, call.input) == (name, {"city": "Bern"})
+            assert len(seat.sent.tools) == 2
 
 
 def test_runner(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:

@@ -109,6 +109,19 @@ def test_turns(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
             assert seat.sent.texts == [("user", "one"), ("assistant", "two"), ("user", "three")]
 
 
+def test_blank(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
+    with matrix.cell(CLIENT, "blank texts", seat.kind):
+        messages: Any = [
+            {"role": "system", "content": ""},
+            {"role": "user", "content": [{"type": "text", "text": " "}, {"type": "text", "text": "one"}]},
+            {"role": "assistant", "content": ""},
+            *ask("two"),
+        ]
+        answer = client.chat.completions.create(model=seat.model, messages=messages, max_tokens=8)
+        assert answer.choices[0].message.content
+        assert seat.is_local or answer.choices[0].message.content.endswith("two")
+
+
 def test_tool(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "tool call", seat.kind):
         answer = client.chat.completions.create(
@@ -225,6 +238,33 @@ def test_no_tools(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
         assert answer.choices[0].message.content
         assert not answer.choices[0].message.tool_calls
         assert seat.is_local or not seat.sent.tools or seat.sent.choice == "none"
+
+
+def test_foreign_ids(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
+    """A history that another endpoint began: its ids have characters and lengths that this one refuses."""
+    with matrix.cell(CLIENT, "other endpoints' call ids", seat.kind):
+        ids = ("functions.weather:0", "functions.weather:0", "call_" + "x" * 60)
+        messages: Any = []
+        for number, call_id in enumerate(ids):
+            function = {"name": "weather", "arguments": json.dumps({"city": f"city {number}"})}
+            called = {
+                "role": "assistant",
+                "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+            }
+            messages += [
+                *ask(WORDS),
+                called,
+                {"role": "tool", "tool_call_id": call_id, "content": f"sun {number}"},
+            ]
+        request: Any = {"model": seat.model, "tools": TOOLS, "max_tokens": 60}
+        answer = client.chat.completions.create(**request, messages=messages)
+        assert answer.choices[0].message.content == "sun 2"
+        calls = [call for turn in seat.sent.turns for call in turn.calls]
+        results = [result for turn in seat.sent.turns for result in turn.results]
+        assert [call.arguments["city"] for call in calls] == ["city 0", "city 1", "city 2"]
+        assert [(result.id, result.text) for result in results] == [
+            (call.id, f"sun {number}") for number, call in enumerate(calls)
+        ]
 
 
 def test_functions(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:

@@ -54,6 +54,9 @@ CONTEXT_MESSAGE = re.compile(
 )
 """How endpoints without that code (Anthropic, Google, vLLM, llama.cpp) say the same, with status 400."""
 
+FIELD_MESSAGE = re.compile(r"([a-z_]+(?:\.\w+)*): ")
+"""How Anthropic's messages begin that name a field: `messages.0.content.1: …`."""
+
 OVERLOADED = 529
 """Anthropic's status for an overloaded service."""
 
@@ -167,7 +170,7 @@ def _parse_error(raw: bytes, keys: Sequence[str]) -> tuple[str, str, str, str, J
     """Return the endpoint's message, its code, its type, the name of the wrong field, and the details.
 
     Reads `{"error": {"message", "code", "param"}}`, Google's `{"error": {"message", "status", "details"}}`,
-    `{"error": text}`, `{"message"}` and plain text.
+    `{"error": text}`, `{"message"}` and plain text. Anthropic's errors name a field in their message only.
     """
     text = raw.decode("utf-8", "replace")
     code = kind = param = ""
@@ -186,6 +189,9 @@ def _parse_error(raw: bytes, keys: Sequence[str]) -> tuple[str, str, str, str, J
             kind = str(error.get("type") or "")
             param = str(error.get("param") or "")
             text = str(error.get("message") or error.get("detail") or json.dumps(body, ensure_ascii=False))
+            if body.get("type") == "error" and kind == "invalid_request_error" and not param:
+                found = FIELD_MESSAGE.match(text)
+                param = found[1] if found else ""
         else:
             text = str(error)
     elif text.lstrip().startswith("<"):
