@@ -249,7 +249,7 @@ def test_openais_client_at_a_google_seat(door: ProfileServer, server: GeminiServ
         # its own message goes back as it came, signature and all
         result: Any = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sun"}
         history: Any = [*HELLO, message.model_dump(exclude_none=True), result]
-        client.chat.completions.create(model="echo", messages=history, tools=FUNCTIONS)
+        client.chat.completions.create(model="thinking", messages=history, tools=FUNCTIONS)
         turns = server.requests[-1]["body"]["contents"]
         assert [turn["role"] for turn in turns] == ["user", "model", "user"]
         assert turns[1]["parts"][-1]["thoughtSignature"] == "c2ln"

@@ -249,11 +249,17 @@ def test_encrypted_reasoning_makes_the_round_trip(own_seat: Seat) -> None:
         model="reasoning", input=WORDS, include=["reasoning.encrypted_content"], store=False
     )
     assert answer.output[0].type == "reasoning"
-    assert answer.output[0].encrypted_content == "gAAAAAB-sealed"
+    assert answer.output[0].encrypted_content is not None
+    assert answer.output[0].encrypted_content.endswith(".gAAAAAB-sealed")
     history: Any = [{"role": "user", "content": WORDS}, *(item.to_dict() for item in answer.output)]
     history.append({"role": "user", "content": "more"})
+    assert own_seat.client.responses.create(model="reasoning", input=history).output_text.strip() == "more"
+    assert own_seat.sent["input"] == [
+        {**item, "encrypted_content": "gAAAAAB-sealed"} if item.get("type") == "reasoning" else item
+        for item in history
+    ]
     assert own_seat.client.responses.create(model="echo", input=history).output_text == "more"
-    assert own_seat.sent["input"] == history
+    assert "reasoning" not in [item.get("type") for item in own_seat.sent["input"]], "another model"
 
 
 def test_a_request_goes_to_a_responses_seat_as_it_came(own_seat: Seat) -> None:
