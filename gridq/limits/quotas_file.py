@@ -33,8 +33,14 @@ NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 MAX_FAMILY_NAME_LENGTH = 200
 """Characters of the name of a model or a family."""
 
-LLM, ANY = "llm", "any"
+LLM, ANY = names.LLM, names.ANY_MODEL
 """The kind of queues that are named after models, and the name of the one that is not."""
+
+MAX_ALIAS_DEPTH = 8
+"""How many aliases may stand for each other in a row."""
+
+MAX_RESOLVED_TARGETS = 32
+"""The most models that an alias stands for, with those of the aliases that it names."""
 
 MAX_ALIAS_TARGETS = 7
 """Models that one name in `[models]` may stand for. With itself, as many as an effect may list."""
@@ -256,9 +262,10 @@ class _Reader(ConfigText):
             normalized = names.normalize_slug(name)
             self.refuse_duplicate(written, f"model {normalized}", at, "model")
             listed[normalized] = name, targets
+        resolved: dict[str, tuple[str, ...]] = {}
         return QueueAliases(
             tuple(
-                (_make_alias_queue(name), tuple(dict.fromkeys(self.read_targets(key, (key,), listed))))
+                (_make_alias_queue(name), self.resolve_alias(key, (key,), listed, resolved))
                 for key, (name, _) in listed.items()
             )
         )
@@ -275,10 +282,36 @@ class _Reader(ConfigText):
         if names.normalize_slug(name) == ANY:
             self.refuse(at, f"{name!r} cannot stand for others", "another name", "remove it")
 
+    def resolve_alias(
+        self,
+        key: str,
+        trail: tuple[str, ...],
+        listed: dict[str, tuple[str, list[Any]]],
+        resolved: dict[str, tuple[str, ...]],
+    ) -> tuple[str, ...]:
+        """Return the queues that an alias stands for. `trail`: the aliases that led to it, itself included.
+
+        `resolved` keeps those that were found before: aliases may share others.
+        """
+        if key not in resolved:
+            at = ("models", listed[key][0])
+            if len(trail) > MAX_ALIAS_DEPTH:
+                self.refuse(at, "Too many models stand for each other", f"at most {MAX_ALIAS_DEPTH} in a row")
+            found = tuple(dict.fromkeys(self.read_targets(key, trail, listed, resolved)))
+            if len(found) > MAX_RESOLVED_TARGETS:
+                reason = f"With those that it refers to, {listed[key][0]!r} stands for {len(found)} models"
+                self.refuse(at, reason, f"at most {MAX_RESOLVED_TARGETS}")
+            resolved[key] = found
+        return resolved[key]
+
     def read_targets(
-        self, key: str, trail: tuple[str, ...], listed: dict[str, tuple[str, list[Any]]]
+        self,
+        key: str,
+        trail: tuple[str, ...],
+        listed: dict[str, tuple[str, list[Any]]],
+        resolved: dict[str, tuple[str, ...]],
     ) -> Iterator[str]:
-        """Yield the queues that an alias stands for. `trail`: the aliases that led to it, itself included."""
+        """Yield the queues that an alias stands for, some of them more than once."""
         name, targets = listed[key]
         at = ("models", name)
         for target in targets:
@@ -294,7 +327,7 @@ class _Reader(ConfigText):
                 self.refuse(at, f"The models stand for each other: {circle} → {target}", TARGETS)
             elif target and names.normalize_slug(target) in listed and WILDCARD not in target:
                 inner = names.normalize_slug(target)
-                yield from self.read_targets(inner, (*trail, inner), listed)
+                yield from self.resolve_alias(inner, (*trail, inner), listed, resolved)
             else:
                 fix = f'write "{LLM}:{target}"' if target and WILDCARD not in target else None
                 self.refuse(at, f"{target!r} is not a known model", TARGETS, fix)

@@ -7,7 +7,6 @@ that one does: the targets become fall-backs of the stage's demand.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,19 +32,15 @@ class QueueAliases:
         return {name: targets for name, targets in self.entries if WILDCARD not in name}
 
     @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], Targets]]:
-        return [
-            (re.compile(".*".join(map(re.escape, name.split(WILDCARD)))), targets)
-            for name, targets in self.entries
-            if WILDCARD in name
-        ]
+    def _patterns(self) -> list[tuple[list[str], Targets]]:
+        return [(name.split(WILDCARD), targets) for name, targets in self.entries if WILDCARD in name]
 
     def find_targets(self, queue: str) -> Targets:
         """Return the targets of `queue`: of its own alias, else of the first pattern that matches it."""
         own = self._exact.get(queue)
         if own is not None:
             return own
-        matching = (targets for pattern, targets in self._patterns if pattern.fullmatch(queue))
+        matching = (targets for parts, targets in self._patterns if _matches(queue, parts))
         return next(matching, ())
 
     def expand(self, demand: Demand) -> Demand:
@@ -69,6 +64,23 @@ class QueueAliases:
     @classmethod
     def from_json(cls, text: str | bytes) -> QueueAliases:
         return cls(tuple((name, tuple(targets)) for name, targets in json.loads(text)))
+
+
+def _matches(queue: str, parts: list[str]) -> bool:
+    """Return whether `queue` has the parts of a pattern in their order, the first and the last at its ends.
+
+    Each part is taken where it comes first, so that the time is linear. A regular expression would try all.
+    """
+    first, *inner, last = parts
+    at, end = len(first), len(queue) - len(last)
+    if at > end or not queue.startswith(first) or not queue.endswith(last):
+        return False
+    for part in inner:
+        found = queue.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 NO_ALIASES = QueueAliases()

@@ -20,6 +20,15 @@ PURE = "gridq:pure"
 LOCAL = "gridq:local"
 """The queue of built-in stages that use the machine or the network; each machine's `local` seat serves it."""
 
+LLM = "llm"
+"""The kind of language models. Aliases and the model APIs name models without it."""
+
+ANY_MODEL = "any"
+"""The name that stands for whichever model a seat prefers for text."""
+
+ANY_EMBEDDINGS = "any/embeddings"
+"""The same for embeddings; only gridq itself uses this name."""
+
 OWN_KIND = "gridq"
 """The kind of the grid's own queues, which no profile may use."""
 

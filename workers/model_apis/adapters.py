@@ -16,13 +16,13 @@ from workers.model_apis.openai.legacy_functions import LegacyFunctions
 from workers.model_apis.openai.responses_seat import ResponsesSeat
 
 
-def adapt_backend(api: str, backend: Backend, response_id: str = "") -> Backend:
-    """Return a backend that takes requests in the API format `api` and sends them to `backend`.
+def adapt_backend(api: str, backend: Backend, response_id: str = "", model: str = "") -> Backend:
+    """Return a backend that takes requests for `model` in the API format `api` and sends them to `backend`.
 
     `response_id` is the id of the answer to a request of Responses.
     """
     if api == RESPONSES:
-        if isinstance(backend, OpenAIClient) and backend.serves_responses:
+        if isinstance(backend, OpenAIClient) and backend.has_responses(model):
             return ResponsesSeat(backend, response_id)
         chat = _adapt_to_chat(backend, api)
         return ResponsesToChat(chat, backend, response_id, accepts_thinking=backend.api == GOOGLE)

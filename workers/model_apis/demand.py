@@ -4,7 +4,8 @@ No other module turns a model's name into a queue.
 
 `llm:<model>` is the queue of an exact name. `llm:<family>` exists only if a model declares that family; a
 prefix never counts, since `gpt-4` must not reach `gpt-4-turbo`. `llm:any` is reserved for "the model that
-the seat prefers".
+the seat prefers", among those that write text; `llm:any/embeddings` (escaped) for the same among those with
+embeddings.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from gridq.protocol.models import Demand, Effect, Json
 from workers.model_apis.model_catalogue import ModelOffer
 
 EFFECT = "Llm"
-KIND = "llm"
-ANY = "any"
+KIND, ANY, ANY_EMBEDDINGS = queue_names.LLM, queue_names.ANY_MODEL, queue_names.ANY_EMBEDDINGS
 
 
 NO_EMBEDDINGS = (
@@ -55,7 +55,12 @@ def parse_llm_demand(effect: Effect) -> Demand | None:
     uses |= _parse_betas(fields.get("betas"))
     context = _parse_context(fields.get("context"), "effects.context")
     if not isinstance(models, list):
-        return Demand(queue=_parse_queue(models, "effects.model"), needs={**context, **uses})
+        demand = Demand(queue=_parse_queue(models, "effects.model"), needs={**context, **uses})
+        if "embeddings" in uses and demand.queue == _make_queue(ANY):
+            # the seats of `llm:any` have no embeddings, or serve the first queue too; they give the reason
+            fallbacks = (demand,)
+            return demand.model_copy(update={"queue": _make_queue(ANY_EMBEDDINGS), "fallbacks": fallbacks})
+        return demand
     if not 1 <= len(models) <= MAX_MODELS:
         raise InvalidField(
             f"An Llm effect lists {len(models)} models",
@@ -133,12 +138,13 @@ def _parse_betas(betas: object) -> dict[str, Json]:
 
 def list_llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     """Return every queue that a seat with `models` serves: exact names, then families, then `llm:any` if one
-    of them takes requests for `any`.
+    of them takes requests for `any`, then that of `any` with embeddings if one has them.
     """
     models = list(models)
     names = [model.name for model in models]
     families = [family for model in models for family in model.families]
     anything = [ANY] if any(model.any for model in models) else []
+    anything += [ANY_EMBEDDINGS] if any(model.embeddings for model in models) else []
     return list(dict.fromkeys(map(_make_queue, [*names, *families, *anything])))
 
 

@@ -26,7 +26,7 @@ class ModelOffer(BaseModel):
 
     `context` counts the tokens of prompt and answer together; None if it is not known. `embeddings`: it runs
     `llm:embed`. `any`: it takes text requests for the model `any`. `responses`: its endpoint has OpenAI's
-    Responses; the seat's table says so for all its models. `betas`: those of Anthropic's API that its seat
+    Responses, as the model's own table says, else its seat's. `betas`: those of Anthropic's API that its seat
     takes, as in `gridq.protocol.betas`, None at other APIs.
     """
 

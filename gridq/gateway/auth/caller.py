@@ -127,7 +127,7 @@ class Authenticator:
             if not text.startswith(OWN_PREFIX):
                 details["reason"] = "it is not a key of this grid: a vendor's key belongs to a seat"
             raise type(exc)(exc.message, details) from None
-        if known is None:
+        if known is None and not await self._requires_key.get():
             self._requires_key.invalidate()  # it may be the grid's first key
         return key
 

@@ -6,19 +6,16 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from redis import Redis
 
 from gridq.limits.quotas_loader import read_aliases
 from gridq.protocol.models import Advertisement, Json
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
-from gridq.protocol.queue_names import get_name, make_queue_name
+from gridq.protocol.queue_names import ANY_EMBEDDINGS, ANY_MODEL, LLM, get_kind, get_name, make_queue_name
 from gridq.seats import registry
 from gridq.store.keys import Keys
-
-LLM = "llm"
-LLM_PREFIX = f"{LLM}:"
-ANY_MODEL = "any"
 
 MAX_SUGGESTIONS = 3
 """Maximum number of names that an error suggests."""
@@ -35,9 +32,13 @@ class OfferedModels:
     records: dict[str, Record]
     aliases: QueueAliases
 
+    @cached_property
+    def _by_lower_name(self) -> dict[str, Record]:
+        return {name.lower(): record for name, record in self.records.items()}
+
     def find(self, name: str) -> Record | None:
         """Return the record of a name, also of one that only a pattern of the aliases matches."""
-        return self.records.get(name) or _make_alias_record(name, self.aliases, self.records)
+        return self.records.get(name) or _make_alias_record(name, self.aliases, self._by_lower_name)
 
 
 def read_models(client: Redis, keys: Keys) -> OfferedModels:
@@ -52,12 +53,14 @@ def read_models(client: Redis, keys: Keys) -> OfferedModels:
 
 
 def _make_alias_record(name: str, aliases: QueueAliases, offered: Mapping[str, Record]) -> Record | None:
-    """Return the record of a name that stands for others, None if it does not, or if none is on offer."""
+    """Return the record of a name that stands for others, None if it does not, or if none is on offer.
+
+    `offered` are the records by their names in lower case.
+    """
     if not name:
         return None
     targets = [get_name(queue) for queue in aliases.find_targets(make_queue_name(LLM, name))]
-    lowered = {other.lower(): record for other, record in offered.items()}
-    serving = next((lowered[target] for target in targets if target in lowered), None)
+    serving = next((offered[target] for target in targets if target in offered), None)
     if serving is None:
         return None
     return {**serving, "id": name, "display_name": name, "owned_by": "gridq", "stands_for": targets}
@@ -77,7 +80,7 @@ def list_models(ads: Sequence[Advertisement], aliases: QueueAliases = NO_ALIASES
     """
     found: dict[str, Record] = {}
     for ad in sorted(ads, key=lambda ad: ad.started_at):
-        slugs = {get_name(queue) for queue in ad.queues if queue.startswith(LLM_PREFIX)}
+        slugs = {get_name(queue) for queue in ad.queues if get_kind(queue) == LLM} - {ANY_EMBEDDINGS}
         host = ad.capability.get("host")
         owner = host if isinstance(host, str) else "gridq"
         for name in [*(registry.list_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
@@ -85,7 +88,7 @@ def list_models(ads: Sequence[Advertisement], aliases: QueueAliases = NO_ALIASES
             found.setdefault(
                 name.lower(), _make_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
             )
-    offered = {record["id"]: record for record in found.values()}
+    offered = dict(found)
     for name in map(get_name, aliases.list_names()):
         record = _make_alias_record(name, aliases, offered)
         if record is not None:

@@ -4,6 +4,8 @@
 |---|---|
 | `/v1/messages…` | Anthropic's: `{"type": "error", "error": {"type", "message", …}, "request_id"}` |
 | `/v1/…` | OpenAI's: `{"error": {"message", "type", "param", "code", …}}` |
+| Google's | `{"error": {"code", "message", "status", …}}` |
+| Ollama's | `{"error": message, …}` |
 | all others | gridq's own: `{"error": {"code", "message", "path", "expected", "fix", …}}` |
 
 Each body has the error's stable code, its details and the request's ID. If a model's endpoint refused the
@@ -43,7 +45,7 @@ from gridq.errors import (
     RouteNotFound,
     StageError,
 )
-from gridq.gateway.http.base_urls import find_intended_route
+from gridq.gateway.http.base_urls import ANTHROPIC_HEADER, find_intended_route, find_vendor
 from gridq.gateway.streaming.sse import encode_data
 from gridq.protocol.models import Json
 from gridq.store.connection import translate_error
@@ -124,6 +126,8 @@ ANTHROPIC_TYPES = {
     413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
+
+GOOGLE_STATUSES = {404: "NOT_FOUND", 405: "UNIMPLEMENTED", 413: "INVALID_ARGUMENT", 400: "INVALID_ARGUMENT"}
 
 OVERLOADED = 529
 """Anthropic's status for an overloaded model, which only its own clients know. Others get 503."""
@@ -263,8 +267,28 @@ def format_grid_error(error: GridError, request_id: str) -> dict[str, Json]:
     return body
 
 
+def format_google_error(error: GridError, request_id: str) -> dict[str, Json]:
+    """Return the body for Google's clients, whose API the grid does not speak."""
+    status, record = find_status(error), _make_public_record(error)
+    base = {
+        "code": status,
+        "message": _format_message(record),
+        "status": GOOGLE_STATUSES.get(status, "UNKNOWN"),
+    }
+    return {"error": {**base, "gridq_code": error.code, "request_id": request_id}}
+
+
+def format_ollama_error(error: GridError, request_id: str) -> dict[str, Json]:
+    """Return the body for Ollama's clients, whose API the grid does not speak."""
+    record = _make_public_record(error)
+    return {"error": _format_message(record), "gridq_code": error.code, "request_id": request_id}
+
+
 def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json]:
     """Return the error's body in the API format of `path`."""
+    vendor = find_vendor(path)
+    if vendor:
+        return (format_google_error if vendor == "Google" else format_ollama_error)(error, request_id)
     if path.startswith(ANTHROPIC_PATH):
         return format_anthropic_error(error, request_id)
     if path.startswith("/v1/"):
@@ -298,6 +322,8 @@ def make_error_response(
     request_id, status = get_request_id(request), find_status(error)
     log_error(request, error)
     path = path or request.url.path
+    if ANTHROPIC_HEADER in request.headers and path.startswith("/v1/"):
+        path = ANTHROPIC_PATH  # its client, at a path that both APIs have, or that neither has
     if path.startswith(ANTHROPIC_PATH) and status == 503 and error.details.get("status") == OVERLOADED:
         status = OVERLOADED
     body = encode_data(format_error(path, error, request_id))
@@ -396,14 +422,14 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
         return Response(status_code=499)
     path, method = request.url.path, request.method
     error: GridError
-    if exc.status_code == 404:
+    if exc.status_code == 404 or find_vendor(path):
         intended = find_intended_route(request)
-        fix = "see /openapi.json for all paths"
-        if intended is not None:
-            fix = f"set the client's base URL to {intended.base_url[:200]}"
+        fix = "see /openapi.json for all paths" if intended is None else intended.fix
         error = RouteNotFound(f"Unknown path: {path[:200]}", {"fix": fix})
         if intended is not None:
-            error.details["expected"] = path = intended.path
+            path = intended.path
+            if not intended.vendor:
+                error.details["expected"] = path
     elif exc.status_code == 405:
         allowed = (exc.headers or {}).get("Allow", "")
         error = MethodNotAllowed(
@@ -414,7 +440,7 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
     else:
         error = RequestError(str(exc.detail)[:500], {"status": exc.status_code})
     response = make_error_response(request, error, exc.headers, path=path)
-    if isinstance(error, RequestError) and 400 <= exc.status_code < 600:
+    if type(error) is RequestError and 400 <= exc.status_code < 600:
         response.status_code = exc.status_code
     return response
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -29,6 +28,7 @@ from gridq.gateway.http.schemas import (
     make_job_status,
 )
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
+from gridq.gateway.streaming.sse import encode_data
 from gridq.jobs.record import JOB_ID
 from gridq.jobs.waiting import build_not_found_error
 from gridq.limits import api_keys
@@ -153,13 +153,13 @@ async def read_job(
     view, waits_for, spent = await grid.call(_read_job, grid.client, job)
     if view.state is None:
         raise build_not_found_error(job)
-    body = json.dumps(make_job_status(view, waits_for, spent), separators=(",", ":")).encode()
+    body = encode_data(make_job_status(view, waits_for, spent))
     if not view.state.is_final:
         return _make_json_response(body[:-1] + b',"result":null}', job)
     answer = b"null"
     if view.state is JobState.DONE:
         answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
-    result = json.dumps(make_job_result(view, spent), separators=(",", ":")).encode()
+    result = encode_data(make_job_result(view, spent))
     # The stored text of the answer is sent as it is, because it may be many megabytes.
     return _make_json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job)
 

@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from gridq.errors import NoLiveSeat, RouteNotFound
 from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.models import LLM, find_closest
+from gridq.gateway.grid.models import find_closest
 from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.routes.model_api import OPENAI, forward
-from gridq.protocol.queue_names import make_queue_name
+from gridq.protocol.queue_names import LLM, make_queue_name
 
 router = APIRouter(tags=["openai"])
 

@@ -16,7 +16,7 @@ from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.http.schemas import DrainResult, Worker, describe_errors, to_cents
 from gridq.protocol.models import Json
-from gridq.protocol.queue_names import get_kind, get_name
+from gridq.protocol.queue_names import LLM, get_kind, get_name
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 
@@ -197,7 +197,7 @@ def _list_capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
         if isinstance(model, dict) and isinstance(model.get("name"), str)
     ]
     if not names:
-        names = [get_name(queue) for queue in seat.queues if get_kind(queue) == "llm"]
+        names = [get_name(queue) for queue in seat.queues if get_kind(queue) == LLM]
     return [
         {
             "provider": host if isinstance(host, str) else seat.kind,

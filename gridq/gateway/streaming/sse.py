@@ -51,5 +51,5 @@ def get_event_type(piece: bytes) -> bytes:
 
 
 def encode_data(value: Json) -> bytes:
-    """Return the data of a frame as JSON on one line."""
+    """Return a value as JSON on one line: the data of a frame, or the body of an answer."""
     return json.dumps(value, separators=(",", ":")).encode()

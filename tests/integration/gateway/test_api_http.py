@@ -361,7 +361,7 @@ def test_resuming_before_trimmed_events_fails(http: httpx.Client, served: Served
         client.close()
     for place in (f"{job}/0", events[0]["id"]):
         again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": place})
-        assert again.status_code == 404
+        assert again.status_code == 410
         assert again.json()["error"]["code"] == "stream.trimmed"
     rest = http.post(CHAT, json=body(stream=True), headers={"last-event-id": events[-3]["id"]})
     assert frames(rest.text) == events[-2:]

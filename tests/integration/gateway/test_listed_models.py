@@ -74,6 +74,35 @@ def test_any_is_the_cheapest_listed_model_that_writes_text(listed: Listed) -> No
     assert listed.find_asked_model() == "gpt-5-nano"
 
 
+def test_any_with_embeddings_finds_a_seat_that_has_nothing_else(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    config = Settings(
+        broker_url=server.url, prefix=f"li{secrets.token_hex(4)}:", home=tmp_path_factory.mktemp("home")
+    )
+    with ExitStack() as stack:
+        chat, vectors = (stack.enter_context(OpenAIServer()) for _ in range(2))
+        for works in (True, False):
+            runners = {"m.chat": LlmRunner(chat.url, [{"name": "gpt-5"}])}
+            if works:
+                runners["m.vectors"] = LlmRunner(vectors.url, [{"name": "text-embedding-3-small"}])
+            with (
+                llm_grid(config, runners, concurrency=2),
+                serving(config, admission_wait=0.2) as gateway,
+                openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
+            ):
+                assert "any/embeddings" not in [model.id for model in client.models.list()]
+                if works:
+                    client.embeddings.create(model="any", input="abc")
+                    assert not chat.requests
+                else:
+                    with pytest.raises(openai.BadRequestError, match="embeddings = true"):
+                        client.embeddings.create(model="any", input="abc")
+                client.chat.completions.create(model="any", messages=[{"role": "user", "content": "so"}])
+            chat.requests.clear()
+        assert len(vectors.requests) == 1
+
+
 def test_any_with_embeddings_is_a_model_that_has_them(listed: Listed) -> None:
     listed.client.embeddings.create(model="any", input="abc")
     assert listed.find_asked_model() in ("text-embedding-3-small", "acme-vectors")

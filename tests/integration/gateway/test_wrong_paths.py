@@ -65,6 +65,81 @@ def test_anthropics_client_learns_its_base_url(served: Served, base: str) -> Non
         assert listed["error"]["fix"] == body["error"]["fix"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "right"),
+    [
+        ("GET", "/v1/v1/responses/resp_1", "/v1/responses/resp_1"),
+        ("POST", "/responses/resp_1/cancel", "/v1/responses/resp_1/cancel"),
+        ("GET", "/openai/v1/models/echo", "/v1/models/echo"),
+        ("POST", "/openai/deployments/d/chat/completions", "/v1/chat/completions"),
+        ("POST", "/v1/v1/embeddings/", "/v1/embeddings"),
+    ],
+)
+def test_the_right_path_is_named(served: Served, method: str, path: str, right: str) -> None:
+    reply = served.gateway.http.request(method, path, json=None if method == "GET" else {})
+    assert reply.status_code == 404
+    assert reply.json()["error"]["expected"] == right
+    assert reply.json()["error"]["fix"] == f"set the client's base URL to {served.url}/v1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("POST", f"/api/{name}") for name in ("chat", "generate", "embed", "embeddings", "show")),
+        *(("GET", f"/api/{name}") for name in ("tags", "ps", "version")),
+        ("POST", "/v1/api/chat"),
+    ],
+)
+def test_ollamas_clients_are_told_in_their_own_format(served: Served, method: str, path: str) -> None:
+    reply = served.gateway.http.request(method, path, json={} if method == "POST" else None)
+    assert reply.status_code == 404
+    text = reply.json()["error"]
+    assert isinstance(text, str), "as Ollama's clients read it"
+    assert f"{served.url}/v1" in text
+    assert reply.json()["gridq_code"] == reply.headers["x-gridq-code"] == "request.not_found"
+
+
+@pytest.mark.parametrize("base", ["/v1beta", "/v1", "/v1alpha", "/v1/v1beta"])
+@pytest.mark.parametrize("call", ["generateContent", "streamGenerateContent", "countTokens", "embedContent"])
+def test_googles_clients_are_told_in_their_own_format(served: Served, base: str, call: str) -> None:
+    reply = served.gateway.http.post(f"{base}/models/gemini-2.5-flash:{call}", json={"contents": []})
+    assert reply.status_code == 404
+    error = reply.json()["error"]
+    assert (error["code"], error["status"]) == (404, "NOT_FOUND")
+    assert f"{served.url}/v1" in error["message"]
+
+
+def test_a_model_with_a_colon_is_no_call_of_google(http: httpx.Client) -> None:
+    reply = http.get("/v1/models/qwen3:latest")
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/complete", "/v1/models/gone", "/v1/files", "/v1/chat/completions"])
+def test_anthropics_clients_get_their_format_at_every_path(http: httpx.Client, path: str) -> None:
+    reply = http.post(path, content=b"{", headers={"anthropic-version": "2023-06-01"})
+    assert reply.status_code in (400, 404, 405)
+    assert reply.json()["type"] == "error"
+    assert reply.json()["error"]["type"] in ("not_found_error", "invalid_request_error")
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "api-key", "x-goog-api-key"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"model": "echo", "messages": HELLO}),
+        ("/v1/messages", {"model": "echo", "max_tokens": 5, "messages": HELLO}),
+        ("/v1/responses", {"model": "echo", "input": "so"}),
+        ("/v1/embeddings", {"model": "embed", "input": "so"}),
+    ],
+)
+def test_an_open_grid_takes_any_text_as_a_key_in_any_header(
+    http: httpx.Client, name: str, path: str, body: dict[str, Any]
+) -> None:
+    text = "sk-anything"
+    headers = {name: f"Bearer {text}" if name == "authorization" else text}
+    assert http.post(path, json=body, headers=headers).status_code == 200
+
+
 def test_other_unknown_paths_are_as_before(served: Served, http: httpx.Client) -> None:
     for path in ("/v2", "/chat", "/jobs/x/y", "/v1/messages/batches"):
         reply = http.get(path)

@@ -336,6 +336,12 @@ two = "llm:small"
     assert "models" not in parse("", "q.toml").to_fields()
 
 
+CHAIN = "\n".join(f'a{n} = "a{n + 1}"' for n in range(20)) + '\na20 = "llm:y"'
+MANY = "\n".join(f"a{n} = {[f'llm:{n}-{m}' for m in range(7)]}" for n in range(5)) + (
+    '\nb = ["a0", "a1", "a2", "a3", "a4"]'
+)
+
+
 @pytest.mark.parametrize(
     ("table", "line", "key"),
     [
@@ -354,6 +360,8 @@ two = "llm:small"
         ('"llm:a" = "llm:y"', 2, "llm:a"),
         ('a = "llm:y"\nA = "llm:y"', 3, "A"),
         ('"" = "llm:y"', 2, ""),
+        (CHAIN, 10, "a8"),
+        (MANY, 7, "b"),
     ],
 )
 def test_a_model_that_stands_for_nothing_known_is_refused(table: str, line: int, key: str) -> None:
@@ -362,3 +370,13 @@ def test_a_model_that_stands_for_nothing_known_is_refused(table: str, line: int,
     assert caught.value.path is not None
     assert caught.value.path.startswith(f"q.toml:{line}")
     assert f"models.{key}" in caught.value.path
+
+
+def test_models_that_share_others_are_resolved_once() -> None:
+    levels = 8
+    table = "\n".join(
+        f'"{n}a" = ["{n + 1}a", "{n + 1}b"]\n"{n}b" = ["{n + 1}b", "{n + 1}a"]' for n in range(levels - 1)
+    )
+    table += f'\n"{levels - 1}a" = "llm:x"\n"{levels - 1}b" = "llm:y"'
+    aliases = parse(f"[models]\n{table}", "q.toml").models
+    assert aliases.find_targets("llm:0a") == ("llm:x", "llm:y")

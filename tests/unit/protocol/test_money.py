@@ -9,7 +9,7 @@ import pytest
 from gridq.cli.commands.jobs import format_header
 from gridq.gateway.grid.connection import sum_cents
 from gridq.gateway.http.schemas import make_job_result, make_job_status, to_cents
-from gridq.gateway.routes.model_api import _make_usage_headers
+from gridq.gateway.routes.model_api import make_usage_headers
 from gridq.protocol.models import HistoryRow
 from gridq.protocol.money import sum_costs
 from gridq.protocol.states import JobState
@@ -45,7 +45,7 @@ def test_a_job_of_a_subscription_shows_its_tokens_and_no_cost() -> None:
     assert make_job_result(view, None)["spent_cents"] is None
     assert "3 tokens in, 0 out, price unknown" in "\n".join(format_header(view))
     assert "$" not in "\n".join(format_header(view))
-    assert [name for name, _ in _make_usage_headers(view.rows)] == [
+    assert [name for name, _ in make_usage_headers(view.rows)] == [
         b"x-gridq-worker",
         b"x-gridq-queue-wait-ms",
     ]
@@ -57,5 +57,5 @@ def test_a_job_whose_cost_is_known_shows_it() -> None:
     assert (status["micro_dollars"], status["spent_cents"]) == (12_001, 2)
     assert "$0.012001" in "\n".join(format_header(view))
     assert sum_cents(view.rows) == pytest.approx(1.2001)
-    assert (b"x-gridq-cost-cents", b"1.2001") in _make_usage_headers(view.rows)
+    assert (b"x-gridq-cost-cents", b"1.2001") in make_usage_headers(view.rows)
     assert to_cents(0) == 0

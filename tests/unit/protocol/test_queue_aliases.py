@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import re
+import time
+
 from gridq.protocol.models import Demand
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 
@@ -39,3 +43,22 @@ def test_a_demand_gets_its_targets_as_fall_backs_with_its_needs() -> None:
     other = Demand(queue="llm:claude")
     assert ALIASES.expand(other) is other
     assert NO_ALIASES.expand(demand) is demand
+
+
+def test_a_pattern_matches_as_its_regular_expression_does() -> None:
+    chance = random.Random(7)
+    for _ in range(5000):
+        pattern = "".join(chance.choices("ab*", k=chance.randint(1, 7)))
+        name = "".join(chance.choices("ab", k=chance.randint(0, 8)))
+        if "*" not in pattern:
+            continue
+        aliases = QueueAliases(((pattern, ("llm:x",)),))
+        expected = re.fullmatch(pattern.replace("*", ".*"), name) is not None
+        assert bool(aliases.find_targets(name)) is expected, (pattern, name)
+
+
+def test_a_pattern_of_many_wildcards_takes_linear_time() -> None:
+    aliases = QueueAliases((("llm:" + "a*" * 60 + "b", ("llm:x",)),))
+    begun = time.perf_counter()
+    assert aliases.find_targets("llm:" + "a" * 250) == ()
+    assert time.perf_counter() - begun < 0.1

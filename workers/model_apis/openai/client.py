@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from types import MappingProxyType
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -27,6 +28,9 @@ class OpenAIClient(ApiClient):
     serves_responses = False
     """True if the endpoint has Responses as well."""
 
+    responses_by_model: Mapping[str, bool] = MappingProxyType({})
+    """The same of single models, where it differs."""
+
     provider = ""
     """The name of its provider, if its table states one. Its address may be any, such as a private one."""
 
@@ -35,6 +39,10 @@ class OpenAIClient(ApiClient):
         if self.provider:
             return self.provider in STRICT_PROVIDERS
         return (urlsplit(self.url).hostname or "").endswith(STRICT_HOSTS)
+
+    def has_responses(self, model: str) -> bool:
+        """Return whether the endpoint has Responses for `model`."""
+        return self.responses_by_model.get(model, self.serves_responses)
 
     def make_auth_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}

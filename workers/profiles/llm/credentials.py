@@ -75,6 +75,7 @@ def make_client(seat: LlmSeat, key: Key) -> ApiClient:
         client.allowed_betas = list_betas(seat)
     if isinstance(client, OpenAIClient):
         client.serves_responses = serves_responses(seat)
+        client.responses_by_model = read_stated_responses(seat)
         client.provider = seat.provider or ""
     return client
 
@@ -91,6 +92,11 @@ def serves_responses(seat: LlmSeat) -> bool:
     if seat.responses is None:
         return seat.api == OpenAIClient.api and has_responses(seat.url)
     return seat.responses
+
+
+def read_stated_responses(seat: LlmSeat) -> dict[str, bool]:
+    """Return whether the endpoint has Responses for the models whose own tables say so."""
+    return {model.name: model.responses for model in seat.models if "responses" in model.model_fields_set}
 
 
 def open_client(seat: LlmSeat) -> ApiClient:

@@ -15,7 +15,13 @@ from gridq.errors import ConfigError, GridError
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
-from workers.profiles.llm.credentials import list_betas, make_client, read_key, serves_responses
+from workers.profiles.llm.credentials import (
+    list_betas,
+    make_client,
+    read_key,
+    read_stated_responses,
+    serves_responses,
+)
 from workers.profiles.llm.listing_errors import explain_listing_error
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
@@ -118,8 +124,11 @@ def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
     host = urlsplit(seat.url).netloc.rpartition("@")[2]
     login = seat.key_env or seat.key_file or "no key"
     provider = PROVIDERS.get(seat.provider or "")
-    shared = {"responses": serves_responses(seat), "betas": list_betas(seat)}
-    models = tuple(model.model_copy(update=shared) for model in models)
+    stated, usual = read_stated_responses(seat), serves_responses(seat)
+    models = tuple(
+        model.model_copy(update={"responses": stated.get(model.name, usual), "betas": list_betas(seat)})
+        for model in models
+    )
     capability = LlmCapability(
         host=host,
         models=models,
@@ -136,6 +145,7 @@ def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
         exclusive=f"{seat.url.rstrip('/')} {login}",
         limits=seat.limits(),
         requests_per_minute=seat.requests_per_minute,
-        config=seat.model_dump(mode="json"),
+        config=seat.model_dump(mode="json")  # of a model only what its table says: the rest is the seat's
+        | {"models": [model.model_dump(mode="json", exclude_unset=True) for model in seat.models]},
         note=note + (", on a subscription" if seat.billing == "subscription" else ""),
     )

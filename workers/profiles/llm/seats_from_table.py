@@ -44,10 +44,14 @@ def _parse_seat(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
         raise ConfigError(
             "An llm seat has two keys", {"path": path, "fix": "keep either key_env or key_file"}
         )
-    if seat.responses and seat.api != "openai":
+    stated = {"responses": seat.responses} | {
+        f"models[{index}].responses": model.responses for index, model in enumerate(seat.models)
+    }
+    wrong = next((field for field, value in stated.items() if value and seat.api != "openai"), None)
+    if wrong is not None:
         raise ConfigError(
             "Only an endpoint of the OpenAI API format has Responses",
-            {"path": f"{path}.responses", "expected": 'absent, or api = "openai"', "fix": "remove it"},
+            {"path": f"{path}.{wrong}", "expected": 'absent, or api = "openai"', "fix": "remove it"},
         )
     if seat.billing == "subscription" and seat.has_dollar_budget:
         raise ConfigError(

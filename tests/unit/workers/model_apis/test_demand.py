@@ -92,7 +92,8 @@ def test_context_and_embeddings_filter_models():
 
 def test_any_stands_for_models_that_write_text():
     vectors = EMBED.model_copy(update={"any": False})
-    assert list_llm_queues([vectors]) == ["llm:text-embedding-3"]
+    assert list_llm_queues([vectors]) == ["llm:text-embedding-3", "llm:any%2Fembeddings"]
+    assert list_llm_queues([GPT4])[-1] == "llm:any", "without embeddings"
     text, embeddings = parse_llm_demand(llm()), parse_llm_demand(llm(embeddings=True))
     assert text is not None
     assert embeddings is not None

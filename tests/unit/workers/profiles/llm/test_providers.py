@@ -13,8 +13,8 @@ from gridq.protocol.models import ProbeReport
 from tests.fakes.http_server import Handler, LocalServer
 from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.model_apis.openai.client import OpenAIClient
-from workers.profiles.llm.capability import LlmSeat
-from workers.profiles.llm.credentials import open_client
+from workers.profiles.llm.capability import LlmCapability, LlmSeat
+from workers.profiles.llm.credentials import make_client, open_client
 from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.probe import probe
 from workers.profiles.llm.providers import PROVIDERS
@@ -102,6 +102,21 @@ def test_a_seat_has_responses_by_its_url_or_its_table(
     assert isinstance(client, OpenAIClient)
     assert client.serves_responses is serves
     client.close()
+
+
+def test_a_models_own_table_says_whether_it_has_responses():
+    tables = [{"name": "has", "responses": True}, {"name": "lacks", "responses": False}, {"name": "usual"}]
+    for table, usual in (({"responses": True}, True), ({"responses": False}, False), ({}, False)):
+        seat = {"name": "s", "url": "https://ours.example.com/v1", "models": tables, **table}
+        (offer,) = probe([seat], {}).found
+        models = LlmCapability.model_validate(offer.capability).models
+        assert [model.responses for model in models] == [True, False, usual]
+        client = make_client(LlmSeat.model_validate(offer.config), None)
+        assert isinstance(client, OpenAIClient)
+        assert [client.has_responses(name) for name in ("has", "lacks", "usual")] == [True, False, usual]
+    with pytest.raises(ConfigError) as caught:
+        probe([{"provider": "anthropic", "models": tables}], {"ANTHROPIC_API_KEY": KEY})
+    assert caught.value.path == "llm[0].models[0].responses"
 
 
 def test_only_the_openai_api_format_has_responses():
