@@ -27,16 +27,36 @@ def install_python(name: str) -> Path:
 
     Skips the test without the package index.
     """
+    return _install_python(name, ["--requirement", HERE / name / "requirements.txt"])
+
+
+def install_open_webui() -> Path:
+    """Return the program `open-webui`, installed with the requirements of its slim image only.
+
+    Its package brings their list along. All its requirements are several gigabytes. Skips the test without the package index.
+    """
+    (package,) = (HERE / "open_webui" / "requirements.txt").read_text("utf-8").split()
+    alone = ["--no-deps", package]
+    python = _install_python("open_webui", alone)
+    slim = next(python.parents[1].rglob("requirements-slim.txt"))
+    return _install_python("open_webui", alone, ["--requirement", slim]).with_name("open-webui")
+
+
+def _install_python(name: str, *steps: list[str | Path]) -> Path:
+    """Run `pip install` with the arguments of each step, once for each version of the requirements."""
     requirements = HERE / name / "requirements.txt"
     folder = CACHE / f"{name}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
-    if not (folder / "done").exists():
+    if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=120)
-        argv = [python, "-m", "pip", "install", "--quiet", "--requirement", requirements]
+    for number, step in enumerate(steps):
+        if (folder / f"done-{number}").exists():
+            continue
+        argv = [python, "-m", "pip", "install", "--quiet", *step]
         ran = subprocess.run(argv, capture_output=True, text=True, timeout=500, check=False)
         if ran.returncode:
             pytest.skip(f"pip cannot install {name}: {ran.stderr.strip()[-300:]}")
-        (folder / "done").touch()
+        (folder / f"done-{number}").touch()
     return python
 
 
