@@ -97,7 +97,11 @@ def request_fields(name: str) -> str:
         "chat": (chat.CHAT_TO_MESSAGES, chat.CHAT_TO_GOOGLE, chat.CHAT_TO_ENGINE, chat.CHAT_TO_PROGRAM),
         "embeddings": (chat.EMBEDDINGS_TO_GOOGLE,),
         "messages": (messages.MESSAGES_TO_OPENAI, messages.MESSAGES_TO_CHAT, messages.MESSAGES_TO_GOOGLE),
-        "responses": (responses.RESPONSES_TO_OPENAI, responses.RESPONSES_TO_CHAT),
+        "responses": (
+            responses.RESPONSES_TO_RESPONSES,
+            responses.RESPONSES_TO_OPENAI,
+            responses.RESPONSES_TO_CHAT,
+        ),
     }[name]
     before = chat.LEGACY if name == "chat" else {}
     names = dict.fromkeys(field for each in tables for field in (*each.rules, *before))

@@ -69,6 +69,22 @@ RESPONSES_TO_OPENAI = RESPONSES_TO_CHAT.vary(
     },
 )
 
+RESPONSES_TO_RESPONSES = FieldTable(
+    RESPONSES,
+    "with Responses",
+    "in the grid",
+    {
+        "input": translated("passed but for ids and reasoning that are another's"),
+        "background": translated("by the grid"),
+        "background_options": hint(),
+        "store": hint(about="nothing is stored"),
+        "previous_response_id": refused(about="the grid keeps no responses"),
+        "conversation": refused(about="the grid keeps no conversations"),
+    },
+    refuses_unknown=False,
+)
+"""At a seat that has Responses itself, to which all else goes as it came."""
+
 TEXT_HINTS: Mapping[str, Rule] = {"verbosity": hint("medium")}
 """The hints in `text`, except at OpenAI's own API."""
 

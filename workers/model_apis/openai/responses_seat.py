@@ -22,12 +22,13 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import RESPONSES, translate_request
 from workers.model_apis.backend import TranslatingBackend, parse_answer
+from workers.model_apis.fields.responses import RESPONSES_TO_RESPONSES
+from workers.model_apis.fields.table import Drop, ignore
 from workers.model_apis.identity.fitting import RESPONSES_ID, CallIds
 from workers.model_apis.identity.origins import name_origin
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.reasoning_marks import find_content, is_marked, mark_content
 
-OWN_FIELDS = ("background", "background_options")
 REASONING = "reasoning"
 WRITTEN = frozenset({"message", "function_call", "custom_tool_call"})
 """Items of a model that depend on the reasoning before them."""
@@ -44,12 +45,12 @@ class ResponsesSeat(TranslatingBackend):
         self._response_id = response_id
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        request, origin = self._prepare(body)
+        request, origin = self._prepare(body, context.drop_field)
         answer = self._inner.post(path, request, context)
         return parse_answer(self, self._identify, answer, body, origin)
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        request, origin = self._prepare(body)
+        request, origin = self._prepare(body, context.drop_field)
         numbers = count()
 
         def identify(event: dict[str, Json]) -> list[dict[str, Json]]:
@@ -63,10 +64,10 @@ class ResponsesSeat(TranslatingBackend):
 
         yield from self._translate_stream(path, request, context, identify)
 
-    def _prepare(self, body: dict[str, Json]) -> tuple[dict[str, Json], str]:
+    def _prepare(self, body: dict[str, Json], drop: Drop) -> tuple[dict[str, Json], str]:
         """Return the request for the endpoint, and the origin of what it answers."""
         origin = name_origin(body["model"], self._seat, self._seat.hash_key())
-        return translate_request(prepare_request, body, origin), origin
+        return translate_request(prepare_request, body, origin, drop), origin
 
     def _identify(self, response: dict[str, Json], body: dict[str, Json], origin: str) -> dict[str, Json]:
         """Return `response` with what it is in the grid."""
@@ -76,11 +77,14 @@ class ResponsesSeat(TranslatingBackend):
         return {**response, **own}
 
 
-def prepare_request(body: dict[str, Json], origin: str = "") -> dict[str, Json]:
-    """Return the body for an endpoint that stores nothing, whose model's origin is `origin`."""
-    request = {name: value for name, value in body.items() if name not in OWN_FIELDS}
-    if isinstance(request["input"], list):
-        request["input"] = _prepare_items(request["input"], origin)
+def prepare_request(body: dict[str, Json], origin: str = "", drop: Drop = ignore) -> dict[str, Json]:
+    """Return the body for an endpoint that stores nothing, whose model's origin is `origin`.
+
+    `drop` is told what is left out.
+    """
+    request, stated = RESPONSES_TO_RESPONSES.split(body, drop)
+    items = stated["input"]
+    request["input"] = _prepare_items(items, origin) if isinstance(items, list) else items
     return {**request, "store": False}
 
 

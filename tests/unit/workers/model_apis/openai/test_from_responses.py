@@ -248,6 +248,9 @@ def test_a_seat_with_responses_gets_everything_but_what_is_the_grids_own():
     lost = {"type": "reasoning", "id": "rs_0", "summary": [], "content": None, "encrypted_content": None}
     items = [lost, {**sealed, "content": None}, open_text, {"role": "user", "content": "x"}]
     body = {"model": "m", "input": items, "tools": [{"type": "web_search"}], "truncation": "auto"}
-    made = prepare_request({**body, "store": True, "background": True, "background_options": {}})
+    dropped: list[str] = []
+    own = {"store": True, "background": True, "background_options": {}}
+    made = prepare_request({**body, **own}, drop=dropped.append)
+    assert dropped == ["store"]
     assert made == {**body, "input": [sealed, *items[2:]], "store": False}
     assert prepare_request({"model": "m", "input": "hi"}) == {"model": "m", "input": "hi", "store": False}
