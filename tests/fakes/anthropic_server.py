@@ -44,11 +44,6 @@ def error(status: int, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": message}}
 
 
-def read_text(content: Any) -> str:
-    """Return the text of a message's or of a tool result's content."""
-    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
-
-
 def _handler(state: AnthropicServer) -> type[Handler]:
     class Anthropic(Handler):
         def do_GET(self) -> None:
@@ -89,9 +84,8 @@ def _handler(state: AnthropicServer) -> type[Handler]:
             content = next(
                 message["content"] for message in reversed(body["messages"]) if message["role"] == "user"
             )
-            if body["model"] == "agent":
-                return self._act(content, body)
-            content = read_text(content)
+            if isinstance(content, list):
+                content = "".join(block.get("text", "") for block in content)
             blocks: list[dict[str, Any]] = []
             if body["model"] == "empty":
                 return blocks
@@ -103,19 +97,6 @@ def _handler(state: AnthropicServer) -> type[Handler]:
                 call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
                 return [*blocks, {"type": "text", "text": "I look"}, call]
             return [*blocks, {"type": "text", "text": content}]
-
-        def _act(self, content: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
-            """Return a call of `state.call`, or the text of the results of such calls."""
-            blocks = content if isinstance(content, list) else []
-            results = [block["content"] for block in blocks if block["type"] == "tool_result"]
-            if results or state.call["name"] not in {tool["name"] for tool in body.get("tools", [])}:
-                texts = [read_text(result) for result in results] or [read_text(content)]
-                return [{"type": "text", "text": " ".join(texts)}]
-            call = {"type": "tool_use", "id": f"toolu_{len(state.requests)}", "name": state.call["name"]}
-            return [
-                {"type": "text", "text": "I look"},
-                {**call, "input": json.loads(state.call["arguments"])},
-            ]
 
         def _message(self, body: dict[str, Any]) -> dict[str, Any]:
             blocks = self._blocks(body)

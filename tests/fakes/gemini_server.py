@@ -124,7 +124,7 @@ def _handler(state: GeminiServer) -> type[Handler]:
             if model == "malformed":
                 self.answer(200, b"<html>hello</html>")
                 return
-            events = list(_events(model, body, state.call))
+            events = list(_events(model, body))
             whole = events[-1]
             if whole.get("candidates"):
                 parts = [part for each in events for part in each["candidates"][0]["content"]["parts"]]
@@ -158,7 +158,7 @@ def _handler(state: GeminiServer) -> type[Handler]:
                     return
                 if model == "malformed":
                     self.chunk(b"data: {not json\r\n\r\n")
-                for at, event in enumerate(_events(model, body, state.call)):
+                for at, event in enumerate(_events(model, body)):
                     self.chunk(f"data: {json.dumps(event)}\r\n\r\n".encode())
                     if model == "cut":
                         return
@@ -180,24 +180,8 @@ def _words(body: dict[str, Any]) -> list[str]:
     return [word + " " for word in " ".join(texts).split()]
 
 
-def _act(body: dict[str, Any], call: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the parts of an answer of `agent`."""
-    results = [
-        part["functionResponse"] for part in body["contents"][-1]["parts"] if "functionResponse" in part
-    ]
-    if results:
-        return [{"text": text} for result in results for text in map(str, result["response"].values())]
-    offered = {
-        each["name"] for tool in body.get("tools", []) for each in tool.get("functionDeclarations", [])
-    }
-    if call["name"] not in offered:
-        return [{"text": word} for word in _words(body)]
-    part = {"name": call["name"], "args": json.loads(call["arguments"]), "id": f"c{len(body['contents'])}"}
-    return [{"text": "I look"}, {"functionCall": part}]
-
-
-def _events(model: str, body: dict[str, Any], called: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream; the last one has the finish reason. `called`: what `agent` calls."""
+def _events(model: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a stream; the last one has the finish reason."""
     head = {"modelVersion": "the-real-name", "responseId": "r1"}
     words = _words(body) or ["nothing "]
     used: dict[str, Any] = {"promptTokenCount": len(words), "candidatesTokenCount": len(words)}
@@ -224,8 +208,6 @@ def _events(model: str, body: dict[str, Any], called: dict[str, str]) -> Iterato
         parts = [{"text": "I look"}, call]
         if model == "thinking":
             parts = [{"text": "let me see", "thought": True}, {**call, "thoughtSignature": "c2ln"}]
-    if model == "agent":
-        parts = _act(body, called)
     if model == "picture":
         parts = [{"inlineData": {"mimeType": "image/png", "data": PIXEL}}]
     if model == "broken-call":

@@ -74,17 +74,12 @@ class LocalServer:
 
 
 class ModelServer(LocalServer):
-    """A server of a model API that records its requests. `url` is its base URL, `key` the key it accepts.
-
-    Its model `agent` calls the function `call`, whose arguments are JSON text, if the request offers it, and
-    repeats the function's result.
-    """
+    """A server of a model API that records its requests. `url` is its base URL, `key` the key it accepts."""
 
     def __init__(self, handler: type[Handler], key: str | None) -> None:
         super().__init__(handler, "/v1")
         self.key = key
         self.requests: list[dict[str, Any]] = []
-        self.call = {"name": "weather", "arguments": '{"city":"Bern"}'}
         self.started = threading.Event()
         self.disconnected = threading.Event()
         self.stopping = threading.Event()

@@ -24,7 +24,7 @@ class OpenAIServer(ModelServer):
     request and sends nothing; `status-<n>` rejects (with `retry_after`), `status-<n>-<code>-<param>` with a
     code and a field; `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends no JSON;
     `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd chunks;
-    `whole` ignores `stream`; `tools` calls a function;
+    `whole` ignores `stream`; `tools` calls a function, `agent` calls `call` and then repeats its result;
     `reasoning` thinks first; `unmetered` states no usage;
     `packs` returns vectors as base64. `called` is the model that its answers state, `listed` its list of
     models.
@@ -38,6 +38,7 @@ class OpenAIServer(ModelServer):
         self.connections: set[tuple[str, int]] = set()
         self.go_on = threading.Event()
         self.call = CALL["function"]
+        """The function that `agent` calls."""
 
 
 def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -117,9 +118,7 @@ def _handler(state: OpenAIServer) -> type[Handler]:
 
         def _calls_function(self, body: dict[str, Any]) -> bool:
             model = body["model"]
-            offered = {tool.get("function", {}).get("name") for tool in body.get("tools") or ()}
-            asked = body.get("messages", [{}])[-1].get("role") != "tool"
-            return model == "tools" or (model == "agent" and asked and state.call["name"] in offered)
+            return model == "tools" or (model == "agent" and body["messages"][-1]["role"] != "tool")
 
         def _answer(self, body: dict[str, Any]) -> None:
             words = self._words(body)

@@ -49,29 +49,11 @@ def last_words(body: dict[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def find_results(body: dict[str, Any]) -> list[str]:
-    """Return the texts of the function calls' outputs at the end of `input`."""
-    items = body["input"] if isinstance(body["input"], list) else []
-    texts: list[str] = []
-    for item in reversed(items):
-        if item.get("type") != "function_call_output":
-            break
-        output = item["output"]
-        parts = [output] if isinstance(output, str) else [part.get("text", "") for part in output]
-        texts.insert(0, "".join(parts))
-    return texts
-
-
 def unencrypted(body: dict[str, Any]) -> str:
     """Return the id of an item of reasoning in `input` that only a stored response would explain, else ""."""
     items = body["input"] if isinstance(body["input"], list) else []
     lost = (item for item in items if item.get("type") == "reasoning" and not item.get("encrypted_content"))
     return str(next(lost, {"id": ""})["id"])
-
-
-def offered(body: dict[str, Any]) -> set[str]:
-    """Return the names of the functions that a request offers."""
-    return {tool.get("name", "") for tool in body.get("tools") or ()}
 
 
 def response(body: dict[str, Any], items: list[dict[str, Any]], status: str) -> dict[str, Any]:
@@ -165,8 +147,7 @@ def _handler(state: ResponsesServer) -> type[Handler]:
             while model == "slow" and not state.stopping.is_set():
                 yield "on "
                 time.sleep(0.02)
-            results = find_results(body) if model == "agent" else []
-            for word in (" ".join(results) or last_words(body)).split():
+            for word in last_words(body).split():
                 yield word + " "
 
         def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -192,28 +173,11 @@ def _handler(state: ResponsesServer) -> type[Handler]:
                 items.append({**call, "arguments": '{"city":"Bern"}', "status": "completed"})
                 yield {"type": "response.output_item.added", "output_index": 0, "item": items[0]}
                 yield {"type": "response.output_item.done", "output_index": 0, "item": items[0]}
-            elif model == "agent" and not find_results(body) and state.call["name"] in offered(body):
-                yield from self._call_events(items)
             elif model != "empty":
                 yield from self._message_events(body, items)
                 if model in ("cut", "cut-first"):
                     return
             yield {"type": "response.completed", "response": response(body, items, "completed")}
-
-        def _call_events(self, items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-            """Yield the events of a call of `state.call`, and add it to `items`."""
-            number, text = len(state.requests), state.call["arguments"]
-            call = {"id": f"fc_{number}", "type": "function_call", "call_id": f"call_{number}"}
-            item = {**call, "name": state.call["name"], "arguments": text, "status": "completed"}
-            begun = {**item, "arguments": "", "status": "in_progress"}
-            where = {"item_id": item["id"], "output_index": 0}
-            yield {"type": "response.output_item.added", "output_index": 0, "item": begun}
-            for piece in (text[:8], text[8:]):
-                yield {"type": "response.function_call_arguments.delta", **where, "delta": piece}
-            done = {"name": item["name"], "arguments": text}
-            yield {"type": "response.function_call_arguments.done", **where, **done}
-            items.append(item)
-            yield {"type": "response.output_item.done", "output_index": 0, "item": item}
 
         def _message_events(
             self, body: dict[str, Any], items: list[dict[str, Any]]

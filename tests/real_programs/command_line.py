@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.compatibility.seats import Seat
-from tests.real_programs.page_blocks import read_blocks, read_command, read_variables
 from tests.real_programs.installing import install_python, program
+from tests.real_programs.page_blocks import read_blocks, read_command, read_variables
 
 COUNT = "echo $((6 * 7)) apples"
 COUNTED = "42 apples"
@@ -40,8 +40,8 @@ class Client(ABC):
     """A client in a home folder of its own, whose configuration is the one of its page.
 
     `tool` and `arguments` are the call that runs COUNT; `tool` is "" for a client without tools.
-    `small_requests` is how many requests a new session sends to the small model. `tools_always` is true if every
-    request offers tools, `resumes` if a session can go on.
+    `small_requests` is how many requests a new session sends to the small model. `tools_always` is true if
+    every request offers tools, `resumes` if a session can go on.
     """
 
     name: ClassVar[str]
@@ -180,13 +180,14 @@ class Cline(Client):
 
 
 class AiderChat(Client):
-    """Aider has no tools. It edits the file that an answer names, and its small model describes the commit."""
+    """Aider has no tools. It edits the file that an answer names; its small model describes the commit."""
 
     name = "Aider, chat"
     page = "aider"
     block = 0
     small_requests = 1
     tools_always = False
+    resumes = False
 
     def set_up(self) -> None:
         config = read_blocks(self.page, "yaml", self.seat)[self.block]
@@ -201,8 +202,8 @@ class AiderChat(Client):
         self.write(self.home / ".aider" / "caches" / "model_prices_and_context_window.json", PRICES)
 
     def ask(self, prompt: str, *, resume: bool = False, schema: dict[str, Any] | None = None) -> str:
-        options = ["--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty", "--no-gitignore"]
-        options += ["--restore-chat-history"] if resume else []
+        options = ["--yes-always", "--no-check-update", "--no-pretty", "--no-gitignore"]
+        options += ["--chat-mode", "ask"] if self.seat.is_local else []
         python = install_python("aider")
         return self.run(python, "-m", "aider", *options, "--message", prompt)
 
@@ -223,7 +224,9 @@ class LlmChat(Client):
 
     def set_up(self) -> None:
         self.variables["LLM_USER_PATH"] = str(self.home / "llm")
-        self.write(self.home / "llm" / "extra-openai-models.yaml", read_blocks(self.page, "yaml", self.seat)[0])
+        self.write(
+            self.home / "llm" / "extra-openai-models.yaml", read_blocks(self.page, "yaml", self.seat)[0]
+        )
         self.run_llm(*read_command(self.page, "llm keys set", self.seat)[1:])
 
     def run_llm(self, *argv: str) -> str:
@@ -243,10 +246,7 @@ class LlmMessages(LlmChat):
     def set_up(self) -> None:
         self.variables |= {"LLM_USER_PATH": str(self.home / "llm"), **read_variables(self.page, self.seat)}
         self.run_llm(*read_command(self.page, "llm anthropic refresh", self.seat)[1:])
-        check = [line for line in read_blocks(self.page, "bash", self.seat)[-1].splitlines() if "anthropic/" in line]
-        match = re.search(r"-m (\S+)", check[0])
-        assert match
-        self.model = match[1]
+        self.model = read_command(self.page, "llm -m anthropic/", self.seat)[2]
 
 
 PRICES = '{"none": {}}'

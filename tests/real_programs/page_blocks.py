@@ -21,7 +21,8 @@ VARIABLE = re.compile(r'^export (\w+)="(.*)"$', re.MULTILINE)
 
 def read_blocks(page: str, language: str, seat: Seat) -> list[str]:
     """Return the blocks of a language on a page, with the address and the key of a seat's grid."""
-    blocks = [text for found, text in BLOCK.findall((PAGES / f"{page}.md").read_text("utf-8")) if found == language]
+    whole = (PAGES / f"{page}.md").read_text("utf-8")
+    blocks = [text for found, text in BLOCK.findall(whole) if found == language]
     assert blocks, f"{page}.md has no block of {language}"
     return [fit(text, seat) for text in blocks]
 
