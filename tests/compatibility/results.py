@@ -128,10 +128,11 @@ HEAD = """\
 # Compatibility
 
 Which features of which clients work at which seats. The tests that run these clients through a
-gateway, a grid and a seat write this page, and fail if an outcome changes. The columns are kinds of seats: OpenAI's own chat API, other engines with that API,
-an endpoint with [Responses](reference/http.md#responses), Anthropic's and Google's APIs, and a small
-model on this machine's CPU. All but the last are local servers that accept and refuse what the
-vendors' documents say.
+gateway, a grid and a seat write this page, and fail if an outcome changes. The columns are kinds of
+seats: OpenAI's own chat API, other engines with that API, an endpoint with
+[Responses](reference/http.md#responses), Anthropic's and Google's APIs, and a small model on this
+machine's CPU. All but the last are local servers that accept and refuse what the vendors' documents
+say.
 
 - **worked**: the endpoint got what the client asked for, and the client got the answer in its own
   terms. A field that only advises the model, such as `seed`, may have no effect; then the header

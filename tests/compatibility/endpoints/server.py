@@ -69,7 +69,7 @@ class StrictServer(ModelServer):
             except ValidationError as error:
                 raise Refusal(str(error), name_field(error)) from None
         except Refusal as refusal:
-            headers = {"Retry-After": "1"} if refusal.status == 429 else {}
+            headers = {"retry-after-ms": "20"} if refusal.status == 429 else {}
             handler.answer(refusal.status, self.format_refusal(refusal), headers)
 
     @abstractmethod
