@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,10 +28,13 @@ from workers.model_apis.identity.fitting import (
     make_call_id,
     make_completion_id,
 )
-from workers.model_apis.identity.origins import mark_details, name_origin, return_state
+from workers.model_apis.identity.origins import ALL_STATE, mark_details, name_origin, return_state
 
 MISTRAL_MODELS = re.compile("mistral|mixtral|ministral|magistral|devstral|codestral|pixtral|voxtral", re.I)
 """Models whose chat template takes Mistral's ids only, at whatever endpoint."""
+
+ACCEPTED_STATE = {"mistral.ai": (), "groq.com": ("reasoning",), "cerebras.ai": ("reasoning",)}
+"""By host: what an endpoint takes of a model's state. Those reject other fields, as OpenAI's own API does."""
 
 REASONING_HOSTS = ("deepseek.com", "moonshot.ai", "moonshot.cn", "kimi.com")
 """Hosts that require `reasoning_content` of every message with calls, and reject a history without it."""
@@ -53,6 +56,15 @@ def find_id_rule(seat: Backend, model: Json) -> Rule:
     if is_mistral or (isinstance(model, str) and MISTRAL_MODELS.search(model)):
         return MISTRAL_ID
     return OPENAI_ID if seat.is_strict else ANY_ID
+
+
+def list_accepted_state(seat: Backend) -> Collection[str]:
+    """Return the fields of ALL_STATE that `seat` does not reject."""
+    if seat.api != OPENAI:
+        return ALL_STATE
+    host = urlsplit(getattr(seat, "url", "")).hostname or ""
+    known = next((fields for end, fields in ACCEPTED_STATE.items() if host.endswith(end)), ALL_STATE)
+    return () if seat.is_strict else known
 
 
 def requires_reasoning(seat: Backend) -> bool:
@@ -100,8 +112,7 @@ class ChatIdentity(TranslatingBackend):
     def _fit_request(self, body: dict[str, Json], names: ToolNames, ids: CallIds) -> dict[str, Json]:
         """Return the request with the ids, the names and the state that the seat takes."""
         origin = name_origin(body.get("model"), self._seat)
-        takes_state = not (self._seat.api == OPENAI and self._seat.is_strict)
-        messages = return_state(body["messages"], origin, takes_state=takes_state)
+        messages = return_state(body["messages"], origin, list_accepted_state(self._seat))
         if requires_reasoning(self._seat):
             messages = [*map(_add_reasoning, messages)]
         fitted: dict[str, Json] = {**body, "messages": [_fit_message(each, names, ids) for each in messages]}

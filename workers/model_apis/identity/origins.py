@@ -8,6 +8,7 @@ back what is its own.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 from gridq.protocol.models import Json
@@ -80,15 +81,18 @@ def mark_details(message: dict[str, Json], origin: str) -> dict[str, Json]:
     return {**message, "reasoning_details": marked}
 
 
+ALL_STATE = frozenset({*STATE_FIELDS, EXTRA_CONTENT})
+
+
 def return_state(
-    messages: list[dict[str, Json]], origin: str, *, takes_state: bool = True
+    messages: list[dict[str, Json]], origin: str, accepted: Collection[str] = ALL_STATE
 ) -> list[dict[str, Json]]:
     """Return the messages of a chat without what another model than that of `origin` wrote for itself.
 
     Clients of chats send reasoning back as they got it. Some endpoints require it as long as tools are
     called (DeepSeek, Kimi), others reject it. The ids of the calls in a turn say whose it is. Where there are
     none, it stays, unless another model has called tools in this conversation: nobody requires it there.
-    `takes_state` is false for an endpoint that rejects all of it, OpenAI's own.
+    `accepted` are the fields of ALL_STATE that the endpoint does not reject.
     """
     turns = _split_turns(messages)
     origins = [{found for message in turn for found in _list_origins(message)} for turn in turns]
@@ -98,7 +102,7 @@ def return_state(
         for message in turn:
             writers = _list_origins(message) or known
             is_own = writers <= {origin} if writers else not has_others
-            returned.append(_return_message(message, origin, is_own=is_own and takes_state))
+            returned.append(_return_message(message, origin, accepted if is_own else ()))
     return returned
 
 
@@ -119,16 +123,16 @@ def _list_origins(message: dict[str, Json]) -> set[str]:
     return set(map(find_call_origin, ids)) - {""}
 
 
-def _return_message(message: dict[str, Json], origin: str, *, is_own: bool) -> dict[str, Json]:
-    """Return a message as the model of `origin` gets it, which wrote it itself if `is_own`."""
+def _return_message(message: dict[str, Json], origin: str, accepted: Collection[str]) -> dict[str, Json]:
+    """Return a message as the model of `origin` gets it: of its state only the fields `accepted`."""
     if message.get("role") != "assistant":
         return message
     marks = _list_marks(message)
-    is_own = is_own and marks <= {origin}
-    kept = {name: value for name, value in message.items() if is_own or name not in STATE_FIELDS}
-    if is_own and marks:
+    accepted = accepted if marks <= {origin} else ()
+    kept = {name: message[name] for name in message if name in accepted or name not in STATE_FIELDS}
+    if marks and "reasoning_details" in kept:
         kept["reasoning_details"] = [*map(_drop_mark, message["reasoning_details"])]
-    if not is_own and isinstance(message.get("tool_calls"), list):
+    if EXTRA_CONTENT not in accepted and isinstance(message.get("tool_calls"), list):
         kept["tool_calls"] = [_drop_field(call, EXTRA_CONTENT) for call in message["tool_calls"]]
     return kept
 

@@ -197,3 +197,32 @@ def test_a_chat_without_the_thinking_of_its_calls_goes_on_without():
     seat = Seat(ANTHROPIC, answer_with())
     post(OPENAI, seat, {**BODY, **ENABLED, "messages": [*BODY["messages"], *turn]})
     assert "thinking" not in seat.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_strict", "kept"),
+    [
+        ("https://vllm.invalid/v1", False, {"reasoning_content", "reasoning", "reasoning_details"}),
+        ("https://api.groq.com/openai/v1", False, {"reasoning"}),
+        ("https://api.cerebras.ai/v1", False, {"reasoning"}),
+        ("https://api.mistral.ai/v1", False, set()),
+        ("https://api.openai.com/v1", True, set()),
+    ],
+)
+def test_reasoning_without_a_mark_goes_where_it_is_not_rejected(url: str, is_strict: bool, kept: set[str]):
+    """A turn without calls says nothing of its origin."""
+    state = {"reasoning_content": "hm", "reasoning": "hm", "reasoning_details": []}
+    seat = Seat(OPENAI, make_completion(content="x"), url=url)
+    seat.is_strict = is_strict
+    post(OPENAI, seat, continue_chat({"role": "assistant", "content": "7", **state}))
+    assert seat.requests[0]["messages"][1].keys() == {"role", "content"} | kept
+
+
+def test_a_history_without_reasoning_goes_to_endpoints_that_require_it():
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "a", "content": "7"}
+    history = {**BODY, "messages": [*BODY["messages"], {"role": "assistant", "tool_calls": [call]}, result]}
+    for url, is_required in (("https://api.deepseek.com/v1", True), ("https://vllm.invalid/v1", False)):
+        seat = Seat(OPENAI, make_completion(content="x"), url=url)
+        post(OPENAI, seat, history)
+        assert bool(seat.requests[0]["messages"][1].get("reasoning_content")) == is_required
