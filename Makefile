@@ -23,7 +23,7 @@ demo: $(STAMP) ## run one graph through a whole grid on this machine
 test: $(STAMP) ## run the tests; ARGS="…" goes to pytest
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(ARGS)
 
-clis: $(STAMP) ## run the vendors' own programs and packages on local servers; npm and pip install them, 1.9 GB, once
+clis: $(STAMP) ## run the vendors' own programs and packages on local servers; npm and pip install them, 4.1 GB, once
 	@$(BIN)/python -m pytest -m clis tests/real_programs $(ARGS)
 
 compatibility: $(STAMP) ## run clients at every kind of seat and write docs/compatibility.md anew; ARGS="…" for other tests

@@ -102,7 +102,10 @@ class ClaudeCode(Client):
     has_schemas = True
 
     def set_up(self) -> None:
-        self.variables |= read_variables(self.page, self.seat)
+        variables = read_variables(self.page, self.seat)
+        if self.seat.kind == "anthropic":  # it sends a Claude model the kind of thinking that it takes
+            variables |= {name: self.seat.model for name in variables if name.endswith("MODEL")}
+        self.variables |= variables
 
     def ask(self, prompt: str, *, resume: bool = False, schema: dict[str, Any] | None = None) -> str:
         options = ["--continue"] if resume else []
@@ -235,7 +238,7 @@ class LlmChat(Client):
     def ask(self, prompt: str, *, resume: bool = False, schema: dict[str, Any] | None = None) -> str:
         options = ["--continue"] if resume else []
         options += ["--schema", json.dumps(schema)] if schema else []
-        options += ["--functions", FUNCTION] if prompt.startswith("CALL") else []
+        options += ["--functions", FUNCTION] if "CALL" in prompt else []
         options += ["-o", "max_tokens", "20"] if self.seat.is_local else []
         return self.run_llm("--model", self.model, *options, prompt)
 

@@ -71,6 +71,11 @@ def count_requests(seat: Seat, expected: int) -> Iterator[None]:
     assert len(paths) == (0 if seat.is_local else expected), paths
 
 
+def make_call(client: Client) -> str:
+    """Return a prompt for which the model calls the client's tool. Some clients say more before it."""
+    return f"Count them.\nCALL {client.tool} {json.dumps(client.arguments)}"
+
+
 def test_a_session(matrix: Matrix, client: Client) -> None:
     seat = client.seat
     features = ["streamed answer", *(["tool loop"] if client.tool else [])]
@@ -82,7 +87,7 @@ def test_a_session(matrix: Matrix, client: Client) -> None:
     with state(matrix, client, *features):
         if client.tool:
             with count_requests(seat, 2 + client.small_requests):
-                answer = client.ask(f"CALL {client.tool} {json.dumps(client.arguments)}")
+                answer = client.ask(make_call(client))
             assert COUNTED in answer
             parsed = seat.server.parsed if seat.server else []
             turns = [turn for sent in parsed for turn in sent.turns]
@@ -107,13 +112,13 @@ def run_local_session(matrix: Matrix, client: Client) -> None:
         assert not client.resumes or client.ask(WORDS, resume=True).strip()
     if client.tool:
         with state(matrix, client, "tool loop"):
-            client.ask(f"CALL {client.tool} {json.dumps(client.arguments)}")
+            client.ask(make_call(client))
 
 
 def test_structured_output(matrix: Matrix, client: Client) -> None:
     if not client.has_schemas:
         pytest.skip(f"{client.name} has no structured output")
-    prompt = 'CALL StructuredOutput {"city": "Bern"}' if client.name == "Claude Code" else '{"city": "Bern"}'
+    prompt = 'Where?\nCALL StructuredOutput {"city": "Bern"}' if client.name == "Claude Code" else '{"city": "Bern"}'
     with state(matrix, client, "structured output"):
         answer = client.ask(prompt, schema=SCHEMA)
         assert '"city"' in answer
