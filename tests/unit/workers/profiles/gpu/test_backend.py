@@ -45,3 +45,42 @@ def test_a_forced_tool_call_is_refused_by_name(choice: Any) -> None:
     with pytest.raises(StageError) as caught:
         EngineBackend(Engine()).post("chat/completions", body, StageContext())  # type: ignore[arg-type]
     assert (caught.value.details["status"], caught.value.details["param"]) == (400, "tool_choice")
+
+
+class ChatEngine(Engine):
+    """A model's process that keeps the request."""
+
+    def __init__(self) -> None:
+        self.body: dict[str, Json] = {}
+
+    def request(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        self.body = body
+        yield {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
+
+    def reads_field(self, name: str, context: StageContext) -> bool:
+        return True
+
+
+def test_an_engine_gets_what_it_knows_and_the_rest_is_told() -> None:
+    engine, context = ChatEngine(), StageContext()
+    messages = [{"role": "user", "content": "x"}]
+    passed = {"temperature": 0, "seed": 1, "top_k": 3, "mirostat": 2, "logit_bias": {"5": 1}}
+    hints = {
+        "user": "ada",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "verbosity": "low",
+    }
+    body = {"model": "m", "messages": messages, "max_completion_tokens": 5, "stop": None, **passed, **hints}
+    EngineBackend(engine).post("chat/completions", body, context)  # type: ignore[arg-type]
+    assert engine.body == {"messages": messages, "max_tokens": 5, **passed}
+    assert context.dropped_fields == ["user", "metadata", "verbosity"]
+
+
+@pytest.mark.parametrize("field", ["web_search_options", "audio", "moderation"])
+def test_what_an_engine_cannot_do_is_refused_by_name(field: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], field: {"a": "b"}}
+    with pytest.raises(StageError) as caught:
+        EngineBackend(ChatEngine()).post("chat/completions", body, StageContext())  # type: ignore[arg-type]
+    assert (caught.value.details["status"], caught.value.details["param"]) == (400, field)

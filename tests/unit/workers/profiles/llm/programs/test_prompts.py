@@ -56,6 +56,12 @@ def test_hints_are_left_out():
     hints = {"temperature": 0.2, "top_p": 0.5, "max_tokens": 5, "max_completion_tokens": 5, "seed": 1}
     more = {"user": "me", "n": 1, "stop": None, "functions": [], "tool_choice": "auto", "logprobs": False}
     assert prompt(**hints, **more, response_format={"type": "text"}) == prompt()
+    dropped: list[str] = []
+    body = {"model": "m", "messages": [USER], **hints, **more}
+    for program in VENDOR_PROGRAMS.values():
+        dropped.clear()
+        build_prompt(program, "chat/completions", body, allows_tools=False, drop=dropped.append)
+        assert dropped == [*hints, "user"]
 
 
 def test_a_schema_uses_the_programs_own_option():
