@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LINES = "opus|sonnet|haiku|fable|mythos"
 NAME = re.compile(
-    rf"claude-(?:(?P<line>{LINES})-)?(?:(?P<major>\d{{1,2}})(?:[-.](?P<minor>\d{{1,2}}))?(?!\d)|preview)"
-    rf"(?:-(?P<last>{LINES}))?"
+    r"claude-(?:(?P<line>[a-z]+)-)?(?:(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?!\d)|preview)"
+    r"(?:-(?P<last>[a-z]+))?"
 )
 
 
@@ -55,9 +54,19 @@ def find_claude_model(name: str) -> ClaudeModel | None:
     >>> find_claude_model("claude-3-5-haiku@20241022").max_tokens
     8192
     """
+    parsed = parse_model(name)
+    if parsed is None:
+        return None
+    line, version = parsed
+    return next(model for each, first, model in MODELS if each in ("", line) and version >= first)
+
+
+def parse_model(name: str) -> tuple[str, tuple[int, int]] | None:
+    """Return the line and version, `("opus", (4, 6))` of `claude-opus-4-6`, None for another vendor's model.
+
+    A name may have neither: then the line is empty, and the version is (0, 0).
+    """
     found = NAME.search(name)
     if found is None:
         return None
-    line = found["line"] or found["last"] or ""
-    version = (int(found["major"] or 0), int(found["minor"] or 0))
-    return next(model for each, first, model in MODELS if each in ("", line) and version >= first)
+    return found["line"] or found["last"] or "", (int(found["major"] or 0), int(found["minor"] or 0))

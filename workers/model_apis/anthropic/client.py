@@ -48,7 +48,7 @@ class AnthropicClient(ApiClient):
         """By model: its entry, and until when that is cached."""
 
     def find_max_tokens(self, model: str) -> int:
-        """Return the longest answer of `model`, in tokens: by its entry at the endpoint, else by the table."""
+        """Return the longest answer of `model` in tokens: by its entry at the endpoint, else by the table."""
         stated = self._find_entry(model).get("max_tokens")
         if isinstance(stated, int) and stated > 0:
             return stated

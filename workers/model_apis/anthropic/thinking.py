@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gridq.protocol.models import Json
+from workers.model_apis.anthropic.claude_models import parse_model
 from workers.model_apis.reasoning_marks import is_signed
 
 FORMAT = "anthropic-claude-v1"
@@ -28,7 +29,6 @@ MIN_BUDGET = 1024
 BUDGETS = {"low": MIN_BUDGET, "medium": 8192, "high": 24_576, "xhigh": 32_000, "max": 32_000}
 """Tokens of thinking by effort, for models that take a budget. More than 32,000 adds little."""
 
-VERSION = re.compile(r"claude-(?:([a-z]+)-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 ALWAYS_ADAPTIVE = re.compile("fable|mythos")
 
 
@@ -77,7 +77,7 @@ def _find_kinds(model: str, capabilities: Json) -> set[str]:
     stated = _get(capabilities, "thinking", "types")
     if stated:
         return {kind for kind in stated if _get(stated, kind).get("supported")}
-    family, version = _parse_model(model)
+    family, version = parse_model(model) or ("", (0, 0))
     if ALWAYS_ADAPTIVE.search(model) or (family == "opus" and version >= (5, 5)):
         return {"adaptive"}
     if version >= (5, 5) and family == "sonnet":
@@ -92,7 +92,7 @@ def _find_levels(model: str, capabilities: Json) -> tuple[str, ...]:
     stated = _get(capabilities, "effort")
     if stated:
         return tuple(level for level in EFFORTS if _get(stated, level).get("supported"))
-    family, version = _parse_model(model)
+    family, version = parse_model(model) or ("", (0, 0))
     if ALWAYS_ADAPTIVE.search(model) or version >= (4, 7):
         return EFFORTS
     if version == (4, 6):
@@ -105,12 +105,6 @@ def _make_level(effort: str, levels: tuple[str, ...]) -> dict[str, dict[str, Jso
     below = EFFORTS[: EFFORTS.index(effort) + 1]
     found = next((level for level in reversed(below) if level in levels), "")
     return {"output_config": {"effort": found}} if found else {}
-
-
-def _parse_model(model: str) -> tuple[str, tuple[int, int]]:
-    """Return the family and version, `("opus", (4, 6))` of `claude-opus-4-6`; (0, 0) if it is not known."""
-    found = VERSION.search(model)
-    return ("", (0, 0)) if found is None else (found[1] or "", (int(found[2]), int(found[3] or 0)))
 
 
 def _get(value: Json, *names: str) -> Mapping[str, Json]:

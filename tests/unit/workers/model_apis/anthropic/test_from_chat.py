@@ -11,6 +11,7 @@ from gridq.errors import StageError
 from gridq.profiles.profile import StageContext
 from tests.fakes.client_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
 from workers.model_apis.anthropic.claude_models import find_claude_model
+from workers.model_apis.anthropic.client import FALLBACK_MAX_TOKENS, AnthropicClient
 from workers.model_apis.anthropic.from_chat import (
     ChatToMessages,
     CompletionChunks,
@@ -572,3 +573,20 @@ def test_an_effort_that_the_model_does_not_have_is_told(
 def test_the_longest_answer_of_a_model_whose_endpoint_states_none(name: str, longest: int | None):
     found = find_claude_model(name)
     assert (found.max_tokens if found else None) == longest
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "longest"),
+    [
+        ({"max_tokens": 5}, "claude-haiku-4-5", 5),
+        ({}, "claude-haiku-4-5", 64_000),
+        ({"max_tokens": None}, "claude-opus-5", 128_000),
+        ({}, "kimi-k2", FALLBACK_MAX_TOKENS),
+    ],
+)
+def test_an_endpoint_states_the_longest_answer_before_the_table_does(
+    entry: dict[str, Any], name: str, longest: int, monkeypatch: pytest.MonkeyPatch
+):
+    client = AnthropicClient("https://api.example.com/v1")
+    monkeypatch.setattr(client, "_find_entry", lambda model: entry)
+    assert client.find_max_tokens(name) == longest
