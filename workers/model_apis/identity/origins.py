@@ -90,8 +90,9 @@ def return_state(
     """Return the messages of a chat without what another model than that of `origin` wrote for itself.
 
     Clients of chats send reasoning back as they got it. Some endpoints require it as long as tools are
-    called (DeepSeek, Kimi), others reject it. The ids of the calls in a turn say whose it is. Where there are
-    none, it stays, unless another model has called tools in this conversation: nobody requires it there.
+    called (DeepSeek, Kimi), others reject it. Its mark says whose it is, or the ids of the calls in its turn.
+    Where there are none, it stays, unless another model has called tools in this conversation: nobody
+    requires it there.
     `accepted` are the fields of ALL_STATE that the endpoint does not reject.
     """
     turns = _split_turns(messages)
@@ -100,9 +101,9 @@ def return_state(
     returned = []
     for turn, known in zip(turns, origins, strict=True):
         for message in turn:
-            writers = _list_origins(message) or known
+            writers = _list_marks(message) or _list_origins(message) or known
             is_own = writers <= {origin} if writers else not has_others
-            returned.append(_return_message(message, origin, accepted if is_own else ()))
+            returned.append(_return_message(message, accepted if is_own else ()))
     return returned
 
 
@@ -123,15 +124,13 @@ def _list_origins(message: dict[str, Json]) -> set[str]:
     return set(map(find_call_origin, ids)) - {""}
 
 
-def _return_message(message: dict[str, Json], origin: str, accepted: Collection[str]) -> dict[str, Json]:
-    """Return a message as the model of `origin` gets it: of its state only the fields `accepted`."""
+def _return_message(message: dict[str, Json], accepted: Collection[str]) -> dict[str, Json]:
+    """Return a message with the fields `accepted` of its state."""
     if message.get("role") != "assistant":
         return message
-    marks = _list_marks(message)
-    accepted = accepted if marks <= {origin} else ()
     kept = {name: message[name] for name in message if name in accepted or name not in STATE_FIELDS}
-    if marks and "reasoning_details" in kept:
-        kept["reasoning_details"] = [*map(_drop_mark, message["reasoning_details"])]
+    if isinstance(kept.get("reasoning_details"), list):
+        kept["reasoning_details"] = [*map(_drop_mark, kept["reasoning_details"])]
     if EXTRA_CONTENT not in accepted and isinstance(message.get("tool_calls"), list):
         kept["tool_calls"] = [_drop_field(call, EXTRA_CONTENT) for call in message["tool_calls"]]
     return kept

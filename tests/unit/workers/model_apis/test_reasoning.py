@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -226,3 +227,26 @@ def test_a_history_without_reasoning_goes_to_endpoints_that_require_it():
         seat = Seat(OPENAI, make_completion(content="x"), url=url)
         post(OPENAI, seat, history)
         assert bool(seat.requests[0]["messages"][1].get("reasoning_content")) == is_required
+
+
+def test_a_mark_says_more_than_the_calls_of_other_turns():
+    """A model whose signature covers what stands before it needs all of its thinking, or none."""
+    seat = Seat(ANTHROPIC, answer_with(SIGNED, {"type": "text", "text": "7"}), url="https://a/v1")
+    own = post(OPENAI, seat, BODY)["choices"][0]["message"]
+    called = make_completion(
+        content=None, tool_calls=[{"id": "a", "function": {"name": "f", "arguments": "{}"}}]
+    )
+    other = Seat(OPENAI, called, url="https://b/v1")
+    foreign = post(OPENAI, other, BODY)["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": foreign["tool_calls"][0]["id"], "content": "7"}
+    user = BODY["messages"][0]
+    history = {**BODY, "messages": [user, own, user, foreign, result, own, user]}
+    post(OPENAI, seat, history)
+    thinking = [
+        message["content"][0]["type"] == "thinking"
+        for message in seat.requests[-1]["messages"]
+        if message["role"] == "assistant"
+    ]
+    assert thinking == [True, False, True]
+    post(OPENAI, other, history)
+    assert "reasoning" not in json.dumps(other.requests[-1]["messages"])
