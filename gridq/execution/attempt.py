@@ -135,13 +135,16 @@ class Attempt:
                 decoded[-1] = values.decode(self._read_value(self.claim.input))
             return decoded[-1]
 
-        for number, op in enumerate(self.step.ops):
-            self.operation, self.path = number, op.path
-            narration.update_log_context(stage=op.path, runs=op.name)
-            value = evaluate(op.input, read_job_input, read_output, done)
-            done.append(self._run_operation(op, value))
-        output = evaluate(self.step.value, read_job_input, read_output, done)
-        return values.encode(output, limit=self._config.max_value, path=self.path)
+        try:
+            for number, op in enumerate(self.step.ops):
+                self.operation, self.path = number, op.path
+                narration.update_log_context(stage=op.path, runs=op.name)
+                value = evaluate(op.input, read_job_input, read_output, done)
+                done.append(self._run_operation(op, value))
+            output = evaluate(self.step.value, read_job_input, read_output, done)
+            return values.encode(output, limit=self._config.max_value, path=self.path)
+        finally:
+            decoded.clear()  # at once: the closures that refer to it wait for the garbage collection
 
     def _run_operation(self, op: Op, value: Json) -> Json:
         context = StageContext(

@@ -6,7 +6,8 @@ job even while it is cached. Logs show only the ID of a key.
 
 A grid without keys accepts everybody, but only if the gateway listens on this machine alone. It then
 refuses web pages of other origins and unknown host names, because through a browser any web page could
-reach this machine.
+reach this machine. Clients of the model APIs must send some text as a key, so any is accepted, unless it has
+the form of a grid's key. gridq's own programs refuse all keys there: their user has set one on purpose.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: bytes and headers from a client.
 Out: a checked request, or an error response in the format of the path's API.
-Imported by: app, auth, routes.
+Imported by: app, auth, grid, routes.
 """
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 In: a job's ID, and the entry to resume after.
 Out: its pieces in order, then its end.
-Imported by: grid, http, routes.
+Imported by: grid, http, http_workers, routes.
 """
 
 __all__ = ["cancellation", "follower", "pipe", "relay", "resume", "sse"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gc
 import secrets
 import socket
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +22,12 @@ from gridq.config.settings import Settings
 from gridq.gateway.http.body_memory import FREE_BYTES, BodyMemory
 from gridq.gateway.http.middleware import DEFAULT_MODEL_BODY_BYTES
 from gridq.limits import api_keys
+from gridq.store import values
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.fakes.http_server import Handler, LocalServer
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner, llm_grid
+from tests.seat_runners import LlmRunner, llm_grid
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -147,6 +150,33 @@ def test_a_picture_of_twenty_megabytes_passes_whole(site: Site, ask: Any) -> Non
     assert len(site.endpoint.raw) < len(PICTURE) + 1000
     wait_for(site.stored_values, true=lambda names: not names)  # the prompt is dropped once it is answered
     assert site.memory.reserved == 0
+
+
+def test_a_worker_drops_a_prompt_as_soon_as_it_is_answered(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Body(dict[str, Any]):
+        """A body that a weak reference can follow."""
+
+    prompts: list[weakref.ref[Body]] = []
+    decode = values.decode
+
+    def follow(data: bytes | bytearray) -> Any:
+        value = decode(data)
+        if isinstance(value, dict) and "body" in value:
+            value["body"] = Body(value["body"])
+            prompts.append(weakref.ref(value["body"]))
+        return value
+
+    monkeypatch.setattr(values, "decode", follow)
+    gc.disable()
+    try:
+        messages = [{"role": "user", "content": "x" * MEGABYTE}]
+        reply = site.gateway.http.post(CHAT, json={"model": "sees", "messages": messages})
+        assert reply.status_code == 200
+        wait_for(lambda: [prompt() for prompt in prompts], true=lambda found: found == [None])
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES, "/v1/messages/count_tokens"])
