@@ -63,22 +63,27 @@ Rows = dict[str, dict[str, dict[str, Any]]]
 
 def load() -> Rows:
     """Return the results."""
-    rows: Rows = json.loads(RESULTS.read_text("utf-8"))
-    return rows
+    with _locked(fcntl.LOCK_SH):
+        return _read()
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
-    """Keep other processes from writing the results."""
+def _locked(mode: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Keep other processes from writing the results; also from reading them, unless `mode` is shared."""
     with RESULTS.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, mode)
         yield
+
+
+def _read() -> Rows:
+    rows: Rows = json.loads(RESULTS.read_text("utf-8"))
+    return rows
 
 
 def write_cell(client: str, feature: str, seat: str, outcome: str | dict[str, str], test: str) -> None:
     """Write one outcome into the results, and the page anew. All other cells stay as they are."""
     with _locked():
-        rows = load()
+        rows = _read()
         row = rows.setdefault(client, {}).setdefault(feature, {"test": test, "cells": {}})
         row["test"] = test
         row["cells"][seat] = outcome
@@ -88,7 +93,7 @@ def write_cell(client: str, feature: str, seat: str, outcome: str | dict[str, st
 def remove_rows_without_tests() -> None:
     """Remove the rows whose test no longer exists."""
     with _locked():
-        rows = load()
+        rows = _read()
         kept = {
             client: {feature: row for feature, row in features.items() if has_test(row["test"])}
             for client, features in rows.items()
