@@ -184,3 +184,24 @@ def test_a_rate_limit_reset_does_not_delay_a_broken_endpoint():
 def test_errors_within_a_stream_are_found(event: dict[str, Any], kind: type[GridError] | None):
     found = find_error(event)
     assert kind is None if found is None else type(found) is kind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8"},
+        },
+        google_error(400, "The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+        {"error": {"message": "This model's maximum context length is 8 tokens.", "code": 400}},
+    ],
+)
+def test_a_prompt_that_is_too_long_has_the_code_that_clients_know(body: Any) -> None:
+    assert fault(400, body).details["endpoint_code"] == "context_length_exceeded"
+
+
+def test_the_field_in_anthropics_message_is_named() -> None:
+    error = {"type": "invalid_request_error", "message": "messages.0.content.1: must not be blank"}
+    assert fault(400, {"type": "error", "error": error}).details["param"] == "messages.0.content.1"
+    assert "param" not in fault(400, {"error": {**error, "message": "error: no field"}}).details

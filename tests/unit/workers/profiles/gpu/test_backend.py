@@ -84,3 +84,37 @@ def test_what_an_engine_cannot_do_is_refused_by_name(field: str) -> None:
     with pytest.raises(StageError) as caught:
         EngineBackend(ChatEngine()).post("chat/completions", body, StageContext())  # type: ignore[arg-type]
     assert (caught.value.details["status"], caught.value.details["param"]) == (400, field)
+
+
+class BlindEngine(ChatEngine):
+    """A model's process whose chat template reads neither tools nor an effort."""
+
+    def reads_field(self, name: str, context: StageContext) -> bool:
+        return False
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [TOOL]}, "tools"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]"),
+    ],
+)
+def test_what_a_model_would_not_see_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
+    with pytest.raises(StageError) as caught:
+        EngineBackend(BlindEngine()).post("chat/completions", body, StageContext())  # type: ignore[arg-type]
+    assert (caught.value.details["status"], caught.value.details["param"]) == (400, param)
+
+
+def test_tools_that_may_not_be_called_and_an_effort_without_effect_are_left_out() -> None:
+    engine, context = BlindEngine(), StageContext()
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"}
+    body |= {"tools": [TOOL], "tool_choice": "none"}
+    EngineBackend(engine).post("chat/completions", body, context)  # type: ignore[arg-type]
+    assert engine.body == {"messages": body["messages"]}
+    assert context.dropped_fields == ["reasoning_effort"]
