@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -110,3 +111,11 @@ def test_a_request_of_responses_counts_as_much_as_the_same_messages():
     assert count_response_tokens({"input": [{"type": "reasoning", "encrypted_content": text}]}) == 4
     assert count_response_tokens({"input": "", "tools": [{"type": "function", "name": text}]}) > 100
     assert count_response_tokens({"input": [None, 3], "text": 3}) > 0
+
+
+def test_a_picture_of_many_segments_is_not_walked_to_its_end() -> None:
+    data = base64.b64encode(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 5_000_000).decode()
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": data}}
+    begun = time.perf_counter()
+    assert count_tokens({"messages": [{"role": "user", "content": [image]}]}) >= 1600
+    assert time.perf_counter() - begun < 1.0
