@@ -19,7 +19,7 @@ COUNT = "echo $((6 * 7)) apples"
 COUNTED = "42 apples"
 """A command for a client's shell, and what it prints."""
 
-TIMEOUT_SECONDS = 90
+TIMEOUT_SECONDS = 180
 
 
 REFUSED = re.compile(r"""\"param\\?": ?\\?"(\w+)|The request's '(\w+)'""")
@@ -142,6 +142,7 @@ class OpencodeChat(Client):
     tool = "bash"
     arguments: ClassVar = {"command": COUNT, "description": "Count"}
     small_requests = 1
+    resumes = False
 
     def set_up(self) -> None:
         config = json.loads(read_blocks(self.page, "json", self.seat)[0])
@@ -156,11 +157,8 @@ class OpencodeChat(Client):
 
 
 class OpencodeMessages(OpencodeChat):
-    """Sessions are the same as those of chats, so one answer is enough."""
-
     name = "opencode, Messages"
     package = "@ai-sdk/anthropic"
-    resumes = False
 
 
 class Cline(Client):

@@ -118,7 +118,11 @@ def run_local_session(matrix: Matrix, client: Client) -> None:
 def test_structured_output(matrix: Matrix, client: Client) -> None:
     if not client.has_schemas:
         pytest.skip(f"{client.name} has no structured output")
-    prompt = 'Where?\nCALL StructuredOutput {"city": "Bern"}' if client.name == "Claude Code" else '{"city": "Bern"}'
+    prompt = (
+        'Where?\nCALL StructuredOutput {"city": "Bern"}'
+        if client.name == "Claude Code"
+        else '{"city": "Bern"}'
+    )
     with state(matrix, client, "structured output"):
         answer = client.ask(prompt, schema=SCHEMA)
         assert '"city"' in answer
