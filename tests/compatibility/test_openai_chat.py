@@ -213,7 +213,7 @@ def test_one_tool_at_a_time(matrix: Matrix, seat: Seat, client: openai.OpenAI) -
             model=seat.model, messages=ask(TWO_CALLS), tools=TOOLS, parallel_tool_calls=False
         )
         assert len(answer.choices[0].message.tool_calls or ()) == 1
-        assert not seat.sent.parallel
+        assert not seat.sent.parallel or seat.kind == "google"  # Google's API cannot say so
 
 
 def test_forced_tool(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:

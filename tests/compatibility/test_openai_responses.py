@@ -178,7 +178,7 @@ def test_one_tool_at_a_time(matrix: Matrix, seat: Seat, client: openai.OpenAI) -
             max_output_tokens=60,
         )  # fmt: skip
         assert len(find_calls(answer)) == 1
-        assert not seat.sent.parallel
+        assert not seat.sent.parallel or seat.kind == "google"  # Google's API cannot say so
 
 
 def test_forced_tool(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:

@@ -59,6 +59,14 @@ def make_field_error(field: str, expected: str, fix: str | None = None) -> Stage
     return StageError(f"The request's {field!r} is not valid", details)
 
 
+def make_path_error(path: str, place: str) -> StageError:
+    """Return the error for a request to another path than a chat's, at a seat that has chats alone.
+
+    It names the model, as OpenAI's error for a text completion of a chat model does.
+    """
+    return make_field_error("model", f"a model with {path}: there are none {place}", f"send it to {CHAT}")
+
+
 def add_path(error: StageError, location: str) -> StageError:
     """Add the path of the wrong field in the graph to an error of `make_field_error`.
 

@@ -34,6 +34,7 @@ from workers.model_apis.api_request import (
     MESSAGES,
     OPENAI,
     make_field_error,
+    make_path_error,
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
@@ -137,7 +138,7 @@ def translate_to_messages(
     `drop` is told what is left out. Raises StageError naming a field that has no counterpart.
     """
     if path != CHAT:
-        raise make_field_error("path", f"{CHAT}: a seat of the Anthropic API format has no {path}")
+        raise make_path_error(path, AT_ANTHROPIC)
     kept, stated = CHAT_TO_MESSAGES.split(body, drop)
     form = read_answer_format(body, drop) if answer_format is None else answer_format
     model = find_claude_model(str(body["model"]))

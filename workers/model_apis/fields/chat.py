@@ -131,7 +131,7 @@ CHAT_TO_GOOGLE = FieldTable(
         "stop": translated("`stopSequences`"),
         "tools": translated("`tools`"),
         "tool_choice": translated("`toolConfig`"),
-        "parallel_tool_calls": translated("false is refused if there are tools"),
+        "parallel_tool_calls": translated("if false, the first call of an answer is kept"),
         "response_format": translated("`responseMimeType`, `responseJsonSchema`"),
         "reasoning_effort": translated("`thinkingConfig`"),
         "thinking": translated("`thinkingConfig`"),

@@ -1,6 +1,8 @@
 """Translate the answers of Google's API format to a chat completion and its chunks.
 
-Their ids are made by `workers.model_apis.identity`.
+Google's models cannot be told to make one call at a time. If the request does not take several
+(`parallel_tool_calls` false), the first call is kept: its model makes the others again once it has the
+result. Their ids are made by `workers.model_apis.identity`.
 """
 
 from __future__ import annotations
@@ -44,6 +46,11 @@ def raise_for_refusal(answer: dict[str, Json]) -> None:
             )
 
 
+def wants_one_call(request: dict[str, Json]) -> bool:
+    """Return whether an answer to a chat request may have only one tool call."""
+    return request.get("parallel_tool_calls") is False
+
+
 def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
     """Translate an answer to a chat completion. Raises ValueError if it has no candidates."""
     raise_for_refusal(answer)
@@ -58,7 +65,7 @@ def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[
             for key, value in delta.items():
                 message[key] = (message.get(key) or type(value)()) + value
         if calls:
-            message["tool_calls"] = calls
+            message["tool_calls"] = calls[:1] if wants_one_call(request) else calls
         reason = _translate_reason(candidate, bool(calls)) or "stop"
         index = candidate.get("index", at)
         choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": reason})
@@ -79,6 +86,7 @@ class ContentChunks:
     def __init__(self, request: dict[str, Json]) -> None:
         self._request = request
         self._head: dict[str, Json] = {}
+        self._wants_one_call = wants_one_call(request)
         self._call_counts: dict[int, int] = {}
         self._started: set[int] = set()
 
@@ -96,6 +104,8 @@ class ContentChunks:
                 yield self._make_chunk(index, {"role": "assistant", "content": ""})
             for part in _get_parts(candidate):
                 delta = _translate_part(part)
+                if "tool_calls" in delta and self._wants_one_call and index in self._call_counts:
+                    continue
                 for call in delta.get("tool_calls", ()):
                     call["index"] = self._call_counts.get(index, 0)
                     self._call_counts[index] = call["index"] + 1

@@ -31,6 +31,7 @@ from workers.model_apis.api_request import (
     EMBEDDINGS,
     OPENAI,
     make_field_error,
+    make_path_error,
     translate_request,
 )
 from workers.model_apis.backend import TranslatingBackend, parse_answer
@@ -108,7 +109,7 @@ def translate_to_google(
     Raises StageError naming a field without a counterpart.
     """
     if path != CHAT:
-        raise make_field_error("path", f"{CHAT} or {EMBEDDINGS} {AT_GOOGLE}")
+        raise make_path_error(path, AT_GOOGLE)
     config, stated = CHAT_TO_GOOGLE.split(body, drop)
     system, contents = Conversation(stated["model"], is_vertex).translate(stated["messages"])
     drop_message_hints(stated["messages"], drop)
@@ -198,8 +199,6 @@ def _translate_tools(body: dict[str, Json], drop: Drop) -> dict[str, Json]:
         declarations.append(declared)
     if not declarations:
         return {}
-    if body.get("parallel_tool_calls") is False:
-        raise make_field_error("parallel_tool_calls", f"true {AT_GOOGLE}", "remove 'parallel_tool_calls'")
     choice = body.get("tool_choice") or "auto"
     if isinstance(choice, dict):
         name = (choice.get("function") or {}).get("name")

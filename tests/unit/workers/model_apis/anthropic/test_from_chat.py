@@ -268,8 +268,8 @@ CALLED = {"id": "t", "type": "function", "function": {"name": "a", "arguments": 
 @pytest.mark.parametrize(
     ("path", "wrong", "param"),
     [
-        (COMPLETIONS, body(prompt="x"), "path"),
-        (EMBEDDINGS, body(input="x"), "path"),
+        (COMPLETIONS, body(prompt="x"), "model"),
+        (EMBEDDINGS, body(input="x"), "model"),
         (CHAT, body(user("x"), n=2), "n"),
         (CHAT, body(user("x"), logprobs=True), "logprobs"),
         (CHAT, body(user("x"), response_format={"type": "grammar"}), "response_format.type"),

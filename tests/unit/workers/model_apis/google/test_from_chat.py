@@ -186,7 +186,6 @@ def test_thinking_settings_are_translated(
         ({"functions": [{}]}, "functions"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"modalities": ["text", "audio"]}, "modalities"),
-        ({"tools": [WEATHER], "parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [WEATHER], "tool_choice": "often"}, "tool_choice"),
         ({"response_format": {"type": "grammar"}}, "response_format.type"),
@@ -231,7 +230,7 @@ def test_fields_without_a_counterpart_are_rejected_by_name(fields: dict[str, Any
 def test_completions_and_tokens_are_refused():
     with pytest.raises(StageError) as caught:
         translate_to_google(COMPLETIONS, {"model": "m", "prompt": "x"})
-    assert caught.value.details["param"] == "path"
+    assert caught.value.details["param"] == "model"
     with pytest.raises(StageError) as caught:
         translate_embedding_request({"model": "m", "input": [[1, 2]]}, False)
     assert caught.value.details["param"] == "input"
@@ -315,6 +314,19 @@ def test_finish_reasons(reason: str | None, expected: str):
         build_completion(candidate({"text": "a"}, reason=reason), body())["choices"][0]["finish_reason"]
         == expected
     )
+
+
+def test_one_call_is_kept_if_the_request_takes_only_one():
+    calls = [{"functionCall": {"name": name, "args": {}}} for name in ("first", "second")]
+    for parallel, expected in ((False, ["first"]), (True, ["first", "second"]), (None, ["first", "second"])):
+        request = body(tools=[WEATHER], parallel_tool_calls=parallel)
+        (choice,) = build_completion(candidate(*calls, reason="STOP"), request)["choices"]
+        assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == expected
+        chunks = ContentChunks(request)
+        made = [*chunks.add_event(candidate(calls[0])), *chunks.add_event(candidate(calls[1], reason="STOP"))]
+        streamed = [each["choices"][0]["delta"].get("tool_calls", []) for each in made]
+        assert [call["function"]["name"] for found in streamed for call in found] == expected
+        assert made[-1]["choices"][0]["finish_reason"] == choice["finish_reason"] == "tool_calls"
 
 
 def test_a_blocked_prompt_and_a_malformed_call_are_errors():
