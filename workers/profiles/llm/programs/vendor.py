@@ -95,7 +95,6 @@ class OutputParser(ABC):
     is_complete: bool = False
     finish_reason: str = "stop"
     refusal: str = ""
-    session: str = ""
     usage: Usage | None = None
     dollars: float | None = None
     noise: str = ""

@@ -65,7 +65,6 @@ class ClaudeParser(OutputParser):
     limit_reset: str = ""
 
     def add_event(self, event: dict[str, Json]) -> str:
-        self.session = event.get("session_id") or self.session
         match event.get("type"):
             case "stream_event":
                 api_event = as_object(event.get("event"))

@@ -84,8 +84,6 @@ class CodexParser(OutputParser):
 
     def add_event(self, event: dict[str, Json]) -> str:
         match event.get("type"):
-            case "thread.started":
-                self.session = event.get("thread_id") or ""
             case "item.completed":
                 item = as_object(event.get("item"))
                 if item.get("type") == "agent_message":

@@ -44,8 +44,6 @@ class CopilotParser(OutputParser):
     def add_event(self, event: dict[str, Json]) -> str:
         data = as_object(event.get("data"))
         match event.get("type"):
-            case "session.start":
-                self.session = str(data.get("sessionId") or "")
             case "assistant.message_delta":
                 return str(data.get("deltaContent") or "")
             case "assistant.message":
@@ -62,7 +60,6 @@ class CopilotParser(OutputParser):
                 message = data.get("message") or data.get("errorType") or ""
                 self.refuse(f"{message} (HTTP {status})" if status else message)
             case "result":
-                self.session = event.get("sessionId") or self.session
                 self.is_complete = not event.get("exitCode") and not self.refusal
                 return self.last_message if self.is_complete and not self.has_text else ""
         return ""

@@ -45,7 +45,6 @@ class CursorParser(OutputParser):
     streams: bool = False
 
     def add_event(self, event: dict[str, Json]) -> str:
-        self.session = event.get("session_id") or self.session
         match event.get("type"):
             case "assistant" if self.streams and "timestamp_ms" in event:
                 parts = as_object(event.get("message")).get("content")

@@ -98,8 +98,6 @@ def _write_settings(folder: Path, settings: Mapping[str, Json]) -> None:
 class GeminiParser(OutputParser):
     def add_event(self, event: dict[str, Json]) -> str:
         match event.get("type"):
-            case "init":
-                self.session = event.get("session_id") or ""
             case "message" if event.get("role") == "assistant":
                 return str(event.get("content") or "")
             case "error" if event.get("severity") != "warning":

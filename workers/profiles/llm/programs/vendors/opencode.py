@@ -68,7 +68,6 @@ class OpencodeParser(OutputParser):
     reason: str = ""
 
     def add_event(self, event: dict[str, Json]) -> str:
-        self.session = event.get("sessionID") or self.session
         part = as_object(event.get("part"))
         match event.get("type"):
             case "text":
