@@ -1,7 +1,7 @@
 """Bound the memory that the bodies of all requests of a gateway take together.
 
-A body over FREE_BYTES reserves its size before it is read, and gives it back once the grid has stored the
-request, or when the request ends. If there is no room, it waits, the first one first, while its client's
+A body over LARGE_BODY_BYTES reserves its size before it is read, and gives it back once the grid has stored
+the request, or when the request ends. If there is no room, it waits, the first one first, while its client's
 bytes stay in the network. Smaller bodies never wait.
 """
 
@@ -12,8 +12,8 @@ from collections import deque
 
 from gridq.errors import GatewayBusy
 
-FREE_BYTES = 256 * 1024
-"""The size up to which a body reserves nothing."""
+LARGE_BODY_BYTES = 256 * 1024
+"""The size from which a body reserves memory, and is decoded on a thread."""
 
 WAIT_SECONDS = 10.0
 """The longest that a request waits for room before it is refused."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.types import Message, Receive
 
 from gridq.errors import HeadersTooLarge, InputTooLarge
-from gridq.gateway.http.body_memory import FREE_BYTES, BodyMemory
+from gridq.gateway.http.body_memory import LARGE_BODY_BYTES, BodyMemory
 
 MAX_HEADERS = 100
 """Maximum number of headers of a request."""
@@ -65,7 +65,7 @@ class BoundedBody:
 
     async def __call__(self) -> Message:
         size = self.size if self._length is None else self._length
-        if size > FREE_BYTES and not self.reserved and not self._has_ended:
+        if size > LARGE_BODY_BYTES and not self.reserved and not self._has_ended:
             await self._reserve()
         message = await self._receive()
         if message["type"] == "http.request":

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField
+from gridq.gateway.http.body_memory import LARGE_BODY_BYTES
 from gridq.protocol.models import Json
 from gridq.store import values
 
@@ -35,11 +36,6 @@ MAX_VALUES = 400_000
 
 Bytes alone are no bound: 8 MB of `[],` are millions of lists, and building them blocks all other requests.
 The vectors and token lists that the model APIs accept in one request have fewer.
-"""
-
-LARGE_BODY_BYTES = 256 * 1024
-"""Size from which a body is decoded on a thread, and without garbage collection, which would scan the growing
-value again and again.
 """
 
 
@@ -59,7 +55,7 @@ async def read_body(receive: Receive, before: bytes = b"", after: bytes = b"") -
     if raw.startswith(codecs.BOM_UTF8, len(before)):
         del raw[len(before) : len(before) + len(codecs.BOM_UTF8)]
     raw += after
-    return raw if len(raw) >= LARGE_BODY_BYTES else bytes(raw)  # a large one is not copied
+    return raw if len(raw) > LARGE_BODY_BYTES else bytes(raw)  # a large one is not copied
 
 
 async def read_json(
@@ -79,7 +75,7 @@ async def run_for_body(size: int, work: Callable[..., T], *arguments: Any) -> T:
     For a large body of `size` bytes it runs on a thread, one at a time: other requests go on meanwhile, and
     only one body is decoded at once.
     """
-    if size < LARGE_BODY_BYTES:
+    if size <= LARGE_BODY_BYTES:
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work, *arguments)
 
@@ -104,8 +100,7 @@ def parse_body(raw: bytes | bytearray, depth: int, start: int = 0, end: int | No
         )
     with _gc_paused(len(raw)):
         try:
-            start += len(codecs.BOM_UTF8) if raw.startswith(codecs.BOM_UTF8, start) else 0
-            body = _decode(raw, start, end)
+            body = values.parse_json(raw, start, end, _DECODER)
         except RecursionError:
             raise _make_depth_error(depth) from None
         except UnicodeDecodeError as exc:
@@ -217,11 +212,6 @@ def _parse_reason(fault: ValueError) -> str:
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
-def _decode(raw: bytes | bytearray, start: int, end: int | None) -> Json:
-    """Decode UTF-8 JSON. Raises ValueError, UnicodeDecodeError among them, and RecursionError."""
-    return values.parse_json(raw, start, end, _DECODER)
-
-
 def _has_too_many_values(raw: bytes | bytearray) -> bool:
     """Return True if a JSON text has more than MAX_VALUES values, without decoding it.
 
@@ -246,8 +236,8 @@ def _count_separators(text: bytes | bytearray) -> int:
 
 @contextmanager
 def _gc_paused(size: int) -> Iterator[None]:
-    """Pause garbage collection while a text of LARGE_BODY_BYTES or more is decoded."""
-    if size < LARGE_BODY_BYTES or not gc.isenabled():
+    """Pause garbage collection, which would scan the growing value of a large body again and again."""
+    if size <= LARGE_BODY_BYTES or not gc.isenabled():
         yield
         return
     gc.disable()

@@ -90,7 +90,7 @@ class JobSpec(JobOptions):
         return base.model_copy(update=given)
 
 
-def read_spec(raw: bytes | bytearray, *, depth: int) -> JobSpec:
+def read_spec(raw: bytes | bytearray, depth: int) -> JobSpec:
     """Parse the body of a submission. RequestError names the field that is invalid."""
     body = parse_body(raw, depth)
     unknown = body.keys() - JobSpec.model_fields.keys()

@@ -15,7 +15,7 @@ from gridq.errors import NoLiveSeat, RequestError
 from gridq.gateway.auth.caller import Caller, require_scope
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http.disconnect import DisconnectWatch
-from gridq.gateway.http.request_body import read_body
+from gridq.gateway.http.request_body import read_body, run_for_body
 from gridq.gateway.http.request_options import read_request_options
 from gridq.gateway.http.schemas import (
     NOETHER_STATUS,
@@ -92,7 +92,7 @@ async def submit_job(
     """
     grid: GridConnection = request.app.state.grid
     raw = await read_body(request.receive)
-    spec = read_spec(raw, depth=_compute_max_depth(grid))
+    spec = await run_for_body(len(raw), read_spec, raw, _compute_max_depth(grid))
     base = read_request_options(request.scope["headers"], caller.agent, stream=False).job_options
     if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
         raise RequestError(

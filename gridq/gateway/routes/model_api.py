@@ -24,7 +24,7 @@ from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
 from gridq.gateway.http import errors
 from gridq.gateway.http.disconnect import DisconnectWatch
-from gridq.gateway.http.request_body import read_json, read_models, read_stream
+from gridq.gateway.http.request_body import read_json, read_models, read_stream, run_for_body
 from gridq.gateway.http.request_options import RequestOptions, read_request_options
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
@@ -135,7 +135,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     vendor_part = api.find_vendor_part(body)
     if vendor_part:
         config["responses"] = True
-    needed = find_needed_betas(body, config.get("betas", ()))
+    needed = await run_for_body(len(value), find_needed_betas, body, config.get("betas", ()))
     if needed:
         config["needs_betas"], vendor_part = needed, f"anthropic-beta: {needed[0]}"
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
@@ -352,7 +352,8 @@ class ModelApiResponse(Response):
             pass
 
 
-MAX_HEADER_BYTES = 2000
+MAX_DROPPED_FIELDS_BYTES = 2000
+"""The longest value of the header `x-gridq-dropped-fields`."""
 
 
 def _make_dropped_header(places: Sequence[str]) -> Headers:
@@ -361,8 +362,8 @@ def _make_dropped_header(places: Sequence[str]) -> Headers:
     What a client may have named itself, such as a property of a schema, is percent-encoded.
     """
     text = ", ".join(quote(place, safe="[].-_$~: ") for place in places)
-    if len(text) > MAX_HEADER_BYTES:
-        text = text[:MAX_HEADER_BYTES].rpartition(", ")[0] + ", ..."
+    if len(text) > MAX_DROPPED_FIELDS_BYTES:
+        text = text[:MAX_DROPPED_FIELDS_BYTES].rpartition(", ")[0] + ", ..."
     return [(b"x-gridq-dropped-fields", text.encode())] if text else []
 
 

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.gateway.routes.model_api import MAX_HEADER_BYTES
+from gridq.gateway.routes.model_api import MAX_DROPPED_FIELDS_BYTES
 from tests.fakes import anthropic_server, gemini_server, openai_server
 from tests.fakes.anthropic_server import AnthropicServer
 from tests.fakes.gemini_server import GeminiServer
@@ -210,7 +210,7 @@ def test_a_header_has_a_bounded_length(gateway: Gateway) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     reply = ask(gateway, CHAT, "anthropic", response_format=wanted)
     assert reply.status_code == 200
-    assert 100 < len(reply.headers[HEADER]) <= MAX_HEADER_BYTES + len(", ...")
+    assert 100 < len(reply.headers[HEADER]) <= MAX_DROPPED_FIELDS_BYTES + len(", ...")
     assert reply.headers[HEADER].endswith(", ...")
 
 

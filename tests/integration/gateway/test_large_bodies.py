@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.gateway.http.body_memory import FREE_BYTES, BodyMemory
+from gridq.gateway.http.body_memory import LARGE_BODY_BYTES, BodyMemory
 from gridq.gateway.http.middleware import DEFAULT_MODEL_BODY_BYTES
 from gridq.limits import api_keys
 from gridq.store import values
@@ -271,7 +271,10 @@ def test_a_body_that_has_no_room_waits_and_small_requests_pass(
             assert reply.status_code == 503
             assert reply.json()["error"]["code"] == "gateway.busy"
             assert reply.headers["retry-after"]
-            small = {"model": "sees", "messages": [{"role": "user", "content": "x" * (FREE_BYTES // 2)}]}
+            small = {
+                "model": "sees",
+                "messages": [{"role": "user", "content": "x" * (LARGE_BODY_BYTES // 2)}],
+            }
             begun = time.monotonic()
             assert tight.gateway.http.post(CHAT, json=small).status_code == 200
             assert time.monotonic() - begun < 1.0

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 
 from gridq.errors import GatewayBusy, HeadersTooLarge, InputTooLarge
-from gridq.gateway.http.body_memory import FREE_BYTES, BodyMemory
+from gridq.gateway.http.body_memory import LARGE_BODY_BYTES, BodyMemory
 from gridq.gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, BodyLimit, BoundedBody, check_headers
 
 
@@ -77,11 +77,11 @@ def test_a_stated_length_over_a_limit_is_refused_before_a_byte_is_read() -> None
     assert sender.reads == 0
 
 
-@pytest.mark.parametrize("length", [None, 4 * FREE_BYTES])
+@pytest.mark.parametrize("length", [None, 4 * LARGE_BODY_BYTES])
 def test_a_large_body_reserves_memory_until_it_is_released(length: int | None) -> None:
     async def run() -> None:
         memory = BodyMemory(2**30)
-        body = bound(Sender(*[b"x" * FREE_BYTES] * 4), 2**23, length, memory=memory)
+        body = bound(Sender(*[b"x" * LARGE_BODY_BYTES] * 4), 2**23, length, memory=memory)
         await read(body)
         assert memory.reserved == (length or 2**23)
         body.release()
@@ -98,8 +98,8 @@ def test_a_small_body_reserves_nothing() -> None:
     async def run() -> None:
         memory = BodyMemory(2**30)
         await memory.reserve(2**30)
-        await read(bound(Sender(b"x" * FREE_BYTES), 2**23, FREE_BYTES, memory=memory))
-        await read(bound(Sender(b"x" * FREE_BYTES), 2**23, memory=memory))
+        await read(bound(Sender(b"x" * LARGE_BODY_BYTES), 2**23, LARGE_BODY_BYTES, memory=memory))
+        await read(bound(Sender(b"x" * LARGE_BODY_BYTES), 2**23, memory=memory))
         assert memory.reserved == 2**30
 
     asyncio.run(run())
