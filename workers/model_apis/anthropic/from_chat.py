@@ -21,7 +21,7 @@ from gridq.protocol.models import Json
 from workers.model_apis.anthropic.claude_models import ClaudeModel, find_claude_model
 from workers.model_apis.anthropic.client import FALLBACK_MAX_TOKENS, AnthropicClient
 from workers.model_apis.anthropic.json_text import JsonText, make_instruction
-from workers.model_apis.anthropic.schemas import OpenSchema, fit_schema
+from workers.model_apis.anthropic.schemas import fit_schema
 from workers.model_apis.anthropic.thinking import (
     THINKING,
     add_effort,
@@ -182,14 +182,10 @@ def read_answer_format(body: dict[str, Json], drop: Drop) -> AnswerFormat:
             schema = (response_format.get("json_schema") or {}).get("schema")
             if not isinstance(schema, dict):
                 raise make_field_error("response_format.json_schema.schema", "an object")
-            dropped: list[str] = []
-            try:
-                fitted = fit_schema(schema, "response_format.json_schema.schema", dropped.append)
-            except OpenSchema:
+            fitted = fit_schema(schema, "response_format.json_schema.schema", drop)
+            if fitted is None:
                 drop("response_format.json_schema.strict")
                 return AnswerFormat(instruction=make_instruction(schema))
-            for place in dropped:
-                drop(place)
             return AnswerFormat(schema=fitted)
     raise make_field_error("response_format.type", f"text, json_object or json_schema {AT_ANTHROPIC}")
 
@@ -312,9 +308,7 @@ def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
                 where = f"{place}.file.file_data"
                 parsed = parse_file_data(file["file_data"], file.get("filename"), where)
                 return _make_media(parsed, where, file.get("filename") or "document")
-    raise make_field_error(
-        place, "text, image_url or file with file_data at a seat of the Anthropic API format"
-    )
+    raise make_field_error(place, f"text, image_url or file with file_data {AT_ANTHROPIC}")
 
 
 def _make_media(parsed: DataUrl, place: str, title: str) -> dict[str, Json]:
@@ -369,7 +363,7 @@ def _translate_tools(body: dict[str, Json], model: ClaudeModel | None, drop: Dro
         translated |= {key: function[key] for key in ("description",) if function.get(key)}
         if function.get("strict"):
             where = f"tools[{at}].function"
-            fitted = _fit_strict(schema, f"{where}.parameters", drop) if strict_left else None
+            fitted = fit_schema(schema, f"{where}.parameters", drop) if strict_left else None
             if fitted is None:
                 drop(f"{where}.strict")
             else:
@@ -394,18 +388,6 @@ def _translate_tools(body: dict[str, Json], model: ClaudeModel | None, drop: Dro
     if body.get("parallel_tool_calls") is False and tool_choice["type"] != "none":
         tool_choice["disable_parallel_tool_use"] = True
     return {"tools": tools, "tool_choice": tool_choice}
-
-
-def _fit_strict(schema: Json, place: str, drop: Drop) -> Json:
-    """Return the schema of a strict tool, None if it cannot be strict."""
-    dropped: list[str] = []
-    try:
-        fitted = fit_schema(schema, place, dropped.append)
-    except OpenSchema:
-        return None
-    for each in dropped:
-        drop(each)
-    return fitted
 
 
 def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:

@@ -24,15 +24,27 @@ FORMATS = frozenset(
 )
 
 
-class OpenSchema(Exception):
+class _OpenSchemaError(Exception):
     """The schema has a free map: an object that cannot be closed without changing its meaning."""
 
 
 def fit_schema(schema: Json, place: str, drop: Drop) -> Json:
-    """Return the schema as Messages take it. Other values than objects stay as they are.
+    """Return the schema as Messages take it, None if it has a free map, which they cannot describe.
 
-    `drop` is told each bound at `place` that became a description. Raises OpenSchema.
+    `drop` is told each bound at `place` that became a description.
     """
+    dropped: list[str] = []
+    try:
+        fitted = _fit(schema, place, dropped.append)
+    except _OpenSchemaError:
+        return None
+    for each in dropped:
+        drop(each)
+    return fitted
+
+
+def _fit(schema: Json, place: str, drop: Drop) -> Json:
+    """Return a part of a schema. Other values than objects stay as they are. Raises _OpenSchemaError."""
     if not isinstance(schema, dict):
         return schema
     fitted: dict[str, Any] = {}
@@ -46,19 +58,17 @@ def fit_schema(schema: Json, place: str, drop: Drop) -> Json:
         ):
             fitted[name] = value
         elif name in UNIONS:
-            fitted[UNIONS[name]] = [fit_schema(each, f"{where}[{at}]", drop) for at, each in enumerate(value)]
+            fitted[UNIONS[name]] = [_fit(each, f"{where}[{at}]", drop) for at, each in enumerate(value)]
         elif name == "properties" or name in DEFINITIONS:
-            fitted[name] = {
-                key: fit_schema(each, f"{where}.{key}", drop) for key, each in (value or {}).items()
-            }
+            fitted[name] = {key: _fit(each, f"{where}.{key}", drop) for key, each in (value or {}).items()}
         elif name == "items" and isinstance(value, dict):
-            fitted[name] = fit_schema(value, where, drop)
+            fitted[name] = _fit(value, where, drop)
         elif name not in IGNORED:
             notes[name] = value
             drop(where)
     if fitted.get("type") == "object" or "properties" in fitted:
         if not _is_closed(schema):
-            raise OpenSchema
+            raise _OpenSchemaError
         fitted["additionalProperties"] = False
     if notes:
         stated = ", ".join(

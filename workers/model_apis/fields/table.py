@@ -81,9 +81,12 @@ def refused(*neutral: Json, expected: str = "absent", about: str = "", fix: str 
     return Rule(Use.REFUSED, about, (*EMPTY, *neutral), expected, fix)
 
 
-def always_refused(about: str = "") -> Rule:
+def always_refused(about: str = "", expected: str = "absent") -> Rule:
     """Return the rule of a field that means something even if it is empty."""
-    return Rule(Use.REFUSED, about, ())
+    return Rule(Use.REFUSED, about, (), expected)
+
+
+UNKNOWN = always_refused(expected="absent: its meaning is not known")
 
 
 class FieldTable:
@@ -126,27 +129,21 @@ class FieldTable:
         """
         kept: dict[str, Json] = {}
         rest: dict[str, Json] = {}
+        unknown = UNKNOWN if self.refuses_unknown else passed()
         for name, value in body.items():
+            rule = self.rules.get(name, unknown)
             if value is None:
                 continue
-            rule = self.rules.get(name)
-            match rule.use if rule else None:
-                case Use.PASSED:
-                    kept[(rule.becomes if rule else "") or name] = value
-                case Use.TRANSLATED:
-                    rest[name] = value
-                case Use.HINT:
-                    if rule and not rule.is_neutral(value):
-                        drop(name)
-                case Use.REFUSED:
-                    if rule and not rule.is_neutral(value):
-                        expected = f"{rule.expected} {self.place}"
-                        raise make_field_error(name, expected, rule.fix or f"remove {name!r}")
-                case _:
-                    if self.refuses_unknown:
-                        expected = f"absent: what it means {self.place} is not known"
-                        raise make_field_error(name, expected, f"remove {name!r}")
-                    kept[name] = value
+            if rule.use is Use.PASSED:
+                kept[rule.becomes or name] = value
+            elif rule.use is Use.TRANSLATED:
+                rest[name] = value
+            elif rule.is_neutral(value):
+                continue
+            elif rule.use is Use.HINT:
+                drop(name)
+            else:
+                raise make_field_error(name, f"{rule.expected} {self.place}", rule.fix or f"remove {name!r}")
         return kept, rest
 
 
