@@ -7,6 +7,7 @@ from typing import Any
 
 from gridq.protocol.meters import parse_budget
 from gridq.store.replies import Claim, read_claim
+from gridq.store.scripts import read_arguments
 from tests.unit.store.plans import Grid
 
 TEAM = "team"
@@ -159,7 +160,8 @@ class Shadow:
         lease = args[0]
         self.streamed.setdefault(lease.rsplit(":", 2)[0], lease)
         pieces = self.pieces[lease.split(":")[0]]
-        pieces += [piece for piece in args[3:] if piece not in pieces]
+        emitted = args[len(read_arguments("emit").names) :]
+        pieces += [piece for piece in emitted if piece not in pieces]
 
 
 def _micro(usage: Any) -> int:
