@@ -24,6 +24,8 @@ EMBEDDINGS = "embeddings"
 MESSAGES = "messages"
 PATHS = {OPENAI: (CHAT, COMPLETIONS, EMBEDDINGS), ANTHROPIC: (MESSAGES,), RESPONSES: (RESPONSES,)}
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code for a prompt that is too long, by which clients know that they must shorten it."""
 
 DEFAULT_COMPLETION_TOKENS = 16
 """The `max_tokens` of a text completion that states none, by OpenAI's API. Engines have other defaults."""

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from gridq.protocol.masking import mask_account
 from gridq.protocol.models import Json
+from workers.model_apis.api_request import CONTEXT_LENGTH_EXCEEDED
 from workers.model_apis.http.rate_limit_headers import parse_retry_delay
 
 MAX_REASON_CHARACTERS = 500
@@ -43,9 +44,6 @@ INVALID_KEY_MESSAGE = re.compile(
 """The start of a message about an invalid key. Some endpoints (xAI) send it with 400. A request that the
 endpoint quotes stands further on, so it cannot pass for one.
 """
-
-CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-"""OpenAI's code for a prompt that is too long, by which clients know that they must shorten it."""
 
 CONTEXT_MESSAGE = re.compile(
     r"prompt is too long: \d+ tokens|input token count .{0,40}exceeds the maximum number of tokens"

@@ -13,12 +13,18 @@ from collections.abc import Generator
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, make_field_error
+from workers.model_apis.api_request import (
+    CHAT,
+    COMPLETIONS,
+    CONTEXT_LENGTH_EXCEEDED,
+    EMBEDDINGS,
+    OPENAI,
+    make_field_error,
+)
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.fields.chat import CHAT_TO_ENGINE
 from workers.profiles.gpu.model_process import ModelProcess
 
-CHUNK_KINDS = {CHAT: "chat.completion.chunk"}
 SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
 """Fields of text completions and embeddings that an engine does not get. All others go to it as they are."""
 
@@ -61,9 +67,8 @@ class EngineBackend:
             raise make_field_error("tool_choice", expected, "remove 'tool_choice'")
         if path == COMPLETIONS:
             body = {**body, "prompt": _get_single_prompt(body["prompt"])}
-        kind = CHUNK_KINDS.get(path, "text_completion")
         head = {
-            "object": kind,
+            "object": "chat.completion.chunk" if path == CHAT else "text_completion",
             "created": int(time.time()),
             "model": body["model"],
         }
@@ -117,7 +122,7 @@ class EngineBackend:
         except StageError as error:
             error.details.setdefault("status", 400)
             if TOO_LONG.search(str(error.details.get("reason"))):
-                error.details |= {"endpoint_code": "context_length_exceeded", "param": PROMPTS[path]}
+                error.details |= {"endpoint_code": CONTEXT_LENGTH_EXCEEDED, "param": PROMPTS[path]}
             raise
 
     def make_format_error(self, reason: str) -> SeatUnavailable:

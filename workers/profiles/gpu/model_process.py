@@ -209,13 +209,15 @@ class ModelProcess:
         """Return whether the model's chat template reads a field of PROBES. Others leave it out silently.
 
         The first call finds out: two values lead to other prompts, so to another first token, or one is
-        refused. Raises the errors of `request` but StageError.
+        refused. Raises the errors of `request`, of StageError only StageTimeout.
         """
         if name not in self._read_fields:
             one, other = PROBES[name]
             try:
                 length, logprob = self._probe(name, one, context)
                 other_length, other_logprob = self._probe(name, other, context)
+            except StageTimeout:
+                raise  # the next call asks again
             except StageError:
                 self._read_fields[name] = False
             else:
