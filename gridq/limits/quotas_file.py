@@ -23,6 +23,7 @@ from gridq.protocol.budget_syntax import AGENT_UNITS, MINUTE, NO_WINDOW, SEAT_UN
 from gridq.protocol.calendar import Period
 from gridq.protocol.models import Limit, Resource
 from gridq.protocol.queue_aliases import NO_ALIASES, WILDCARD, QueueAliases
+from gridq.protocol.queue_names import ANY_MODEL, LLM
 
 Policy = Literal["reject", "drop-oldest-batch"]
 Choice = TypeVar("Choice", bound=str)
@@ -32,9 +33,6 @@ NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 
 MAX_FAMILY_NAME_LENGTH = 200
 """Characters of the name of a model or a family."""
-
-LLM, ANY = names.LLM, names.ANY_MODEL
-"""The kind of queues that are named after models, and the name of the one that is not."""
 
 MAX_ALIAS_DEPTH = 8
 """How many aliases may stand for each other in a row."""
@@ -279,7 +277,7 @@ class _Reader(ConfigText):
         if names.get_kind(name) == LLM and name != LLM:
             model = name.removeprefix(f"{LLM}:")
             self.refuse(at, f"{name!r} is a queue, not a model", repr(model), f"write {model!r}")
-        if names.normalize_slug(name) == ANY:
+        if names.normalize_slug(name) == ANY_MODEL:
             self.refuse(at, f"{name!r} cannot stand for others", "another name", "remove it")
 
     def resolve_alias(
@@ -318,8 +316,8 @@ class _Reader(ConfigText):
             if not isinstance(target, str) or not target.isprintable():
                 self.refuse(at, f"{target!r} is not a model", TARGETS)
             kind, colon, model = target.partition(":")
-            if target == ANY:
-                yield names.make_queue_name(LLM, ANY)
+            if target == ANY_MODEL:
+                yield names.make_queue_name(LLM, ANY_MODEL)
             elif kind == LLM and colon and 0 < len(model) <= MAX_FAMILY_NAME_LENGTH and WILDCARD not in model:
                 yield f"{LLM}:{names.normalize_slug(model)}"
             elif target and names.normalize_slug(target) in trail:
@@ -474,7 +472,7 @@ class _Reader(ConfigText):
         if not 0 < len(name) <= MAX_FAMILY_NAME_LENGTH or not name.isprintable():
             expected = f"the name of a model or a family, up to {MAX_FAMILY_NAME_LENGTH} characters"
             self.refuse(at, f"Invalid name {name[:MAX_FAMILY_NAME_LENGTH]!r}", expected)
-        if names.normalize_slug(name) == ANY:
+        if names.normalize_slug(name) == ANY_MODEL:
             self.refuse(
                 at, f"{name!r} is not a family", "the name of a model or a family", "use [grid] to limit all"
             )

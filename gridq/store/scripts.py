@@ -307,7 +307,7 @@ class Scripts:
         `before`: how many pieces this attempt has written before. `dropped` are the parts of the stage's
         input that have no effect on the seat; the first piece has them beside it.
         """
-        stated = json.dumps(dropped, separators=(",", ":")) if dropped else ""
+        stated = json.dumps(dropped, separators=(",", ":")) if dropped and not before else ""
         return bool(self.call("emit", lease=lease, path=path, before=before, dropped=stated, pieces=pieces))
 
     def find_fenced(self, leases: Sequence[str]) -> list[str]:

@@ -17,11 +17,10 @@ from gridq.errors import InvalidField
 from gridq.protocol import queue_names
 from gridq.protocol.betas import takes_beta
 from gridq.protocol.models import Demand, Effect, Json
+from gridq.protocol.queue_names import ANY_EMBEDDINGS, ANY_MODEL, LLM
 from workers.model_apis.model_catalogue import ModelOffer
 
 EFFECT = "Llm"
-KIND, ANY, ANY_EMBEDDINGS = queue_names.LLM, queue_names.ANY_MODEL, queue_names.ANY_EMBEDDINGS
-
 
 NO_EMBEDDINGS = (
     "its model has no embeddings; if it does have them, set `embeddings = true` for it in its table"
@@ -35,7 +34,7 @@ MAX_MODELS = 8
 
 @lru_cache(maxsize=4096)
 def _make_queue(name: str) -> str:
-    return queue_names.make_queue_name(KIND, name)
+    return queue_names.make_queue_name(LLM, name)
 
 
 def parse_llm_demand(effect: Effect) -> Demand | None:
@@ -56,7 +55,7 @@ def parse_llm_demand(effect: Effect) -> Demand | None:
     context = _parse_context(fields.get("context"), "effects.context")
     if not isinstance(models, list):
         demand = Demand(queue=_parse_queue(models, "effects.model"), needs={**context, **uses})
-        if "embeddings" in uses and demand.queue == _make_queue(ANY):
+        if "embeddings" in uses and demand.queue == _make_queue(ANY_MODEL):
             # the seats of `llm:any` have no embeddings, or serve the first queue too; they give the reason
             fallbacks = (demand,)
             return demand.model_copy(update={"queue": _make_queue(ANY_EMBEDDINGS), "fallbacks": fallbacks})
@@ -101,7 +100,7 @@ def _parse_alternative(
 def _parse_queue(model: object, path: str) -> str:
     """Return the queue of a model's name, `llm:any` for None."""
     if model is None:
-        model = ANY
+        model = ANY_MODEL
     if not isinstance(model, str) or not model.strip():
         raise _make_name_error(path)
     return _make_queue(model.strip())
@@ -143,7 +142,7 @@ def list_llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     models = list(models)
     names = [model.name for model in models]
     families = [family for model in models for family in model.families]
-    anything = [ANY] if any(model.any for model in models) else []
+    anything = [ANY_MODEL] if any(model.any for model in models) else []
     anything += [ANY_EMBEDDINGS] if any(model.embeddings for model in models) else []
     return list(dict.fromkeys(map(_make_queue, [*names, *families, *anything])))
 
@@ -181,7 +180,7 @@ def _serves(model: ModelOffer, demand: Demand) -> bool:
     text, and for one with embeddings if the demand needs those.
     """
     is_embedding_any = (
-        model.embeddings and demand.needs.get("embeddings") and demand.queue == _make_queue(ANY)
+        model.embeddings and demand.needs.get("embeddings") and demand.queue == _make_queue(ANY_MODEL)
     )
     return bool(is_embedding_any) or demand.queue in list_llm_queues([model])
 
@@ -220,7 +219,7 @@ def find_models(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
 
     None and `any` name all of them. A list names those of its first item that one of them has.
     """
-    if name is None or name == ANY:
+    if name is None or name == ANY_MODEL:
         return list(models)
     if isinstance(name, list):
         matches = (find_models(_get_name(each), models) for each in name if each is not None)

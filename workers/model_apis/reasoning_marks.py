@@ -16,14 +16,12 @@ import binascii
 import json
 
 from gridq.protocol.models import Json
-from workers.model_apis.identity.origins import STATE_FIELDS
-
-PREFIX = "gridq."
+from workers.model_apis.identity.origins import MARK, REASONING_FIELDS, STATE_FIELDS
 
 
 def make_mark(field: str, origin: str) -> str:
     """Return the mark of reasoning that `origin` sent in `field`."""
-    return f"{PREFIX}{field}.{origin}"
+    return f"{MARK}{field}.{origin}"
 
 
 SIGNATURES = {"thinking": "signature", "redacted_thinking": "data"}
@@ -33,7 +31,7 @@ SIGNATURES = {"thinking": "signature", "redacted_thinking": "data"}
 def is_signed(block: dict[str, Json]) -> bool:
     """Return whether a block of thinking is a vendor's, without a mark."""
     signature = block.get(SIGNATURES[block["type"]])
-    return isinstance(signature, str) and bool(signature) and not signature.startswith(PREFIX)
+    return isinstance(signature, str) and bool(signature) and not signature.startswith(MARK)
 
 
 def mark_block(block: dict[str, Json], origin: str) -> dict[str, Json]:
@@ -53,13 +51,14 @@ def restore_block(block: dict[str, Json], origin: str) -> dict[str, Json]:
 def find_field(block: dict[str, Json], origin: str) -> str | None:
     """Return the field in which `origin` sent the reasoning of a thinking block, None if it did not."""
     signature = block.get("signature")
-    field = signature[len(PREFIX) :].partition(".")[0] if isinstance(signature, str) else ""
-    return field if field and signature == make_mark(field, origin) else None
+    field = signature[len(MARK) :].partition(".")[0] if isinstance(signature, str) else ""
+    # a client can write any mark: it names no field but one of reasoning
+    return field if field in REASONING_FIELDS and signature == make_mark(field, origin) else None
 
 
 def mark_content(content: str, origin: str) -> str:
     """Return the `encrypted_content` of an item of reasoning that `origin` wrote."""
-    return f"{PREFIX}{origin}.{content}"
+    return f"{MARK}{origin}.{content}"
 
 
 def find_content(item: dict[str, Json], origin: str) -> str | None:
@@ -72,7 +71,7 @@ def find_content(item: dict[str, Json], origin: str) -> str | None:
 def is_marked(item: dict[str, Json]) -> bool:
     """Return whether the `encrypted_content` of an item of reasoning names an origin."""
     stated = item.get("encrypted_content")
-    return isinstance(stated, str) and stated.startswith(PREFIX)
+    return isinstance(stated, str) and stated.startswith(MARK)
 
 
 def pack_state(state: dict[str, Json], origin: str) -> str:

@@ -159,6 +159,9 @@ false`.
 OPERATOR_DETAILS = frozenset({"endpoint"})
 """Details that only the operator may see: in the gateway's log and in `gridq job`."""
 
+MODEL_API_PATH = "/v1/"
+"""The start of the paths of all model APIs."""
+
 ANTHROPIC_PATH = "/v1/messages"
 
 CLOSING_STATUSES = frozenset({408, 413, 431})
@@ -291,7 +294,7 @@ def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json
         return (format_google_error if vendor == "Google" else format_ollama_error)(error, request_id)
     if path.startswith(ANTHROPIC_PATH):
         return format_anthropic_error(error, request_id)
-    if path.startswith("/v1/"):
+    if path.startswith(MODEL_API_PATH):
         return format_openai_error(error, request_id)
     return format_grid_error(error, request_id)
 
@@ -322,7 +325,7 @@ def make_error_response(
     request_id, status = get_request_id(request), find_status(error)
     log_error(request, error)
     path = path or request.url.path
-    if ANTHROPIC_HEADER in request.headers and path.startswith("/v1/"):
+    if ANTHROPIC_HEADER in request.headers and path.startswith(MODEL_API_PATH):
         path = ANTHROPIC_PATH  # its client, at a path that both APIs have, or that neither has
     if path.startswith(ANTHROPIC_PATH) and status == 503 and error.details.get("status") == OVERLOADED:
         status = OVERLOADED

@@ -30,9 +30,6 @@ KeyOrigins = Callable[[], Awaitable[frozenset[str]]]
 ServerLimit = Callable[[], Awaitable[BodyLimit | None]]
 """Read the largest body that the Redis server can store; None if it sets no limit."""
 
-MODEL_API_PATHS = "/v1/"
-"""The start of the paths of the model APIs, whose bodies may be larger."""
-
 DEFAULT_MODEL_BODY_BYTES = 32 * 1024 * 1024
 """The largest body of a model API: that of Anthropic's Messages, which its documents give as 32 MB."""
 
@@ -100,7 +97,7 @@ class Guard:
         state = scope.setdefault("state", {})
         request_id = errors.make_request_id(request_headers.get(b"x-request-id", b"").decode("latin-1"))
         state["request_id"] = request_id
-        is_model_api = scope["path"].startswith(MODEL_API_PATHS)
+        is_model_api = scope["path"].startswith(errors.MODEL_API_PATH)
         state["body"] = body = BoundedBody(
             receive,
             self.model_limit if is_model_api else self.limit,
@@ -237,7 +234,7 @@ def _complete_headers(headers: object, path: str, request_id: str) -> list[Heade
     present = dict(found)
     if b"x-request-id" not in present:
         found.append((b"x-request-id", request_id.encode()))
-    if path.startswith("/v1/messages"):
+    if path.startswith(errors.ANTHROPIC_PATH):
         found.append((b"request-id", request_id.encode()))  # Anthropic's name of the same ID
     found.append(NOSNIFF)
     if b"cache-control" not in present:

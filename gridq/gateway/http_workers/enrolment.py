@@ -41,7 +41,7 @@ EXAMPLE: dict[str, Any] = {
     "url": "http://alice-macbook.corp.internal:8080",
     "capabilities": [
         {
-            "kind": "llm",
+            "kind": queue_names.LLM,
             "provider": "anthropic",
             "model": "claude-opus-4-6",
             "auth_via": "cli",
@@ -154,7 +154,8 @@ class EnrolledWorker:
         """
         return list(
             dict.fromkeys(
-                queue_names.make_queue_name("llm", model.model) for model in self.advertisement.capabilities
+                queue_names.make_queue_name(queue_names.LLM, model.model)
+                for model in self.advertisement.capabilities
             )
         )
 

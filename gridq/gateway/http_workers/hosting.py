@@ -188,7 +188,7 @@ class HostedSeat:
             machine=registry.HTTP_MACHINE,
             worker=self.session.worker,
             incarnation=self.session.incarnation,
-            kind="llm",
+            kind=queue_names.LLM,
             concurrency=CONCURRENCY,
             queues=self.worker.queues,
             capability=describe_capability(offer),

@@ -45,13 +45,18 @@ NO_REASONING = " "
 NAME_RULES = {OPENAI: OPENAI_NAME, ANTHROPIC: ANTHROPIC_NAME, "google": GOOGLE_NAME}
 
 
+def _get_host(seat: Backend) -> str:
+    """Return the host of the seat's endpoint, "" for a seat without one."""
+    return urlsplit(getattr(seat, "url", "")).hostname or ""
+
+
 def find_id_rule(seat: Backend, model: Json) -> Rule:
     """Return the ids of tool calls that `seat` takes for `model`."""
     if seat.api == ANTHROPIC:
         return ANTHROPIC_ID
     if seat.api != OPENAI:
         return ANY_ID
-    host = urlsplit(getattr(seat, "url", "")).hostname or ""
+    host = _get_host(seat)
     is_mistral = getattr(seat, "provider", "") == "mistral" or host.endswith("mistral.ai")
     if is_mistral or (isinstance(model, str) and MISTRAL_MODELS.search(model)):
         return MISTRAL_ID
@@ -62,14 +67,14 @@ def list_accepted_state(seat: Backend) -> Collection[str]:
     """Return the fields of ALL_STATE that `seat` does not reject."""
     if seat.api != OPENAI:
         return ALL_STATE
-    host = urlsplit(getattr(seat, "url", "")).hostname or ""
+    host = _get_host(seat)
     known = next((fields for end, fields in ACCEPTED_STATE.items() if host.endswith(end)), ALL_STATE)
     return () if seat.is_strict else known
 
 
 def requires_reasoning(seat: Backend) -> bool:
     """Return whether `seat` requires the reasoning of each tool call in a history."""
-    host = urlsplit(getattr(seat, "url", "")).hostname or ""
+    host = _get_host(seat)
     return seat.api == OPENAI and host.endswith(REASONING_HOSTS)
 
 

@@ -20,8 +20,8 @@ from workers.model_apis.identity.fitting import (
 )
 
 HEX_DIGITS = 8
-DETAIL_MARK = "gridq."
-"""The beginning of the `id` that the grid gives an item of `reasoning_details` that has none."""
+MARK = "gridq."
+"""The beginning of each mark of the grid in reasoning, such as the `id` of an item of `reasoning_details`."""
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Fields in which endpoints of the OpenAI API format send reasoning. OpenAI's own API does not send it."""
@@ -73,7 +73,7 @@ def mark_details(message: dict[str, Json], origin: str) -> dict[str, Json]:
     if not isinstance(details, list):
         return message
     marked = [
-        {**each, "id": f"{DETAIL_MARK}{origin}"}
+        {**each, "id": f"{MARK}{origin}"}
         if isinstance(each, dict) and each.get("format") and each.get("id") is None
         else each
         for each in details
@@ -145,8 +145,8 @@ def _list_marks(message: dict[str, Json]) -> set[str]:
 
 def _read_mark(detail: Json) -> str:
     stated = detail.get("id") if isinstance(detail, dict) else None
-    is_mark = isinstance(stated, str) and stated.startswith(DETAIL_MARK)
-    return str(stated).removeprefix(DETAIL_MARK) if is_mark else ""
+    is_mark = isinstance(stated, str) and stated.startswith(MARK)
+    return str(stated).removeprefix(MARK) if is_mark else ""
 
 
 def _drop_mark(detail: Json) -> Json:

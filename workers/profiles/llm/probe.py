@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gridq.errors import ConfigError, GridError
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from gridq.protocol.queue_names import LLM
 from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
 from workers.profiles.llm.credentials import (
@@ -27,8 +28,6 @@ from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.programs import discovery, program_seats
 from workers.profiles.llm.providers import PROVIDERS
-
-KIND = "llm"
 
 LISTING_SECONDS = 3.0
 """Time for the model lists of all endpoints together. They answer within a second, but a machine with many
@@ -139,7 +138,7 @@ def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
     note = f"{count} at {host}" + (", without TLS" if seat.url.startswith("http:") else "")
     return SeatOffer(
         name=seat.name,
-        kind=KIND,
+        kind=LLM,
         capability=capability.model_dump(mode="json", exclude_defaults=True),
         concurrency=seat.concurrency,
         exclusive=f"{seat.url.rstrip('/')} {login}",

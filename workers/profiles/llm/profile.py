@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from gridq.protocol.queue_names import LLM
 from workers.model_apis import stages
 from workers.model_apis.context_wrappers import PricedContext
 from workers.model_apis.demand import (
@@ -24,7 +25,7 @@ from workers.model_apis.stage_runner import parse_stage_input, run_request
 from workers.profiles.llm import costs
 from workers.profiles.llm.capability import LlmCapability, LlmSeat
 from workers.profiles.llm.credentials import open_client
-from workers.profiles.llm.probe import KIND, probe
+from workers.profiles.llm.probe import probe
 from workers.profiles.llm.programs.backend import ProgramBackend
 from workers.profiles.llm.programs.program_seats import is_program_table
 from workers.profiles.llm.programs.seat_table import ProgramSeat, make_login
@@ -36,7 +37,7 @@ class LlmProfile(Profile):
     Its queues are its models, their families and `llm:any`.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = LLM
     Capability: ClassVar[type[BaseModel]] = LlmCapability
 
     def __init__(self) -> None:

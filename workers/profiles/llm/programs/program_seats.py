@@ -8,13 +8,12 @@ from pathlib import Path
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Json, SeatOffer
+from gridq.protocol.queue_names import LLM
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
 from workers.profiles.llm.programs.confinement import find_method
 from workers.profiles.llm.programs.discovery import ProgramStatus, check_programs
 from workers.profiles.llm.programs.seat_table import ProgramSeat, identify_login, parse_seat
 from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
-
-KIND = "llm"
 
 
 def is_program_table(table: Json) -> bool:
@@ -74,7 +73,7 @@ def _make_offer(seat: ProgramSeat, status: ProgramStatus, environ: Mapping[str, 
             note += ", which can read the grid's own files: this system has no means against it"
     return SeatOffer(
         name=seat.name,
-        kind=KIND,
+        kind=LLM,
         capability=capability.model_dump(mode="json", exclude_none=True),
         concurrency=seat.concurrency,
         exclusive=identify_login(seat, environ),
