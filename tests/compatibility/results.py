@@ -67,12 +67,23 @@ def load() -> Rows:
         return _read()
 
 
+_holds: list[int] = []
+"""The mode of the lock that this process holds, if it holds it."""
+
+
 @contextmanager
 def _locked(mode: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Keep other processes from writing the results; also from reading them, unless `mode` is shared."""
+    if _holds:  # another descriptor of the same process would wait for this one
+        yield
+        return
     with RESULTS.open("rb") as file:
         fcntl.flock(file, mode)
-        yield
+        _holds.append(mode)
+        try:
+            yield
+        finally:
+            _holds.pop()
 
 
 def _read() -> Rows:
