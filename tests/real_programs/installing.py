@@ -33,10 +33,11 @@ def install_python(name: str) -> Path:
 def install_open_webui() -> Path:
     """Return the program `open-webui`, installed with the requirements of its slim image only.
 
-    Its package brings their list along. All its requirements are several gigabytes. Skips the test without the package index.
+    Its package brings their list along; all its requirements are several gigabytes. Skips the test without
+    the package index.
     """
     (package,) = (HERE / "open_webui" / "requirements.txt").read_text("utf-8").split()
-    alone = ["--no-deps", package]
+    alone: list[str | Path] = ["--no-deps", package]
     python = _install_python("open_webui", alone)
     slim = next(python.parents[1].rglob("requirements-slim.txt"))
     return _install_python("open_webui", alone, ["--requirement", slim]).with_name("open-webui")

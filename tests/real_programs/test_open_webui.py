@@ -20,13 +20,13 @@ from tests.compatibility.matrix import Matrix, read_refused_name
 from tests.compatibility.results import SEATS, WORKED, Refused
 from tests.compatibility.seats import Seat, run_seat
 from tests.real_programs.installing import install_open_webui
+from tests.real_programs.page_blocks import PAGES
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = [pytest.mark.clis, pytest.mark.timeout(900)]
 
 CLIENT = "Open WebUI"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "agent" / "clients" / "open-webui.md"
 WORDS = "so it goes on"
 START_SECONDS = 180.0
 """How long the server may take to start: on a busy machine its imports and its new database take a minute."""
@@ -47,7 +47,7 @@ QUIET = {
 
 def read_variables() -> dict[str, str]:
     """Return the variables that the page exports."""
-    return dict(re.findall(r"^export (\w+)=(\S+)$", PAGE.read_text("utf-8"), re.M))
+    return dict(re.findall(r"^export (\w+)=(\S+)$", (PAGES / "open-webui.md").read_text("utf-8"), re.M))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         **read_variables(),
         **QUIET,
     }
-    argv = [program, "serve", "--host", "127.0.0.1", "--port", str(port)]
+    argv: list[str | Path] = [program, "serve", "--host", "127.0.0.1", "--port", str(port)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(argv, cwd=folder, env=env, stdout=log, stderr=log)
     try:

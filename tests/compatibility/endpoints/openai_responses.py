@@ -80,7 +80,9 @@ class ResponsesApi:
             {"strict": None, **tool} if tool.get("type") == "function" else tool
             for tool in body.get("tools") or ()
         ]
-        known = {name: value for name, value in body.items() if name not in CODEX_FIELDS}
+        # a null stands for what was left out, as LlamaIndex sends it
+        given = {name: value for name, value in body.items() if value is not None}
+        known = {name: value for name, value in given.items() if name not in CODEX_FIELDS}
         if tools:
             known["tools"] = tools
         check_fields(REQUEST, known | {"input": _forget_ids(body["input"])})
