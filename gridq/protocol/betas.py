@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from gridq.protocol.models import Json
 from gridq.protocol.token_count import count_tokens
 
-ANY = "*"
+ANY_BETA = "*"
 """Stands for all betas but WITHHELD."""
 
 WITHHELD = ("oauth-", "files-api-", "skills-", "mcp-client-", "code-execution-", "managed-agents-")
@@ -33,7 +33,7 @@ def takes_beta(allowed: Iterable[str] | None, beta: str) -> bool:
     """
     if allowed is None:
         return beta.startswith(LONG_CONTEXT)
-    return beta in allowed or (ANY in allowed and not beta.startswith(WITHHELD))
+    return beta in allowed or (ANY_BETA in allowed and not beta.startswith(WITHHELD))
 
 
 def find_needed_betas(body: Mapping[str, Json], betas: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ from gridq.errors import (
     StageTimeout,
 )
 from gridq.profiles.profile import StageContext
-from gridq.protocol.betas import ANY
+from gridq.protocol.betas import ANY_BETA
 from gridq.protocol.models import Effect, Json, StageCall, Usage
 from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
 from tests.fakes.anthropic_server import AnthropicServer
@@ -324,7 +324,7 @@ def send_betas(
 
 @pytest.mark.parametrize(
     ("allowed", "sent"),
-    [((ANY,), HINTS), ((FILES,), [FILES]), ((), []), ((ANY, FILES), [*HINTS, FILES])],
+    [((ANY_BETA,), HINTS), ((FILES,), [FILES]), ((), []), ((ANY_BETA, FILES), [*HINTS, FILES])],
 )
 @pytest.mark.parametrize("streaming", [False, True])
 def test_betas_that_the_owner_allows_reach_the_endpoint(

@@ -85,13 +85,14 @@ def _choose_betas(request: ApiRequest, backend: Backend, context: StageContext) 
 
     Raises StageError for one without which the request means something else.
     """
-    is_taken = isinstance(backend, AnthropicClient) and request.api == backend.api
-    allowed = backend.allowed_betas if isinstance(backend, AnthropicClient) and is_taken else None
-    taken = [beta for beta in request.betas if is_taken and takes_beta(allowed, beta)]
+    allowed = None
+    if isinstance(backend, AnthropicClient) and request.api == backend.api:
+        allowed = backend.allowed_betas
+    taken = [beta for beta in request.betas if allowed is not None and takes_beta(allowed, beta)]
     left = [beta for beta in request.betas if beta not in taken]
     for beta in find_needed_betas(request.body, left):
         if not takes_beta(allowed, beta):
-            reason = explain_missing_beta(beta, has_betas=is_taken)
+            reason = explain_missing_beta(beta, has_betas=allowed is not None)
             expected = f"names of betas that the seat takes: {reason}"
             raise make_field_error("anthropic-beta", expected, f"leave out {beta} and what it is for")
     for beta in left:

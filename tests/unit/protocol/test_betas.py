@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridq.protocol.betas import ANY, find_needed_betas, takes_beta
+from gridq.protocol.betas import ANY_BETA, find_needed_betas, takes_beta
 
 FILE = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
 CLAUDE_CODE = [
@@ -55,10 +55,10 @@ def test_parts_of_an_odd_shape_need_nothing(field: str, value: Any):
 @pytest.mark.parametrize(
     ("allowed", "taken"),
     [
-        ((ANY,), ["interleaved-thinking-1", "context-1m-1"]),
+        ((ANY_BETA,), ["interleaved-thinking-1", "context-1m-1"]),
         ((), []),
         (("files-api-1",), ["files-api-1"]),
-        ((ANY, "files-api-1"), ["interleaved-thinking-1", "files-api-1", "context-1m-1"]),
+        ((ANY_BETA, "files-api-1"), ["interleaved-thinking-1", "files-api-1", "context-1m-1"]),
         (None, ["context-1m-1"]),
     ],
 )

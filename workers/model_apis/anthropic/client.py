@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from gridq.errors import GridError
 from gridq.profiles.profile import StageContext
-from gridq.protocol.betas import ANY
+from gridq.protocol.betas import ANY_BETA
 from gridq.protocol.models import Json
 from workers.model_apis.anthropic.claude_models import find_claude_model
 from workers.model_apis.api_request import ANTHROPIC
@@ -39,7 +39,7 @@ class AnthropicClient(ApiClient):
     models_path: ClassVar[str] = "models?limit=1000"  # the default is 20
     default_headers: ClassVar[dict[str, str]] = {"anthropic-version": VERSION}
 
-    allowed_betas: tuple[str, ...] | None = (ANY,)
+    allowed_betas: tuple[str, ...] = (ANY_BETA,)
     """The betas that clients may use, as in `gridq.protocol.betas`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

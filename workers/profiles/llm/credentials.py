@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError, SeatDegraded
-from gridq.protocol.betas import ANY
+from gridq.protocol.betas import ANY_BETA
 from workers.model_apis.anthropic.client import AnthropicClient
 from workers.model_apis.google.client import GoogleClient
 from workers.model_apis.http.api_client import ApiClient, Key
@@ -72,7 +72,7 @@ def make_client(seat: LlmSeat, key: Key) -> ApiClient:
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
     if isinstance(client, AnthropicClient):
-        client.allowed_betas = list_betas(seat)
+        client.allowed_betas = list_betas(seat) or ()
     if isinstance(client, OpenAIClient):
         client.serves_responses = serves_responses(seat)
         client.responses_by_model = read_stated_responses(seat)
@@ -84,7 +84,7 @@ def list_betas(seat: LlmSeat) -> tuple[str, ...] | None:
     """Return the betas that the seat takes, None if its API has none."""
     if seat.api != AnthropicClient.api:
         return None
-    return (ANY,) if seat.betas is None else seat.betas
+    return (ANY_BETA,) if seat.betas is None else seat.betas
 
 
 def serves_responses(seat: LlmSeat) -> bool:

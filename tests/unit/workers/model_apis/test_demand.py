@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.errors import InvalidField
-from gridq.protocol.betas import ANY
+from gridq.protocol.betas import ANY_BETA
 from gridq.protocol.models import Effect
 from workers.model_apis.demand import (
     NO_EMBEDDINGS,
@@ -27,7 +27,7 @@ def llm(**fields: object) -> Effect:
     return Effect(effect="Llm", **fields)
 
 
-@pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "any"}, {"model": "ANY"}])
+@pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "any"}, {"model": "ANY_BETA"}])
 def test_a_demand_without_model_is_any(fields: dict[str, object]):
     demand = parse_llm_demand(llm(**fields))
     assert demand is not None
@@ -171,8 +171,8 @@ def test_responses_filter_seats():
 
 
 def test_betas_filter_seats():
-    usual = GPT4.model_copy(update={"betas": (ANY,)})
-    files = GPT4.model_copy(update={"betas": (ANY, "files-api-2025-04-14")})
+    usual = GPT4.model_copy(update={"betas": (ANY_BETA,)})
+    files = GPT4.model_copy(update={"betas": (ANY_BETA, "files-api-2025-04-14")})
     demand = parse_llm_demand(llm(model="gpt-4", betas=["files-api-2025-04-14"]))
     assert demand is not None
     assert filter_models(demand, [GPT4, usual, files]) == [files]

@@ -76,13 +76,12 @@ class ProgramBackend:
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         """Make one call and yield the answer as the chunks of a chat completion."""
-        head: dict[str, Json] | None = None
+        head = _make_head(body, "chat.completion.chunk")
         with contextlib.closing(self._call(path, body, context, streams=True)) as pieces:
             for current, text in pieces:
-                parser, head = current, head or _make_head(body, "chat.completion.chunk")
+                parser = current
                 if text:
                     yield {**head, "choices": [_make_choice({"role": "assistant", "content": text})]}
-        assert head is not None
         yield {**head, "choices": [_make_choice({}, parser.finish_reason)]}
         usage = self._make_usage(parser)
         if usage:
