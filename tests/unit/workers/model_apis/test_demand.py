@@ -27,7 +27,7 @@ def llm(**fields: object) -> Effect:
     return Effect(effect="Llm", **fields)
 
 
-@pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "any"}, {"model": "ANY_BETA"}])
+@pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "any"}, {"model": "ANY"}])
 def test_a_demand_without_model_is_any(fields: dict[str, object]):
     demand = parse_llm_demand(llm(**fields))
     assert demand is not None
