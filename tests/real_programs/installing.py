@@ -13,6 +13,9 @@ import pytest
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "build" / "clis"
+INSTALL_SECONDS = 400
+"""How long one installation may take before its tests are skipped. It is within a test's own limit."""
+
 OFFLINE = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|ERR_SOCKET_TIMEOUT")
 """npm's errors if its registry cannot be reached."""
 
@@ -54,7 +57,10 @@ def _install_python(name: str, *steps: list[str | Path]) -> Path:
         if (folder / f"done-{number}").exists():
             continue
         argv = [python, "-m", "pip", "install", "--quiet", *step]
-        ran = subprocess.run(argv, capture_output=True, text=True, timeout=500, check=False)
+        try:
+            ran = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"pip has not installed {name} within {INSTALL_SECONDS} s")
         if ran.returncode:
             pytest.skip(f"pip cannot install {name}: {ran.stderr.strip()[-300:]}")
         (folder / f"done-{number}").touch()
@@ -74,9 +80,11 @@ def install_npm(name: str) -> Path:
         shutil.copy(lock.with_name("package.json"), folder)
         argv = [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
         try:
-            ran = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+            ran = subprocess.run(
+                argv, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+            )
         except subprocess.TimeoutExpired:
-            pytest.skip(f"npm has not installed {name} within 300 s")
+            pytest.skip(f"npm has not installed {name} within {INSTALL_SECONDS} s")
         if ran.returncode and OFFLINE.search(ran.stderr):
             pytest.skip(f"npm cannot install {name}: {ran.stderr.strip().splitlines()[0]}")
         assert ran.returncode == 0, ran.stderr
