@@ -93,8 +93,7 @@ class ChatToMessages(TranslatingBackend):
         self, path: str, body: dict[str, Json], drop: Drop
     ) -> tuple[dict[str, Json], AnswerFormat]:
         def translate() -> tuple[dict[str, Json], AnswerFormat]:
-            answer_format = read_answer_format(body, drop)
-            request = translate_to_messages(path, body, answer_format, drop)
+            request, answer_format = translate_to_messages(path, body, drop)
             return self._complete(request, body, drop), answer_format
 
         return translate_request(translate)
@@ -131,21 +130,22 @@ def _add_effort(request: dict[str, Json], effort: str, capabilities: Json, drop:
 
 
 def translate_to_messages(
-    path: str, body: dict[str, Json], answer_format: AnswerFormat | None = None, drop: Drop = ignore
-) -> dict[str, Json]:
+    path: str, body: dict[str, Json], drop: Drop = ignore
+) -> tuple[dict[str, Json], AnswerFormat]:
     """Translate a chat request to Messages, without `max_tokens` if it states none, and without its effort.
 
-    `drop` is told what is left out. Raises StageError naming a field that has no counterpart.
+    Return it, and the JSON that it asks for. `drop` is told what is left out. Raises StageError naming a field
+    that has no counterpart.
     """
     if path != CHAT:
         raise make_path_error(path, AT_ANTHROPIC)
     kept, stated = CHAT_TO_MESSAGES.split(body, drop)
-    form = read_answer_format(body, drop) if answer_format is None else answer_format
+    answer_format = _read_answer_format(stated.get("response_format") or {"type": "text"}, drop)
     model = find_claude_model(str(body["model"]))
     system, messages = _split_messages(stated["messages"])
     drop_message_hints(stated["messages"], drop)
-    if form.instruction:
-        system.append({"type": "text", "text": form.instruction})
+    if answer_format.instruction:
+        system.append({"type": "text", "text": answer_format.instruction})
     request: dict[str, Json] = {**kept, "messages": messages}
     for field in ("max_tokens", "max_completion_tokens"):
         if field in stated:
@@ -162,17 +162,16 @@ def translate_to_messages(
     if isinstance(user, str):
         request["metadata"] = {"user_id": shorten_user(user, "user_id")}
     request |= _translate_tools(stated, model, drop)
-    if form.schema is not None:
-        request["output_config"] = {"format": {"type": "json_schema", "schema": form.schema}}
-    return request
+    if answer_format.schema is not None:
+        request["output_config"] = {"format": {"type": "json_schema", "schema": answer_format.schema}}
+    return request, answer_format
 
 
-def read_answer_format(body: dict[str, Json], drop: Drop) -> AnswerFormat:
+def _read_answer_format(response_format: dict[str, Json], drop: Drop) -> AnswerFormat:
     """Return the JSON that a chat asks for. `drop` is told the bounds of its schema that became words.
 
     Raises StageError for other forms than text and JSON.
     """
-    response_format = body.get("response_format") or {"type": "text"}
     match response_format["type"]:
         case "text":
             return AnswerFormat()

@@ -33,7 +33,7 @@ def user(content: Any) -> dict[str, Any]:
 
 def translate(*messages: Any, **more: Any) -> dict[str, Any]:
     """The Messages request for a chat; the official package agrees that it is one."""
-    made = translate_to_messages(CHAT, body(*messages, **more))
+    made, _ = translate_to_messages(CHAT, body(*messages, **more))
     valid(MESSAGES_REQUEST, {"max_tokens": 1, **made})
     return made
 
@@ -407,7 +407,7 @@ def test_a_stream():
 def translate_with_drops(*messages: Any, **more: Any) -> tuple[dict[str, Any], list[str]]:
     """The Messages request for a chat, and the places of what it leaves out."""
     dropped: list[str] = []
-    return translate_to_messages(CHAT, body(*messages, **more), drop=dropped.append), dropped
+    return translate_to_messages(CHAT, body(*messages, **more), dropped.append)[0], dropped
 
 
 @pytest.mark.parametrize(
