@@ -134,8 +134,8 @@ def translate_to_messages(
 ) -> tuple[dict[str, Json], AnswerFormat]:
     """Translate a chat request to Messages, without `max_tokens` if it states none, and without its effort.
 
-    Return it, and the JSON that it asks for. `drop` is told what is left out. Raises StageError naming a field
-    that has no counterpart.
+    Return it, and the JSON that it asks for. `drop` is told what is left out. Raises StageError naming a
+    field that has no counterpart.
     """
     if path != CHAT:
         raise make_path_error(path, AT_ANTHROPIC)
