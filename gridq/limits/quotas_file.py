@@ -294,11 +294,11 @@ class _Reader(ConfigText):
         if key not in resolved:
             at = ("models", listed[key][0])
             if len(trail) > MAX_ALIAS_DEPTH:
-                self.refuse(at, "Too many models stand for each other", f"at most {MAX_ALIAS_DEPTH} in a row")
+                self.refuse(at, "Too many aliases refer to each other", f"at most {MAX_ALIAS_DEPTH} in a row")
             found = tuple(dict.fromkeys(self.read_targets(key, trail, listed, resolved)))
             if len(found) > MAX_RESOLVED_TARGETS:
-                reason = f"With those that it refers to, {listed[key][0]!r} stands for {len(found)} models"
-                self.refuse(at, reason, f"at most {MAX_RESOLVED_TARGETS}")
+                reason = f"{listed[key][0]!r} and the aliases in it stand for {len(found)} models"
+                self.refuse(at, reason, f"at most {MAX_RESOLVED_TARGETS} models")
             resolved[key] = found
         return resolved[key]
 

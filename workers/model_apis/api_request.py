@@ -66,7 +66,8 @@ def make_path_error(path: str, place: str) -> StageError:
 
     It names the model, as OpenAI's error for a text completion of a chat model does.
     """
-    return make_field_error("model", f"a model with {path}: there are none {place}", f"send it to {CHAT}")
+    fix = f"name a model with {path}" + (f", or use {CHAT}" if path == COMPLETIONS else "")
+    return make_field_error("model", f"a model with {path}: no model has them {place}", fix)
 
 
 def add_path(error: StageError, location: str) -> StageError:

@@ -129,8 +129,8 @@ def _parse_betas(betas: object) -> dict[str, Json]:
         return {}
     if not isinstance(betas, list) or not all(isinstance(beta, str) for beta in betas):
         raise InvalidField(
-            "An Llm effect's betas are no list of names",
-            {"path": "effects.betas", "expected": "names as in the header anthropic-beta"},
+            "An Llm effect's betas are not a list of names",
+            {"path": "effects.betas", "expected": "a list of names as in the header anthropic-beta"},
         )
     return {"betas": betas} if betas else {}
 

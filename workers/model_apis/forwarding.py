@@ -94,7 +94,7 @@ def _choose_betas(request: ApiRequest, backend: Backend, context: StageContext) 
         if not takes_beta(allowed, beta):
             reason = explain_missing_beta(beta, has_betas=allowed is not None)
             expected = f"names of betas that the seat takes: {reason}"
-            raise make_field_error("anthropic-beta", expected, f"leave out {beta} and what it is for")
+            raise make_field_error("anthropic-beta", expected, f"remove {beta} and the fields that need it")
     for beta in left:
         context.drop_field(f"anthropic-beta: {beta}")
     return {BETAS: taken} if taken else {}

@@ -50,11 +50,11 @@ class BodyMemory:
                 self._withdraw(size, turn)
         if not admitted:
             raise GatewayBusy(
-                "The gateway holds as many large requests as it may",
+                "The gateway has no memory for another large request now",
                 {
                     "bottleneck": f"the memory for request bodies ({self.max_bytes} bytes)",
                     "retry_after": RETRY_SECONDS,
-                    "fix": "retry, or raise GRIDQ_GATEWAY_BODY_MEMORY",
+                    "fix": "retry later; the operator can raise GRIDQ_GATEWAY_BODY_MEMORY",
                 },
             )
 

@@ -149,7 +149,7 @@ EMBEDDINGS_TO_GOOGLE = FieldTable(
         "model": translated("in the URL"),
         "input": translated("`content`, one for each text; tokens are refused"),
         "dimensions": translated("`outputDimensionality`"),
-        "encoding_format": translated("by the grid"),
+        "encoding_format": translated("set by the grid"),
         "user": hint(),
     },
 )
@@ -201,7 +201,7 @@ CHAT_TO_ENGINE = FieldTable(
         "logprobs": passed(),
         "top_logprobs": passed(),
         "logit_bias": passed(),
-        "model": translated("by the grid"),
+        "model": translated("set by the grid"),
         "messages": passed(),
         "max_tokens": passed(),
         "max_completion_tokens": translated("`max_tokens`"),

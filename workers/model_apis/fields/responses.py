@@ -32,7 +32,7 @@ RESPONSES_TO_CHAT = FieldTable(
         "service_tier": passed(),
         "stream": translated("set by the grid"),
         "stream_options": translated("set by the grid"),
-        "background": translated("by the grid"),
+        "background": translated("set by the grid"),
         "metadata": translated("the answer repeats it"),
         "previous_response_id": refused(about="the grid keeps no responses"),
         "conversation": refused(about="the grid keeps no conversations"),
@@ -75,7 +75,7 @@ RESPONSES_TO_RESPONSES = FieldTable(
     "in the grid",
     {
         "input": translated("passed but for ids and reasoning that are another's"),
-        "background": translated("by the grid"),
+        "background": translated("set by the grid"),
         "background_options": hint(),
         "store": hint(about="nothing is stored"),
         "previous_response_id": refused(about="the grid keeps no responses"),

@@ -86,7 +86,7 @@ def always_refused(about: str = "", expected: str = "absent") -> Rule:
     return Rule(Use.REFUSED, about, (), expected)
 
 
-UNKNOWN = always_refused(expected="absent: its meaning is not known")
+UNKNOWN = always_refused(expected="absent, because gridq does not know its meaning")
 
 
 class FieldTable:
