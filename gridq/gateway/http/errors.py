@@ -127,7 +127,7 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
 
-GOOGLE_STATUSES = {404: "NOT_FOUND", 405: "UNIMPLEMENTED", 413: "INVALID_ARGUMENT", 400: "INVALID_ARGUMENT"}
+GOOGLE_STATUSES = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 405: "UNIMPLEMENTED", 413: "INVALID_ARGUMENT"}
 
 OVERLOADED = 529
 """Anthropic's status for an overloaded model, which only its own clients know. Others get 503."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gridq.gateway.http.errors import ANTHROPIC_PATH, MODEL_API_PATH
+
 Schema = dict[str, Any]
 
 STATUS_DESCRIPTIONS = {
@@ -169,9 +171,9 @@ def describe(document: dict[str, Any]) -> None:
     """Complete the description of the model APIs' routes in an OpenAPI document."""
     document["components"].setdefault("schemas", {}).update(ERRORS)
     for path, operations in document["paths"].items():
-        if not path.startswith("/v1/"):
+        if not path.startswith(MODEL_API_PATH):
             continue
-        api = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
+        api = "AnthropicError" if path.startswith(ANTHROPIC_PATH) else "OpenAIError"
         for method, operation in operations.items():
             operation["responses"] = _describe_responses(path, method, api)
             if path in REQUEST_BODIES:
