@@ -262,7 +262,7 @@ def _translate_document(block: dict[str, Json], source: dict[str, Json], place: 
 
 def _translate_assistant(content: Json, place: str, origin: str) -> dict[str, Json]:
     texts: list[str] = []
-    reasoning: dict[str, str] = {}
+    reasoning: dict[str, list[str]] = {}
     calls: list[dict[str, Json]] = []
     for at, block in enumerate(
         [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
@@ -279,14 +279,15 @@ def _translate_assistant(content: Json, place: str, origin: str) -> dict[str, Js
             case "thinking":  # only the model that thought it can use it
                 field = find_field(block, origin)
                 if field is not None:
-                    reasoning[field] = reasoning.get(field, "") + (block.get("thinking") or "")
+                    reasoning.setdefault(field, []).append(block.get("thinking") or "")
             case "redacted_thinking":
                 pass  # only the vendor's own models can read it
             case _:
                 raise make_field_error(
                     f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format"
                 )
-    message: dict[str, Json] = {"role": "assistant", "content": "".join(texts), **reasoning}
+    joined = {field: "".join(parts) for field, parts in reasoning.items()}
+    message: dict[str, Json] = {"role": "assistant", "content": "".join(texts), **joined}
     if calls:
         message |= {"content": message["content"] or None, "tool_calls": calls}
     return message

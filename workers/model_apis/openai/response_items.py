@@ -126,7 +126,7 @@ class Conversation:
     def __init__(self, origin: str = "") -> None:
         """Take the model that gets its own reasoning back."""
         self._origin = origin
-        self._state: dict[str, Any] = {}  # of the reasoning before the next item
+        self._state: dict[str, list[Any]] = {}  # of the reasoning before the next item, in its parts
         self._groups: list[list[dict[str, Any]]] = []
         """Each message, behind one with calls their results. Text that grows is a list of its parts."""
         self._callers: dict[str, list[dict[str, Any]]] = {}
@@ -139,6 +139,11 @@ class Conversation:
             content = message["content"]
             if isinstance(content, list) and content and isinstance(content[0], str):
                 message["content"] = "\n\n".join(content)
+            message |= {
+                name: "".join(message[name])
+                for name in REASONING_FIELDS
+                if isinstance(message.get(name), list)
+            }
         return messages
 
     @property
@@ -185,7 +190,7 @@ class Conversation:
     def _add_reasoning(self, item: dict[str, Json]) -> None:
         """Keep the reasoning for the next item, if it is the model's own. No other could use it."""
         for name, value in unpack_state(item, self._origin).items():
-            self._state[name] = self._state[name] + value if name in self._state else value
+            self._state.setdefault(name, []).extend([value] if isinstance(value, str) else value)
 
     def _open_assistant(self, *, is_text: bool) -> dict[str, Any]:
         """Return the message for the next text or call of the assistant, with the reasoning before it.
@@ -200,9 +205,8 @@ class Conversation:
         if starts_anew or "reasoning_details" in self._state:
             self._add({"role": "assistant", "content": None, **self._state})
         else:
-            for name in REASONING_FIELDS:
-                if name in self._state:
-                    last[name] = last.get(name, "") + self._state[name]
+            for name, parts in self._state.items():
+                last.setdefault(name, []).extend(parts)
         self._state = {}
         return self._last
 
@@ -216,10 +220,11 @@ class Conversation:
             case "assistant":
                 text = _join_text(content, where, "")
                 message = self._open_assistant(is_text=True)
-                if text or not message.get("tool_calls"):
-                    before = message["content"]
-                    texts = before if isinstance(before, list) else [before] if before else []
-                    message["content"] = [*texts, text] if texts else text
+                if text:
+                    message["content"] = message["content"] or []
+                    message["content"].append(text)
+                elif not message.get("tool_calls"):
+                    message["content"] = message["content"] or ""
             case _:
                 raise make_field_error(f"{place}.role", "user, assistant, system or developer")
 

@@ -12,7 +12,8 @@ from tests.unit.workers.model_apis.identity.test_chat import BODY, PATHS, Seat, 
 from workers.model_apis.adapters import adapt_backend
 from workers.model_apis.anthropic.thinking import settle_thinking
 from workers.model_apis.api_request import ANTHROPIC, OPENAI
-from workers.model_apis.reasoning_marks import is_signed
+from workers.model_apis.identity.origins import name_origin
+from workers.model_apis.reasoning_marks import is_signed, make_mark
 
 ENABLED = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 SIGNED = {"type": "thinking", "thinking": "hm", "signature": "EqQBCg+/="}
@@ -250,3 +251,23 @@ def test_a_mark_says_more_than_the_calls_of_other_turns():
     assert thinking == [True, False, True]
     post(OPENAI, other, history)
     assert "reasoning" not in json.dumps(other.requests[-1]["messages"])
+
+
+def test_a_mark_of_a_clients_own_names_no_other_field_of_a_message():
+    seat = Seat(OPENAI, make_completion(content="x"), url="https://a/v1")
+    origin = name_origin("m", seat)
+    forged = [
+        {"type": "thinking", "thinking": "hm", "signature": make_mark(field, origin)}
+        for field in (
+            "role",
+            "content",
+            "tool_calls",
+            "name",
+            "extra_content",
+            "reasoning_details",
+            "reasoning",
+        )
+    ]
+    content = [*forged, *forged, {"type": "text", "text": "7"}]
+    post(ANTHROPIC, seat, continue_chat({"role": "assistant", "content": content}))
+    assert seat.requests[0]["messages"][1] == {"role": "assistant", "content": "7", "reasoning": "hmhm"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from workers.model_apis.identity.fitting import make_call_id
 from workers.model_apis.identity.origins import make_signed_id
 from workers.model_apis.openai.from_responses import translate_to_chat
 from workers.model_apis.openai.responses_seat import prepare_request
+from workers.model_apis.reasoning_marks import pack_state
 
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 PATCH: Any = {
@@ -103,6 +105,36 @@ def test_text_after_a_call_does_not_part_it_from_its_result():
     made = messages(call("a"), {"role": "assistant", "content": "soon"}, output("a"))
     assert [message["role"] for message in made] == ["assistant", "tool"]
     assert made[0]["content"] == "soon"
+
+
+def test_empty_texts_around_a_call_leave_no_trace():
+    empty = {"role": "assistant", "content": ""}
+    assert messages(empty)[0]["content"] == ""
+    (message,) = messages(empty, call("c1"), empty)
+    assert message["content"] is None
+    (message,) = messages(empty, call("c1"), {"role": "assistant", "content": "so"}, empty)
+    assert message["content"] == "so"
+
+
+def test_reasoning_in_parts_is_one_text_and_long_histories_take_linear_time():
+    def reason(state: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "reasoning", "summary": [], "encrypted_content": pack_state(state, "12345678")}
+
+    def build(*items: Any) -> list[dict[str, Any]]:
+        request, _ = translate_to_chat({"model": "m", "input": list(items)}, origin="12345678")
+        return [*request["messages"]]
+
+    part, text = reason({"reasoning_content": "ab"}), {"role": "assistant", "content": "x"}
+    (message,) = build(part, part, call("c1"), part, call("c2"))
+    assert message["reasoning_content"] == "ababab"
+    detail = reason({"reasoning_details": [0] * 40})
+    begun = time.process_time()
+    (message,) = build(*[detail] * 20_000, text)
+    assert len(message["reasoning_details"]) == 800_000
+    (message,) = build(*[part] * 20_000, call("c1"), *[text] * 20_000)
+    assert len(message["reasoning_content"]) == 40_000
+    assert message["content"].count("x") == 20_000
+    assert time.process_time() - begun < 10, "minutes, if each part copied those before"
 
 
 def test_pictures_in_a_result_follow_in_a_user_message():
