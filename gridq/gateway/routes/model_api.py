@@ -361,7 +361,7 @@ def _make_dropped_header(places: Sequence[str]) -> Headers:
 
     What a client may have named itself, such as a property of a schema, is percent-encoded.
     """
-    text = ", ".join(quote(place, safe="[].-_$~: ") for place in places)
+    text = ", ".join(quote(place, safe="[].-_$~: ", errors="surrogatepass") for place in places)
     if len(text) > MAX_DROPPED_FIELDS_BYTES:
         text = text[:MAX_DROPPED_FIELDS_BYTES].rpartition(", ")[0] + ", ..."
     return [(b"x-gridq-dropped-fields", text.encode())] if text else []

@@ -86,6 +86,9 @@ class ResponsesResponse(ModelApiResponse):
     head: dict[str, Json] | None = None
     """The response without output, as far as it is known."""
 
+    _head_text = b""
+    """The head of a response in the background, as JSON."""
+
     _last_number = -1
 
     async def _run(self, request: Request, send: Send) -> None:
@@ -95,7 +98,7 @@ class ResponsesResponse(ModelApiResponse):
         (await self._follow_job()).close()
         request.state.body.release()
         if self.job == self.new_job:
-            answer: Response = JSONResponse(self.head, headers={"x-gridq-job": self.job})
+            answer = _make_json_response(self._head_text, self.job)
         else:  # an earlier request with the same idempotency key made it
             answer = await _answer(request, self.grid, self.job)
         self.head_sent = True
@@ -106,7 +109,8 @@ class ResponsesResponse(ModelApiResponse):
         if self.queued is None or self.options.resume is not None:
             return await super()._follow_job()
         self.head = {**self.queued, "id": make_response_id(self.new_job), "created_at": int(time.time())}
-        await self.grid.store_response(self.new_job, sse.encode_data(self.head), self.options.job_options)
+        self._head_text = await run_for_body(len(self.value), _encode_head, self.head)
+        await self.grid.store_response(self.new_job, self._head_text, self.options.job_options)
         try:
             return await super()._follow_job()
         finally:
@@ -307,7 +311,24 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
     error = ended.end.to_error() if ended is not None else None
     if error is not None and view.state is not JobState.CANCELLED:
         response = _fail(response, error, errors.get_request_id(request))
-    return JSONResponse(response, headers=headers)
+    return _make_json_response(sse.encode_data(response), job)
+
+
+def _make_json_response(response: bytes, job: str) -> Response:
+    return Response(response, headers={"x-gridq-job": job}, media_type="application/json")
+
+
+def _encode_head(head: dict[str, Json]) -> bytes:
+    """Return a response as JSON. It repeats parts of the request, whose lone surrogates are escaped.
+
+    Raises InvalidField for a number that Python reads as infinite, such as 1e400.
+    """
+    try:
+        return json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        raise InvalidField(
+            "The body has a number that is too large", {"path": "body", "expected": "numbers up to 1.7e308"}
+        ) from None
 
 
 def _make_bare_response(view: JobView, job: str, status: str) -> dict[str, Json]:

@@ -5,6 +5,7 @@ One grid, with a seat of each API format, asked by clients of each of the three 
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,6 +202,15 @@ def test_a_place_that_the_client_named_cannot_forge_a_header(gateway: Gateway) -
         assert dropped.startswith("response_format.json_schema.schema.properties.a%0D%0A")
         assert dropped.endswith(".minimum")
         assert "x-forged" not in reply.headers
+
+
+def test_half_of_a_pair_in_a_name_is_escaped(gateway: Gateway) -> None:
+    half = "\ud800"
+    schema = {"type": "object", "properties": {half: {"type": "integer", "minimum": 1}}, "required": [half]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {"model": "at-anthropic", **BODIES[CHAT], "response_format": wanted}
+    reply = gateway.http.post(CHAT, content=json.dumps(body))
+    assert read_dropped(reply) == ["response_format.json_schema.schema.properties.%ED%A0%80.minimum"]
 
 
 def test_a_header_has_a_bounded_length(gateway: Gateway) -> None:

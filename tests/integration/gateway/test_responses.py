@@ -482,6 +482,22 @@ def test_a_background_response_leaves_nothing_that_is_not_deleted(chat_seat: Sea
         assert not kept()
 
 
+def test_a_background_response_repeats_what_utf_8_cannot_express(chat_seat: Seat) -> None:
+    halves = {"instructions": "\ud800", "metadata": {"a": "\ud83d"}}
+    body = {"model": "echo", "input": "so", "background": True, **halves}
+    queued = chat_seat.http.post("/v1/responses", content=json.dumps(body))
+    assert queued.status_code == 200
+    shown = chat_seat.http.get(f"/v1/responses/{queued.json()['id']}").json()
+    for made in (queued.json(), shown):
+        assert {name: made[name] for name in halves} == halves
+
+
+def test_a_background_response_cannot_repeat_a_number_that_is_too_large(chat_seat: Seat) -> None:
+    body = b'{"model":"echo","input":"so","background":true,"temperature":1e400}'
+    refused = chat_seat.http.post("/v1/responses", content=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "graph.invalid_field")
+
+
 def test_a_background_stream_is_resumed_after_an_event(chat_seat: Seat) -> None:
     with chat_seat.client.responses.create(
         model="paced", input=WORDS, background=True, stream=True
