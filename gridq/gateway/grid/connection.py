@@ -142,8 +142,7 @@ class GridConnection:
             try:
                 return await asyncio.shield(admitting)
             except asyncio.CancelledError:
-                if not detached:
-                    admitting.add_done_callback(partial(self._undo, job_id))
+                admitting.add_done_callback(_ignore_result if detached else partial(self._undo, job_id))
                 raise
 
         limits = [limit for limit in (options.queue_timeout, options.deadline) if limit is not None]
@@ -260,6 +259,12 @@ class GridConnection:
     async def cancel(self, job: str) -> bool:
         """Cancel a job in any state. Returns False if it had ended already. Raises JobNotFound."""
         return await self.call(self.client.cancel, job)
+
+
+def _ignore_result(admitting: asyncio.Future[Any]) -> None:
+    """Look at an error that nobody waits for, which asyncio would log as unexpected."""
+    if not admitting.cancelled():
+        admitting.exception()
 
 
 def sum_cents(rows: list[HistoryRow]) -> float | None:

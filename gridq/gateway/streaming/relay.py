@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from gridq.errors import StreamTrimmed
 from gridq.gateway.streaming.cancellation import cancel
@@ -184,7 +184,12 @@ class Relay:
             position = parse_entry_id(follower.position)
             entries = [entry for entry in entries if parse_entry_id(entry[0]) > position]
         if follower.may_have_gap and entries:
-            if not await self._has_no_gap(follower):
+            try:
+                has_gap = not await self._has_no_gap(follower)
+            except ResponseError:  # the stream was deleted since the read
+                follower.fail(build_not_found_error(follower.job))
+                return
+            if has_gap:
                 follower.fail(_make_trimmed_error(follower.job))
                 return
             follower.may_have_gap = False

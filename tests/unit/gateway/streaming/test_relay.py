@@ -214,6 +214,21 @@ def test_a_reader_that_falls_behind_the_stream_limit_fails(grid_env: GridEnv) ->
     run_scene(grid_env, act, buffer=16)
 
 
+def test_a_stream_that_is_deleted_while_it_is_read_disturbs_no_other(
+    grid_env: GridEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(made: Scene) -> None:
+        with made.relay.follow("gone", "5-0", fresh=True) as follower:
+            follower.may_have_gap = True
+            read = [[b"6-0", [b"path", b"root", b"piece", b"7"]]]  # and then somebody deletes the stream
+            await made.relay._deliver(follower, read, 0.0, alone=True)
+            with pytest.raises(JobNotFound):
+                await follower.next()
+
+    run_scene(grid_env, act)
+    assert not caplog.records
+
+
 def test_a_job_without_a_stream_reports_its_end(grid_env: GridEnv) -> None:
     async def act(made: Scene) -> None:
         await made.client.hset(made.keys("job", "j1"), "agent", "ann")
