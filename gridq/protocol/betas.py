@@ -41,9 +41,10 @@ def find_needed_betas(body: Mapping[str, Json], betas: Iterable[str]) -> list[st
 
     Parts of an unexpected shape count as none: the worker refuses them wherever they go.
     """
-    return [
-        beta for beta in betas if any(beta.startswith(start) and uses(body) for start, uses in USES.items())
-    ]
+    named = list(betas)
+    candidates = [start for start in USES if any(beta.startswith(start) for beta in named)]
+    used = tuple(start for start in candidates if USES[start](body))  # once each: it may take long
+    return [beta for beta in named if beta.startswith(used)]
 
 
 def _as_objects(value: Json) -> list[dict[str, Json]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gridq.protocol import betas
 from gridq.protocol.betas import ANY_BETA, find_needed_betas, takes_beta
 
 FILE = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
@@ -65,3 +66,11 @@ def test_parts_of_an_odd_shape_need_nothing(field: str, value: Any):
 def test_a_seat_takes_what_its_owner_allows(allowed: tuple[str, ...] | None, taken: list[str]):
     stated = ["interleaved-thinking-1", "files-api-1", "context-1m-1", "oauth-1"]
     assert [beta for beta in stated if takes_beta(allowed, beta)] == taken
+
+
+def test_many_betas_of_one_kind_read_the_request_once(monkeypatch: pytest.MonkeyPatch):
+    read = []
+    monkeypatch.setitem(betas.USES, "context-1m-", lambda body: not read.append(body))  # type: ignore[index]
+    named = [f"context-1m-{number}" for number in range(50)]
+    assert find_needed_betas(ask(), ["effort-2025-11-24", *named]) == named
+    assert len(read) == 1
