@@ -241,6 +241,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
         "metadata": (False, _is_object, "an object"),
         "top_logprobs": (False, _is_integer_from(0), "an integer of at least 0"),
         "stream_options": (False, _is_object, "an object"),
+        "stop": GENERATION["stop"],
         "store": (False, _is_boolean, "true or false"),
         "background": (False, _is_boolean, "true or false"),
         "previous_response_id": (False, _is_absent, "absent: the grid keeps no responses"),

@@ -54,6 +54,7 @@ def test_valid_requests_pass_unchanged(api: str, path: str, body: dict[str, Any]
         ("responses", "responses", {}, "input"),
         ("responses", "responses", {"input": "hi", "previous_response_id": "resp_1"}, "previous_response_id"),
         ("responses", "responses", {"input": "hi", "conversation": {"id": "c"}}, "conversation"),
+        ("responses", "responses", {"input": "hi", "stop": [None]}, "stop"),
         ("responses", "responses", {"input": [{"type": "item_reference", "id": "i"}]}, "input[0]"),
         ("responses", "responses", {"input": [{"role": "user", "content": ["x"]}]}, "input[0].content[0]"),
         ("anthropic", ["messages"], {}, "path"),
