@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
-
-from redis.exceptions import RedisError
 
 from gridq.config.settings import Settings
 from gridq.errors import (
@@ -21,6 +19,7 @@ from gridq.errors import (
     StreamCut,
 )
 from gridq.execution.outcome import STREAM_CUT, Completed, Failed, Outcome, classify_failure
+from gridq.execution.piece_writer import PieceStream, PieceWriter
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Json, StageCall, Usage
@@ -29,9 +28,6 @@ from gridq.store.replies import Claim
 from gridq.telemetry import narration
 
 log = logging.getLogger(__name__)
-
-FLUSH_SECONDS = 0.05
-"""The time between two writes to a job's stream."""
 
 GRACE_SECONDS = 1.0
 """The time in which a cancelled stage must stop; after that its slot goes on without it."""
@@ -46,10 +42,8 @@ CancelReason = Literal["", "lost", "back", "timeout"]
 class Attempt:
     """One claim of a stage on one slot, from its input to its outcome.
 
-    `read_value` turns a stored value or a link to one into its bytes. `write_pieces(lease, path, pieces,
-    first, dropped)` appends pieces to the job's stream, the first of them with the parts of the input that
-    have no effect, and returns whether the attempt still counts. The slot's thread calls `run`; any thread
-    may call the rest.
+    `read_value` turns a stored value or a link to one into its bytes. `piece_writer` writes what is streamed.
+    The slot's thread calls `run`; any thread may call the rest.
     """
 
     def __init__(
@@ -61,7 +55,7 @@ class Attempt:
         worker: str,
         runner: Runner,
         read_value: Callable[[bytes], bytes | bytearray],
-        write_pieces: Callable[[str, str, list[str], int, Sequence[str]], bool],
+        piece_writer: PieceWriter,
     ) -> None:
         self.claim = claim
         self.slot = slot
@@ -84,12 +78,9 @@ class Attempt:
         self._config = config
         self._runner = runner
         self._read_value = read_value
-        self._write_pieces = write_pieces
+        self._piece_writer = piece_writer
+        self._stream = PieceStream(claim.lease, on_fenced=lambda: self.cancel("lost"))
         self._context: StageContext | None = None
-        self._pieces: list[str] = []
-        self._dropped: Sequence[str] = ()
-        self._flushed_at = 0.0
-        self._flushing = threading.Lock()
         self._usage = Usage(micro_dollars=None)
         self._cancelled_at: float | None = None
         limits = [op.timeout or config.stage_timeout for op in self.step.ops] or [config.stage_timeout]
@@ -111,7 +102,6 @@ class Attempt:
 
     def fail(self, exc: BaseException) -> Failed:
         """Return the outcome of an attempt that `exc` ended."""
-        self.flush()  # what was streamed before it failed stays
         failed = self._classify(exc)
         # Monitors and logs get the code alone: the rest of an error may contain a prompt.
         code = exc.code if isinstance(exc, GridError) and failed.kind != "stage" else ""
@@ -152,6 +142,7 @@ class Attempt:
             attempt=self.claim.attempt,
             deadline=self.deadline,
             emit=self._emit if self.claim.stream else None,
+            emit_together=lambda pieces: self._emit(*pieces),
         )
         self._context = context
         if self.cancelled:
@@ -278,33 +269,15 @@ class Attempt:
             if self._context is not None:
                 self._context.deadline = self.deadline
 
-    def _emit(self, piece: Json) -> None:
+    def _emit(self, *pieces: Json) -> None:
         self._extend_deadline()
-        text = values.encode(piece, limit=self._config.max_value, path=self.path).decode()
-        with self._flushing:
-            if not self.emitted and self._context is not None:
-                self._dropped = tuple(self._context.dropped_fields)
-            self._pieces.append(text)
-            self.emitted += 1
-            due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
-        if due:
-            self.flush()
+        limit = self._config.max_value
+        encoded = [values.encode(piece, limit=limit, path=self.path).decode() for piece in pieces]
+        if not self.emitted and self._context is not None:
+            self._stream.dropped = tuple(self._context.dropped_fields)
+        self.emitted += len(encoded)
+        self._piece_writer.add(self._stream, self.path, encoded)
 
-    def flush(self) -> None:
-        """Write the pieces that are buffered. While the server is away they stay buffered."""
-        try:
-            self.write_buffered()
-        except RedisError as exc:
-            log.warning("the pieces of %s wait for the server: %s", self.path, exc)
-
-    def write_buffered(self) -> None:
-        """Write buffered pieces; cancel an attempt that no longer counts. RedisError: the server is away."""
-        with self._flushing:
-            if not (pieces := list(self._pieces)):
-                return
-            self._flushed_at = time.monotonic()
-            before = self.emitted - len(pieces)
-            valid = self._write_pieces(self.claim.lease, self.path, pieces, before, self._dropped)
-            self._pieces.clear()
-        if not valid:
-            self.cancel("lost")
+    def finish_stream(self) -> None:
+        """Wait until what was streamed is in the job's stream. RedisError: the server cannot be reached."""
+        self._piece_writer.finish(self._stream)

@@ -6,10 +6,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from gridq.config.settings import Settings
 from gridq.execution.attempt import Attempt
@@ -17,7 +17,7 @@ from gridq.execution.outcome import Failed
 from gridq.messaging import monitor_events
 from gridq.messaging.monitor_events import Monitors
 from gridq.store import values
-from gridq.store.replies import Claim
+from gridq.store.replies import Claim, Completion
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
 
@@ -64,12 +64,6 @@ class Recorder:
         """Return a stored value, or the value that a stored link points to."""
         return values.read_buffer(self._scripts.client, self._scripts.keys, data)
 
-    def write_pieces(
-        self, lease: str, path: str, pieces: list[str], first: int, dropped: Sequence[str]
-    ) -> bool:
-        """Append pieces to the job's stream. Return whether the attempt still counts."""
-        return self._scripts.emit(lease, path, pieces, first, dropped)
-
     # -- how it ended
 
     def record_completion(
@@ -84,9 +78,10 @@ class Recorder:
             link, long = f"@{attempt.claim.lease}".encode(), output
         nonce = secrets.token_hex(8)
         events = self._completion_events(attempt)
-        return self.retry(
-            attempt,
-            lambda: self._scripts.complete(
+
+        def complete() -> Completion:
+            self._finish_stream(attempt)
+            return self._scripts.complete(
                 attempt.claim.lease,
                 link,
                 used=attempt.usage(),
@@ -99,8 +94,9 @@ class Recorder:
                 long=long,
                 long_ttl_ms=max(attempt.claim.remaining_ms, 0) + VALUE_GRACE_MS,
                 events=events,
-            ),
-        )
+            )
+
+        return self.retry(attempt, complete)
 
     def record_failure(self, attempt: Attempt, failed: Failed) -> str:
         """Record a failure. Return how it ended the job, `plain` or `celery`, else an empty string.
@@ -108,6 +104,7 @@ class Recorder:
         An attempt that is handed back may fail once more when its code stops: only usage that has grown since
         is recorded again. RedisError: the server cannot be reached.
         """
+        self._finish_stream(attempt)
         used = attempt.usage()
         with attempt.reporting:
             again = attempt.reported_usage is not None
@@ -136,6 +133,13 @@ class Recorder:
         if not again:
             narration.narrate_failure(failed.kind, code, ended)
         return ended if ended in ("celery", "plain") else ""
+
+    def _finish_stream(self, attempt: Attempt) -> None:
+        """Wait for the attempt's pieces, which stand before the end of its job."""
+        try:
+            attempt.finish_stream()
+        except ResponseError as exc:  # the outcome counts for more than the last of its stream
+            log.warning("pieces of %s are missing in its stream: %s", attempt.path, exc)
 
     def retry(self, attempt: Attempt, act: Callable[[], T]) -> T:
         """Return `act()`. While the server is away it is tried again: the outcome may have cost money."""

@@ -24,6 +24,7 @@ from gridq.errors import SeatError, SeatInUse
 from gridq.execution.attempt import Attempt, Runner
 from gridq.execution.circuit_breaker import CircuitBreaker
 from gridq.execution.outcome import Completed, Failed
+from gridq.execution.piece_writer import PieceWriter
 from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import PeriodicThread
@@ -109,6 +110,7 @@ class Session:
         self._checker = PeriodicThread(
             f"watch {seat}", config.renew_ms / 1000 / CHECKS_PER_RENEWAL, self.check_running
         )
+        self._piece_writer = PieceWriter(seat, scripts)
         self._recorder = Recorder(
             scripts,
             config,
@@ -179,6 +181,7 @@ class Session:
         if not self.stopped:
             narration.narrate("seat left", worker=self.worker)
         self._checker.stop()
+        self._piece_writer.stop()
         self._renewer.stop()
         try:
             self.scripts.leave(self.seat, self.incarnation, "go")
@@ -284,7 +287,7 @@ class Session:
                 worker=self.worker,
                 runner=self.runner,
                 read_value=self._recorder.read_value,
-                write_pieces=self._recorder.write_pieces,
+                piece_writer=self._piece_writer,
             )
             with self._lock:
                 self._running[claim.lease] = attempt
@@ -309,10 +312,6 @@ class Session:
     def _record_completion(
         self, attempt: Attempt, completed: Completed, until: float
     ) -> tuple[str, Claim | str]:
-        try:
-            self._recorder.retry(attempt, attempt.write_buffered)
-        except RedisError as exc:  # the result counts for more than the last of its stream
-            log.warning("pieces of %s are missing in its stream: %s", attempt.path, exc)
         result, ended, following = self._recorder.record_completion(
             attempt, completed.output, take_next=lambda: self._takes_another(attempt.slot, until)
         )
@@ -401,8 +400,8 @@ class Session:
     # -- between renewals
 
     def check_running(self) -> None:
-        """Write buffered pieces, stop what was cancelled or is over its time, and leave code behind that does
-        not stop. An idle seat asks the server nothing.
+        """Stop what was cancelled or is over its time, and leave code behind that does not stop. An idle seat
+        asks the server nothing.
         """
         running = self.running()
         if not running:
@@ -410,7 +409,6 @@ class Session:
         for attempt in running.values():
             try:
                 with self._log_context(attempt):
-                    attempt.flush()
                     attempt.enforce_deadline()
                     self._release_stuck(attempt)
             except RedisError as exc:  # the others are checked all the same

@@ -40,6 +40,7 @@ class StageContext:
 
     `attempt` counts the starts of the stage, this one included, so that another system can recognize a
     repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent.
+    `emit_together`, if given, gets several pieces that are sent at once, instead of `emit` for each.
     `cancelled` is set when the result is no longer wanted; a runner checks it, or waits for it, at least once
     a second, and then calls `check`.
     """
@@ -51,6 +52,7 @@ class StageContext:
         attempt: int = 1,
         deadline: float | None = None,
         emit: Callable[[Json], None] | None = None,
+        emit_together: Callable[[Sequence[Json]], None] | None = None,
     ) -> None:
         self.job = job
         self.attempt = attempt
@@ -60,6 +62,7 @@ class StageContext:
         self.dropped_fields: list[str] = []
         """Places in the stage's input that have no effect on this seat, at most MAX_DROPPED_FIELDS."""
         self._emit = emit
+        self._emit_together = emit_together
         self._on_cancel: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
@@ -68,10 +71,15 @@ class StageContext:
         """True if the caller asked for pieces of the answer."""
         return self._emit is not None
 
-    def emit(self, piece: Json) -> None:
-        """Send one piece of the answer: a JSON value; for a model, the new text."""
-        if self._emit is not None and not self.cancelled.is_set():
-            self._emit(piece)
+    def emit(self, *pieces: Json) -> None:
+        """Send one piece of the answer, or several together: JSON values; for a model, the new text."""
+        if self._emit is None or self.cancelled.is_set():
+            return
+        if len(pieces) > 1 and self._emit_together is not None:
+            self._emit_together(pieces)
+        else:
+            for piece in pieces:
+                self._emit(piece)
 
     def report(self, usage: Usage) -> None:
         """Set what this attempt has used so far, at most MAX_USAGE of anything."""

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
@@ -81,6 +81,20 @@ class NewJob:
     idempotency_key: str = ""
     body_digest: str = ""
     queue_timeout_ms: int | None = None
+
+
+class Pieces(NamedTuple):
+    """Pieces of one attempt's answer for its job's stream, all of the stage at `path`.
+
+    `before`: how many pieces this attempt has written before. `dropped` are the parts of the stage's input
+    that have no effect on the seat; the first piece has them beside it.
+    """
+
+    lease: str
+    path: str
+    pieces: Sequence[str]
+    before: int
+    dropped: Sequence[str] = ()
 
 
 @cache
@@ -302,13 +316,32 @@ class Scripts:
     def emit(
         self, lease: str, path: str, pieces: Sequence[str], before: int, dropped: Sequence[str] = ()
     ) -> bool:
-        """Add pieces to the job's stream. Returns False if the attempt no longer counts.
-
-        `before`: how many pieces this attempt has written before. `dropped` are the parts of the stage's
-        input that have no effect on the seat; the first piece has them beside it.
+        """Add pieces, as `Pieces` names them, to the job's stream. Returns False if the attempt no longer
+        counts.
         """
-        stated = json.dumps(dropped, separators=(",", ":")) if dropped and not before else ""
-        return bool(self.call("emit", lease=lease, path=path, before=before, dropped=stated, pieces=pieces))
+        return bool(self.run("emit", *_order_pieces(Pieces(lease, path, pieces, before, dropped))))
+
+    def emit_all(self, batch: Sequence[Pieces]) -> list[bool | ResponseError]:
+        """Add pieces to the streams of several jobs, in one round trip.
+
+        Returns for each whether the attempt still counts, or the error with which the server refused it.
+        """
+        replies: list[Any] = [NoScriptError()]
+        if len(batch) > 1:
+            pipe = self.client.pipeline(transaction=True)  # so that a reader of all gets them in one reply
+            for pieces in batch:
+                pipe.evalsha(self.shas["emit"], 0, *_order_pieces(pieces))
+            replies = pipe.execute(raise_on_error=False)
+        return [
+            self._try_emit(pieces) if isinstance(reply, ResponseError) else bool(reply)
+            for pieces, reply in zip(batch, replies, strict=True)
+        ]
+
+    def _try_emit(self, pieces: Pieces) -> bool | ResponseError:
+        try:
+            return self.emit(*pieces)
+        except ResponseError as exc:
+            return exc
 
     def find_fenced(self, leases: Sequence[str]) -> list[str]:
         """Return those of `leases` that no longer count: their job has ended, or their stage goes on without
@@ -411,6 +444,11 @@ def order_arguments(script: str, arguments: Mapping[str, Value | Sequence[Word]]
         unknown = sorted(arguments.keys() - {*names, rest})
         raise TypeError(f"{script}.lua has no argument {', '.join(unknown)}")
     return (*words, *more)  # type: ignore[misc]
+
+
+def _order_pieces(found: Pieces) -> tuple[Word, ...]:
+    dropped = json.dumps(found.dropped, separators=(",", ":")) if found.dropped else ""
+    return order_arguments("emit", {**found._asdict(), "dropped": dropped})
 
 
 def build_admit_words(job: NewJob) -> tuple[Word, ...]:

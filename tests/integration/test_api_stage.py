@@ -167,7 +167,7 @@ class Extending(StageContext):
     def __init__(self) -> None:
         super().__init__(deadline=time.monotonic() + self.seconds, emit=lambda piece: None)
 
-    def emit(self, piece: Json) -> None:
+    def emit(self, *pieces: Json) -> None:
         self.deadline = time.monotonic() + self.seconds
 
 

@@ -206,14 +206,14 @@ def test_a_broken_connection_loses_neither_pieces_nor_result(
     """The connection breaks while pieces are written."""
     grid, runner = odd
     broken = itertools.count()
-    really = grid.scripts.emit
+    really = grid.scripts.emit_all
 
-    def emit(*args: Any) -> bool:
+    def emit_all(*args: Any) -> Any:
         if next(broken) < 3:
             raise errors_of_redis.ConnectionError("gone")
         return really(*args)
 
-    monkeypatch.setattr(grid.scripts, "emit", emit)
+    monkeypatch.setattr(grid.scripts, "emit_all", emit_all)
     graph = {"root": {"op": "Stage", "id": "bench_tokens", "config": {"n": 5, "ms": 60}}}
     job = grid.client.submit(graph, stream=True)
     pieces = [piece.value for piece in grid.client.stream(job, timeout=20)]

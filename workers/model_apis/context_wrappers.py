@@ -23,8 +23,8 @@ class WrappedContext(StageContext):
     def is_streaming(self) -> bool:
         return self._inner.is_streaming
 
-    def emit(self, piece: Json) -> None:
-        self._inner.emit(piece)
+    def emit(self, *pieces: Json) -> None:
+        self._inner.emit(*pieces)
 
     def report(self, usage: Usage) -> None:
         self._inner.report(usage)

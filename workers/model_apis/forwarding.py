@@ -163,8 +163,7 @@ class StreamRelay:
             return
         self._started = True
         deferred, self._deferred = self._deferred, []
-        for each in (*deferred, event):
-            self._context.emit(each)
+        self._context.emit(*deferred, event)
 
     def send_usage(self, assembler: ChatAssembler) -> None:
         """Send the usage chunk if the client asked for it. Create it if the endpoint sent none."""

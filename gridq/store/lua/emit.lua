@@ -23,5 +23,5 @@ for i = pieces_at + math.max(written - before, 0), #ARGV do
   else C('XADD', stream, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i]) end
 end
 C('HSET', j, 'pieces:' .. step, math.max(written, before + #ARGV - pieces_at + 1))
-C('PEXPIRE', stream, C('PTTL', j))
+if written == 0 then C('PEXPIRE', stream, C('PTTL', j)) end
 return 1
