@@ -294,7 +294,8 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     serving = [seat for seat in live if queue in seat.queues]
     if serving:
         return "; ".join(_describe_state(seat) for seat in serving[:MAX_NAMED])
-    offers = {q: seat for seat in live for q in seat.queues}
+    own = queue_names.ANY_EMBEDDINGS  # which nobody but gridq asks for
+    offers = {q: seat for seat in live for q in seat.queues if queue_names.get_name(q) != own}
     kind = queue_names.get_kind(queue)
     same = [q for q in offers if queue_names.get_kind(q) == kind]
     closest = max(same, key=lambda offer: _compare_names(offer, queue), default=None)

@@ -28,6 +28,7 @@ from gridq.errors import (
     QuotaExceeded,
     SeatRateLimited,
 )
+from gridq.protocol import queue_names
 from gridq.protocol.models import Json
 from gridq.submission.start_forecast import StartForecast
 
@@ -137,7 +138,7 @@ def _read_number(error: GridError, name: str) -> float:
 def _find_fix(error: GridError, forecast: StartForecast | None, retry_after: float | None) -> str | None:
     fixes = []
     if forecast is not None and forecast.faster_queue and not isinstance(error, QuotaExceeded | GridFull):
-        fixes.append(f"use {forecast.faster_queue}, which would run it now")
+        fixes.append(f"use {_name_for_request(forecast.faster_queue)}, which would run it now")
     if isinstance(error, DeadlineUnreachable):
         fixes += _find_deadline_fixes(error, forecast)
     elif isinstance(error, QueueFull) and not fixes:
@@ -149,6 +150,12 @@ def _find_fix(error: GridError, forecast: StartForecast | None, retry_after: flo
     if not fixes and retry_after is not None:
         fixes.append(f"try again in {max(math.ceil(retry_after), 1)} s")
     return ", or ".join(fixes) or None
+
+
+def _name_for_request(queue: str) -> str:
+    """Return what a request asks for to come into `queue`: requests name models without their kind."""
+    is_model = queue_names.get_kind(queue) == queue_names.LLM
+    return f"the model {queue_names.get_name(queue)!r}" if is_model else queue
 
 
 def _find_deadline_fixes(error: DeadlineUnreachable, forecast: StartForecast | None) -> list[str]:

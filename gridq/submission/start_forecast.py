@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gridq.protocol.models import ServiceTime
-from gridq.protocol.queue_names import get_kind
+from gridq.protocol.queue_names import ANY_EMBEDDINGS, get_kind, get_name
 from gridq.protocol.running_times import MEMORY_STAGES, P90_DEVIATIONS
 from gridq.submission.queue_snapshot import QueueSnapshot, SeatGroup, SeatLoad, StageRequest, combine_services
 
@@ -104,6 +104,7 @@ def find_faster_queue(snapshot: QueueSnapshot, request: StageRequest) -> str | N
         for queue, seats in seats_of.items()
         if queue != request.queue
         and get_kind(queue) == kind
+        and get_name(queue) != ANY_EMBEDDINGS  # which nobody but gridq asks for
         and (queue == f"{kind}:any" or (serving and seats > serving))
         and any(free[seat] for seat in seats)
         and forecast_start(snapshot, replace(request, queue=queue)).is_now

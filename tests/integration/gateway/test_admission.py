@@ -263,7 +263,9 @@ def test_a_refusal_has_position_and_start_estimate(served: Served, scripts: Scri
         assert late["code"] == "job.deadline_unreachable"
         assert late["bottleneck"] == "the only slot of llm:busy"
         assert late["starts_in"]["low"] > 2
-        assert late["fix"].startswith("use llm:any, which would run it now, or raise the deadline to ")
+        assert late["fix"].startswith(
+            "use the model 'any', which would run it now, or raise the deadline to "
+        )
         chat = ask(served, "/v1/chat/completions", "busy", **{"x-gridq-deadline": "2"})
         assert chat.status_code == 503
         assert chat.json()["error"]["starts_in"] == late["starts_in"]

@@ -45,6 +45,7 @@ def test_a_live_seat_with_a_silent_worker_is_listed_as_stale(client: Client) -> 
         ([], "no seat is live"),
         (["llm:opus-4-6"], "the closest is llm:opus-4-6, served by m.a"),
         (["llm:any"], "the live seats of llm serve llm:any"),
+        (["llm:any", "llm:any%2Fembeddings"], "the live seats of llm serve llm:any"),
         (["bench:any"], "no live seat is of kind llm; the live seats serve bench:any"),
     ],
 )

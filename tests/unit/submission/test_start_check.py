@@ -165,6 +165,8 @@ def test_a_full_queue_explains_position_and_start_time() -> None:
         "retry_after": 6.0,
         "fix": "submit it again in 6 s, or raise max_pending of bench:any in the quotas file",
     }
+    model = explain_refusal(error, make_forecast(faster_queue="llm:meta%2Fllama-3"))
+    assert model["fix"] == "use the model 'meta/llama-3', which would run it now"
     there = explain_refusal(error, make_forecast(faster_queue="bench:wide"))
     assert there["fix"] == "use bench:wide, which would run it now"
 

@@ -243,6 +243,9 @@ def test_a_faster_family_or_any_queue_is_suggested() -> None:
     assert find_faster_queue(QueueSnapshot((busy, free)), StageRequest("llm:opus")) == ANY
     sonnet = seat("m.c", "llm:sonnet", "llm:claude", ANY, busy=0)
     assert find_faster_queue(QueueSnapshot((busy, free, sonnet)), StageRequest("llm:opus")) == "llm:claude"
+    own = "llm:any%2Fembeddings"
+    embedding = seat("m.a", "llm:opus", ANY, own), seat("m.b", ANY, own, busy=0)
+    assert find_faster_queue(QueueSnapshot(embedding), StageRequest("llm:opus")) == ANY
     assert find_faster_queue(QueueSnapshot((busy,)), StageRequest("llm:opus")) is None
     assert (
         find_faster_queue(QueueSnapshot((busy, seat("m.d", "gpu:any", busy=0))), StageRequest("llm:opus"))
