@@ -152,7 +152,7 @@ def format_header(view: JobView) -> list[str]:
         lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}")
     dropped = dict.fromkeys(place for row in view.rows for place in row.dropped_fields)
     if dropped:
-        lines.append(f"without   {to_one_line(', '.join(dropped))}")
+        lines.append(f"dropped   {to_one_line(', '.join(dropped))}")
     return lines
 
 

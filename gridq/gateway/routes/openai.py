@@ -68,7 +68,7 @@ async def read_model(
             f"No live seat offers the model {name[:200]!r}",
             {
                 "path": "model",
-                "reason": "the closest are " + ", ".join(close) if close else "no model is on offer",
+                "reason": "similar: " + ", ".join(close) if close else "no model is on offer",
             },
         )
     return JSONResponse(found)

@@ -141,6 +141,6 @@ def test_a_job_names_once_what_had_no_effect() -> None:
     place = {"path": "root", "stage": "s", "queue": "q", "worker": "w"}
     rows = [HistoryRow(**place, dropped_fields=fields) for fields in (["seed"], [], ["seed", "user"])]
     view = JobView("j", JobState.DONE, rows=rows)
-    assert [line for line in format_header(view) if "seed" in line] == ["without   seed, user"]
+    assert [line for line in format_header(view) if "seed" in line] == ["dropped   seed, user"]
     view.rows = []
     assert not any(line.startswith("without") for line in format_header(view))
