@@ -142,6 +142,14 @@ def test_chunks_are_forwarded_unchanged(openai_seat: LlmProfile, openai_server: 
     assert context.usage == Usage(tokens_in=4, tokens_out=4, micro_dollars=44)
 
 
+def test_the_opening_of_a_stream_goes_together_with_its_first_word(anthropic_seat: LlmProfile):
+    together: list[Any] = []
+    messages(anthropic_seat, "echo", StageContext(emit=lambda piece: None, emit_together=together.append))
+    assert [event["type"] for event in together[0]][:2] == ["message_start", "content_block_start"]
+    assert [event["type"] for event in together[0]].count("content_block_delta") == 1
+    assert len(together) == 1
+
+
 @pytest.mark.parametrize("model", ["echo", "unmetered"])
 def test_requested_usage_comes_in_the_last_chunk(openai_seat: LlmProfile, model: str):
     pieces: list[Any] = []
