@@ -146,17 +146,17 @@ HEAD = """\
 Which features of which clients work at which seats. The tests that run these clients through a
 gateway, a grid and a seat write this page, and fail if an outcome changes. The columns are kinds of
 seats: OpenAI's own chat API, other engines with that API, an endpoint with
-[Responses](reference/http.md#responses), Anthropic's and Google's APIs, and a small model on this
-machine's CPU. All but the last are local servers that accept and refuse what the vendors' documents
-say.
+[Responses](reference/http.md#responses), Anthropic's and Google's APIs, and a local model: SmolLM2
+135M on a CPU, whose chat template has no tools. The other seats are local servers that accept and
+refuse what the vendors' documents say.
 
 - **worked**: the endpoint got what the client asked for, and the client got the answer in its own
   terms. A field that only advises the model, such as `seed`, may have no effect; then the header
   [`x-gridq-dropped-fields`](reference/http.md#response-headers) names it.
-- a `name`: the request was refused with an error that names this field, or with this code.
+- a `name`: the request was refused with an error that names this field, or has this code.
 
-[Translation between API formats](reference/stages.md#translation-between-api-formats) says what is
-translated, what is only a hint, and what is refused. To set up a client, see
+[Fields of model requests](reference/request-fields.md) says which fields are translated, left out
+and refused at which seat. To set up a client, see
 [OpenAI and Anthropic clients](how-to/agent/model-clients.md).
 """
 
