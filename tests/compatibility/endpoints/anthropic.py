@@ -115,8 +115,8 @@ class AnthropicServer(StrictServer):
         if turns[0].role != "user":
             raise Refusal('first message must use the "user" role', "messages.0")
         self._check_calls(turns)
-        thinks = (body.get("thinking") or {}).get("type") == "enabled"
-        if thinks:
+        thinking = (body.get("thinking") or {}).get("type")
+        if thinking == "enabled":  # adaptive thinking goes on without
             self._check_thoughts(turns)
         tools = {tool["name"]: tool["input_schema"] for tool in body.get("tools") or ()}
         choice = body.get("tool_choice") or {"type": "auto"}
@@ -132,7 +132,7 @@ class AnthropicServer(StrictServer):
             stops=list(body.get("stop_sequences") or ()),
             max_tokens=body["max_tokens"],
             temperature=body.get("temperature"),
-            thinks=thinks,
+            thinks=thinking in ("enabled", "adaptive"),
             stream=bool(body.get("stream")),
         )
 
@@ -147,7 +147,7 @@ class AnthropicServer(StrictServer):
             if not stop.strip():
                 raise Refusal("each stop sequence must contain non-whitespace", f"stop_sequences.{at}")
         thinking, choice = body.get("thinking") or {}, body.get("tool_choice") or {}
-        if thinking.get("type") not in (None, "enabled", "disabled"):
+        if thinking.get("type") not in (None, "enabled", "adaptive", "disabled"):
             raise Refusal("not supported on this model", "thinking.type")
         if thinking.get("type") == "enabled":
             if not 1024 <= thinking["budget_tokens"] < body["max_tokens"]:
