@@ -11,7 +11,7 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.store import scripts
 from gridq.store.library import FILES, assemble, find_definitions, parse_arguments, read_lua
-from gridq.store.scripts import NAMES, NewJob, build_constants, build_source, order_arguments
+from gridq.store.scripts import NAMES, NewJob, Pieces, build_constants, build_source, order_arguments
 
 DEFINED = set(re.findall(r"^local function (\w+)", "".join(read_lua(f"lib/{file}") for file in FILES), re.M))
 
@@ -67,13 +67,15 @@ def find_script_arguments() -> dict[str, list[set[str]]]:
 
 def test_scripts_are_called_with_their_declared_arguments() -> None:
     calls = find_script_arguments()
-    assert {*calls, "admit", "complete"} == set(NAMES)
+    assert {*calls, "admit", "complete", "emit"} == set(NAMES)
     for name, given in calls.items():
         declared = parse_arguments(read_lua(name))
         for names in given:
             assert names == {*declared.names, *([declared.rest] if declared.rest else [])}, name
     admit = parse_arguments(read_lua("admit"))
     assert {*admit.names, admit.rest} == set(NewJob.__slots__)
+    emit = parse_arguments(read_lua("emit"))
+    assert {*emit.names, emit.rest} == set(Pieces._fields)
 
 
 def test_no_script_reads_arguments_by_number() -> None:
