@@ -98,12 +98,13 @@ class Guard:
         request_id = errors.make_request_id(request_headers.get(b"x-request-id", b"").decode("latin-1"))
         state["request_id"] = request_id
         is_model_api = scope["path"].startswith(errors.MODEL_API_PATH)
+        length = _read_length(request_headers.get(b"content-length"))
         state["body"] = body = BoundedBody(
             receive,
             self.model_limit if is_model_api else self.limit,
             self.body_memory,
             self.server_limit,
-            _read_length(request_headers.get(b"content-length")),
+            length,
         )
         origin = request_headers[b"origin"].decode("latin-1") if b"origin" in request_headers else None
         started = False
@@ -124,7 +125,11 @@ class Guard:
                 await send({"type": "http.response.body"})
 
         try:
-            _check_length(request_headers.get(b"content-length", b"0"))
+            if length is None and b"content-length" in request_headers:
+                raise RequestError(
+                    "Content-Length is not a number",
+                    {"path": "Content-Length", "expected": "a number of bytes"},
+                )
             body.check()
             check_headers(scope["headers"])
             _check_framing(scope)
@@ -183,13 +188,6 @@ class Guard:
 def _read_length(value: bytes | None) -> int | None:
     """Return the length that a request states for its body; None if it states none, or no number."""
     return int(value[:19]) if value is not None and value.isdigit() else None
-
-
-def _check_length(value: bytes) -> None:
-    if not value.isdigit():
-        raise RequestError(
-            "Content-Length is not a number", {"path": "Content-Length", "expected": "a number of bytes"}
-        )
 
 
 def _check_framing(scope: Scope) -> None:

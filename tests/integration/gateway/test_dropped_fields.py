@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -50,25 +51,18 @@ def gateway(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
         home=Path(tmp_path_factory.mktemp("home")),
         retry_backoff=0.0,
     )
-    with pytest.MonkeyPatch.context() as patch:
-        runners, servers = {}, []
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        runners = {}
         for kind, (server_type, key, table) in SEATS.items():
             patch.setenv(f"{kind.upper()}_KEY", key)
-            servers.append(server_type(key=key).__enter__())
+            url = stack.enter_context(server_type(key=key)).url
             models = [
                 {"name": "echo", "families": [f"at-{kind}"]},
                 {"name": "tools", "families": [f"tools-{kind}"]},
             ]
-            runners[f"m.{kind}"] = LlmRunner(servers[-1].url, models, key_env=f"{kind.upper()}_KEY", **table)
-        try:
-            with (
-                llm_grid(config, runners, concurrency=4),
-                serving(config, allowed_origins=["https://page.example"]) as gateway,
-            ):
-                yield gateway
-        finally:
-            for each in servers:
-                each.__exit__(None, None, None)
+            runners[f"m.{kind}"] = LlmRunner(url, models, key_env=f"{kind.upper()}_KEY", **table)
+        stack.enter_context(llm_grid(config, runners, concurrency=4))
+        yield stack.enter_context(serving(config, allowed_origins=["https://page.example"]))
 
 
 def ask(gateway: Gateway, path: str, kind: str, **fields: Any) -> httpx.Response:
