@@ -99,7 +99,9 @@ from gridq.errors.seat import (
     ChildDied,
     DemandUnmet,
     ModelFileError,
+    ModelUnavailable,
     NoLiveSeat,
+    RequestRefused,
     SeatDegraded,
     SeatError,
     SeatInUse,
@@ -114,6 +116,7 @@ from gridq.errors.stage import (
     StageQuarantined,
     StageTimeout,
     StreamCut,
+    WrongType,
 )
 from gridq.errors.value import InputTooLarge, OutputTooLarge, StreamTrimmed, ValueGone, ValueNotJson
 
@@ -127,12 +130,12 @@ __all__ = [
     "IdempotencyConflict", "InputTooLarge", "InvalidField", "InvalidJson", "JobBudgetExceeded",
     "JobCancelled", "JobNotFound", "JoinRefused", "JoinTokenInvalid", "KeyBusy", "KeyInvalid",
     "KeyLimitReached", "KeyMissing", "KeyNotFound", "KeyRateExceeded", "KeyRevoked", "KeyScopeMissing",
-    "MethodNotAllowed", "MissingField", "ModelFileError", "NoLiveSeat", "NotAdmitted", "NotQuarantined",
-    "NotSupported", "OriginRefused", "OutputTooLarge", "QueueDropped", "QueueFull", "QueueTimeout",
-    "QuotaExceeded", "QuotasFileError", "RequestError", "RequestTooSlow", "RouteNotFound", "SchemaMismatch",
-    "SeatDegraded", "SeatError", "SeatInUse", "SeatNotFound", "SeatRateLimited", "SeatUnavailable",
-    "StageError", "StageQuarantined", "StageTimeout", "StartTimeout", "StreamCut", "StreamTrimmed",
-    "TeamJobsExceeded", "TeamMoneyExceeded", "TeamTokensExceeded", "TooManyAttempts", "TypeMismatch",
-    "UnknownCapability", "UnknownOperator", "UnknownStage", "ValueGone", "ValueNotJson", "WaitTimeout",
-    "WorkersFull", "error_from_record", "first_fault",
+    "MethodNotAllowed", "MissingField", "ModelFileError", "ModelUnavailable", "NoLiveSeat", "NotAdmitted",
+    "NotQuarantined", "NotSupported", "OriginRefused", "OutputTooLarge", "QueueDropped", "QueueFull",
+    "QueueTimeout", "QuotaExceeded", "QuotasFileError", "RequestError", "RequestRefused", "RequestTooSlow",
+    "RouteNotFound", "SchemaMismatch", "SeatDegraded", "SeatError", "SeatInUse", "SeatNotFound",
+    "SeatRateLimited", "SeatUnavailable", "StageError", "StageQuarantined", "StageTimeout", "StartTimeout",
+    "StreamCut", "StreamTrimmed", "TeamJobsExceeded", "TeamMoneyExceeded", "TeamTokensExceeded",
+    "TooManyAttempts", "TypeMismatch", "UnknownCapability", "UnknownOperator", "UnknownStage", "ValueGone",
+    "ValueNotJson", "WaitTimeout", "WorkersFull", "WrongType", "error_from_record", "first_fault",
 ]  # fmt: skip

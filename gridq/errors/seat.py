@@ -37,6 +37,22 @@ class SeatDegraded(SeatError):
     remedy = "Log in again, add credit or replace the key on the seat's machine."
 
 
+class ModelUnavailable(SeatError):
+    """The seat cannot serve this one model: its endpoint does not have it, or not for the seat's key."""
+
+    code = "seat.model_unavailable"
+    remedy = "Correct the url of the seat or the name of its model; `gridq seats` says which models rest."
+
+
+class RequestRefused(SeatError):
+    """The seat's endpoint refused the request, and did not say whether the request, the model or the key is
+    at fault.
+    """
+
+    code = "seat.refused"
+    remedy = "Nothing, if another seat serves the queue; else read `reason`."
+
+
 class ChildDied(SeatError):
     """The child process that ran the stage died.
 
@@ -48,7 +64,7 @@ class ChildDied(SeatError):
     remedy = "Read the worker's log; lack of memory is the usual cause."
 
 
-class ModelFileError(SeatError):
+class ModelFileError(ModelUnavailable):
     """A model's file is missing, corrupt, or does not match its checksum."""
 
     code = "model.file"

@@ -205,7 +205,13 @@ class ApiClient(ABC):
             if response.status != OK:
                 stated = {name.lower(): value for name, value in response.getheaders()}
                 raise make_error(
-                    response.status, stated, self._read_body(response), self._make_details(), self._secrets
+                    response.status,
+                    stated,
+                    self._read_body(response),
+                    self._make_details(),
+                    self._secrets,
+                    path=path.partition("?")[0],
+                    usual_path=self.usual_path,
                 )
             yield response
             call.limit_to(DRAIN_SECONDS)

@@ -1,13 +1,20 @@
-"""Translate an endpoint's error responses to the grid's errors.
+"""Translate an endpoint's error responses to the grid's errors. They say what is to blame.
 
-| status | error | consequence |
-|---|---|---|
-| 401, 403, 402, a redirect | SeatDegraded | the seat cools down: its key, credit or URL is wrong |
-| another status for an invalid key or (Anthropic) an account without credit | SeatDegraded | the same |
-| 429 | SeatRateLimited, with `retry_after`; SeatDegraded if the credit is used up | another seat |
-| 408, 5xx, 529, anything but 4xx | SeatUnavailable | another seat |
-| 403 from a moderation (OpenRouter) | StageError | the stage fails: the request is at fault, not the key |
-| any other 4xx | StageError with the endpoint's own message | the stage fails |
+| the endpoint's response | error |
+|---|---|
+| 401, 402, 407, a redirect; a 403 or another that names the key, the account or its credit | SeatDegraded |
+| 429 | SeatRateLimited, with `retry_after`; SeatDegraded if the credit is used up |
+| 408, 5xx, 529, anything but 4xx | SeatUnavailable |
+| 403, 404, 410 or another that names the model; 404 or 405 for the path itself | ModelUnavailable |
+| 403 of a moderation; 403 or 404 that names a file or the like of the request | StageError |
+| 400 and the others of REQUEST_STATUSES | StageError, with the endpoint's own message |
+| any other 4xx: a 403 or 404 that does not say why, 409, 425 | RequestRefused |
+
+StageError ends the stage. All others send it to another seat. SeatDegraded lets the seat cool down,
+ModelUnavailable only this model at this seat, RequestRefused the same after several requests in a row.
+
+The messages are those of OpenAI, Azure, Anthropic, Google, xAI, Groq, Mistral, DeepSeek, OpenRouter, vLLM,
+llama.cpp and Ollama, as their documents and public reports quote them.
 """
 
 from __future__ import annotations
@@ -16,7 +23,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.errors import (
+    GridError,
+    ModelUnavailable,
+    RequestRefused,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+)
 from gridq.protocol.masking import mask_account
 from gridq.protocol.models import Json
 from workers.model_apis.api_request import CONTEXT_LENGTH_EXCEEDED
@@ -32,7 +47,10 @@ LOW_CREDIT_MESSAGE = "credit balance is too low"
 INVALID_KEY_CODES = frozenset(
     {
         *("API_KEY_INVALID", "FAILED_PRECONDITION"),  # of Google, which sends 400
+        *("API_KEY_SERVICE_BLOCKED", "API_KEY_HTTP_REFERRER_BLOCKED", "API_KEY_IP_ADDRESS_BLOCKED"),
+        *("SERVICE_DISABLED", "CONSUMER_INVALID", "CONSUMER_SUSPENDED", "USER_PROJECT_DENIED"),
         *("invalid_api_key", "authentication_error", "invalid_authentication", "account_deactivated"),
+        *("organization_restricted", "unsupported_country_region_territory"),
     }
 )
 """Codes for an invalid key, or an account without access, whatever the status."""
@@ -51,6 +69,74 @@ CONTEXT_MESSAGE = re.compile(
     re.IGNORECASE,
 )
 """How endpoints without that code (Anthropic, Google, vLLM, llama.cpp) say the same, with status 400."""
+
+ACCOUNT_MESSAGE = re.compile(
+    r"\b(?:account|api.?key|token|organi[sz]ation|service|workspace)\b.{0,40}?"
+    r"\b(?:suspended|disabled|deactivated|revoked|banned|expired|scopes?)\b",
+    re.IGNORECASE,
+)
+"""What a 403 says of the account or the rights of the key as a whole."""
+
+CREDIT_MESSAGE = re.compile(r"\bcredits?\b|\bbilling\b|\bbalance\b|key limit exceeded", re.IGNORECASE)
+"""What a 403 says of an account without credit (xAI), or a key whose limit is used up (OpenRouter)."""
+
+MODERATION_MESSAGE = re.compile(
+    r"\b(?:content|prompt|request|input|message|image)s?\b.{0,40}?"
+    r"\b(?:violates?|flagged|moderation|guidelines|content (?:policy|filter)|usage policy)\b|safety_check",
+    re.IGNORECASE,
+)
+"""What a 403 says of a request that a moderation refused. xAI's names the check: `SAFETY_CHECK_TYPE_…`."""
+
+MODEL_CODES = frozenset(
+    {
+        *("model_not_found", "model_not_available", "model_not_allowed", "invalid_model", "unknown_model"),
+        *("model_decommissioned", "model_terms_required", "DeploymentNotFound"),
+        *("model_permission_blocked_project", "model_permission_blocked_org"),
+    }
+)
+"""Codes for a model that the endpoint does not have, or not for this key, whatever the status."""
+
+INVALID_MODEL_MESSAGE = re.compile(
+    r"\W*(?:(?:error|bad request)\W+)?(?:model not (?:exist|found)|(?:invalid|unknown) model\b"
+    r"|(?:the )?model \S{1,200} (?:does not exist|is not found|not found)|\S{1,200} is not a valid model id)",
+    re.IGNORECASE,
+)
+"""The start of a message about such a model. Some endpoints send it with 400. A request that the endpoint
+quotes stands further on.
+"""
+
+MODEL_WORD = re.compile(r"\b(?:models?|deployment)\b|\bendpoints found for\b", re.IGNORECASE)
+"""What a 403 or 404 names that is about the model."""
+
+UNFIT_MESSAGE = re.compile(
+    r"not a chat model|\bv1/(?:chat/completions|completions|responses|embeddings)\b"
+    r"|endpoints (?:found|available) (?:that|matching|with)|selected model",
+    re.IGNORECASE,
+)
+"""What a 404 says of a model that exists, and does not take this kind of request: another API (OpenAI), tools
+or images, or a provider that the request names (OpenRouter).
+"""
+
+PATH_MESSAGE = re.compile(
+    r"\s*$|(?:404 )?(?:(?:page|file|path|route|url|endpoint|resource) )?not[ _]found\.?\s*$|no route\b"
+    r"|(?:invalid|unknown|unrecognized|unsupported) (?:request )?(?:url|path|route|endpoint)\b|cannot post\b"
+    r"|unexpected endpoint\b",
+    re.IGNORECASE,
+)
+"""What a 404 says of a path that the endpoint does not have: nothing (as a page in HTML), or a few words."""
+
+RESOURCE_WORD = re.compile(
+    r"\b(?:files?|items?|responses?|conversations?|containers?|assistants?|threads?|vector.?stores?|batch(?:es)?"
+    r"|prompts?|cached.?contents?|images?|documents?|attachments?)\b",
+    re.IGNORECASE,
+)
+"""What a 403 or 404 names that the request itself refers to."""
+
+REQUEST_STATUSES = frozenset({400, 406, 411, 413, 414, 415, 416, 417, 422, 428, 431, 451})
+"""Statuses for which the request is at fault, unless the response names the key or the model."""
+
+MAIN_PATH = re.compile(r"(?:^|/)(?:chat/completions|messages)$|:(?:stream)?generatecontent", re.IGNORECASE)
+"""The paths that each seat of an API format has. One that lacks another path can still serve its models."""
 
 FIELD_MESSAGE = re.compile(r"([a-z_]+(?:\.\w+)*): ")
 """How Anthropic's messages begin that name a field: `messages.0.content.1: …`."""
@@ -83,12 +169,19 @@ STATUSES = {
 
 
 def make_error(
-    status: int, headers: Mapping[str, str], raw: bytes, details: dict[str, Json], keys: Sequence[str] = ()
+    status: int,
+    headers: Mapping[str, str],
+    raw: bytes,
+    details: dict[str, Json],
+    keys: Sequence[str] = (),
+    *,
+    path: str = "",
+    usual_path: str = "/v1",
 ) -> GridError:
-    """Return the error for a response with `status` and body `raw`.
+    """Return the error for a response with `status` and body `raw` to a request to `path`.
 
     `details` are added to the error's own. What the endpoint says of the owner's `keys` and account is
-    masked.
+    masked. `usual_path` is the end of the vendor's own URL.
     """
     reason, code, kind, param, error_details = _parse_error(raw, keys)
     if status == 400 and CONTEXT_MESSAGE.search(reason):
@@ -100,17 +193,14 @@ def make_error(
     delay = parse_retry_delay(headers if status == 429 else _select_retry_headers(headers), error_details)
     if delay is not None:
         details["retry_after"] = delay
-    if status == 403 and _is_moderated(raw):
+    if status == 403 and (_is_moderated(raw) or MODERATION_MESSAGE.search(reason)):
         return StageError(f"The endpoint's moderation rejected the request: {details['reason']}", details)
-    if status in {401, 403} or code in INVALID_KEY_CODES or INVALID_KEY_MESSAGE.match(reason):
-        details |= {"state": "key refused", "fix": "give the seat a valid key"}
-        return SeatDegraded("The endpoint rejected the key", details)
-    no_credit = (status == 429 and code in NO_CREDIT_CODES) or (
-        status == 400 and LOW_CREDIT_MESSAGE in reason
-    )
-    if status == 402 or no_credit:
+    if _names_no_credit(status, code, reason):
         details |= {"state": "no credit", "fix": "top up the account"}
         return SeatDegraded("The account at the endpoint has no credit left", details)
+    if _names_key(status, code, reason):
+        details |= {"state": "key refused", "fix": "give the seat a valid key"}
+        return SeatDegraded("The endpoint rejected the key", details)
     if 300 <= status < 400:
         details["fix"] = "set the seat's url to the one it redirects to"
         return SeatDegraded("The endpoint redirects, and gridq sends no key to another URL", details)
@@ -120,7 +210,41 @@ def make_error(
         details["state"] = "overloaded"
     if status == 408 or not 400 <= status < 500:
         return SeatUnavailable(f"The endpoint answered with HTTP {status}", details)
-    return StageError(f"The endpoint rejected the request: {details['reason']}", details)
+    if status == 405 or (status == 404 and PATH_MESSAGE.match(reason)):
+        details["fix"] = f"check the url: it usually ends in {usual_path}"
+        if not MAIN_PATH.search(path):  # the models may well work by the main one
+            return RequestRefused("The endpoint does not have this path", details)
+        return ModelUnavailable("The endpoint does not have this path", details)
+    if _names_model(status, code, param, reason):
+        details["fix"] = "correct the name of the model in the seat's table, or give its key access to it"
+        return ModelUnavailable("The endpoint does not serve this model", details)
+    names_resource = RESOURCE_WORD.search(reason) and not UNFIT_MESSAGE.search(reason)
+    if status in REQUEST_STATUSES or (status in {403, 404} and names_resource):
+        return StageError(f"The endpoint rejected the request: {details['reason']}", details)
+    return RequestRefused(f"The endpoint refused the request with HTTP {status}", details)
+
+
+def _names_no_credit(status: int, code: str, reason: str) -> bool:
+    if status == 402 or (status == 429 and code in NO_CREDIT_CODES):
+        return True
+    if status == 403:
+        return code == "BILLING_DISABLED" or bool(CREDIT_MESSAGE.search(reason))
+    return status == 400 and LOW_CREDIT_MESSAGE in reason
+
+
+def _names_key(status: int, code: str, reason: str) -> bool:
+    if status in {401, 407} or code in INVALID_KEY_CODES or INVALID_KEY_MESSAGE.match(reason):
+        return True
+    return status == 403 and bool(ACCOUNT_MESSAGE.search(reason))
+
+
+def _names_model(status: int, code: str, param: str, reason: str) -> bool:
+    """Return whether a 4xx says that the endpoint does not have the model, or not for this key."""
+    if UNFIT_MESSAGE.search(reason):
+        return False
+    if code in MODEL_CODES or status == 410 or INVALID_MODEL_MESSAGE.match(reason):
+        return True
+    return status in {403, 404} and (param == "model" or bool(MODEL_WORD.search(reason)))
 
 
 def find_error(event: dict[str, Json], keys: Sequence[str] = ()) -> GridError | None:

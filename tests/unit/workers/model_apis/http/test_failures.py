@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.errors import (
+    GridError,
+    ModelUnavailable,
+    RequestRefused,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+)
 from tests.fakes.gemini_server import error as google_error
 from tests.fakes.gemini_server import google_type
 from workers.model_apis.http.failures import find_error, make_error
@@ -28,8 +36,8 @@ def fault(status: int, body: Any = None, **headers: str) -> GridError:
     [
         (401, {"error": {"message": "Incorrect API key"}}, SeatDegraded),
         (402, {"error": {"message": "Insufficient Balance"}}, SeatDegraded),
-        (403, {"error": {"message": "no"}}, SeatDegraded),
-        (403, {"error": {"message": "no", "metadata": {"provider_name": "x"}}}, SeatDegraded),
+        (403, {"error": {"message": "no"}}, RequestRefused),
+        (403, {"error": {"message": "no", "metadata": {"provider_name": "x"}}}, RequestRefused),
         (403, {"error": {"message": "flagged", "metadata": {"reasons": ["violence"]}}}, StageError),
         (302, b"", SeatDegraded),
         (400, {"error": {"message": "Your credit balance is too low to …"}}, SeatDegraded),
@@ -42,7 +50,7 @@ def fault(status: int, body: Any = None, **headers: str) -> GridError:
         (503, b"busy", SeatUnavailable),
         (529, {"type": "error", "error": {"type": "overloaded_error"}}, SeatUnavailable),
         (400, {"error": {"message": "bad", "param": "n"}}, StageError),
-        (404, {"error": {"message": "no such model"}}, StageError),
+        (404, {"error": {"message": "no such model"}}, ModelUnavailable),
         (413, {"error": {"type": "request_too_large"}}, StageError),
         (400, google_error(400, "bad request"), StageError),
         (
@@ -53,7 +61,7 @@ def fault(status: int, body: Any = None, **headers: str) -> GridError:
             SeatDegraded,
         ),
         (400, {"error": {"code": 400, "status": "FAILED_PRECONDITION"}}, SeatDegraded),
-        (403, google_error(403, "no"), SeatDegraded),
+        (403, google_error(403, "no"), RequestRefused),
         (429, google_error(429, "quota"), SeatRateLimited),
         (503, [google_error(503, "overloaded")], SeatUnavailable),
         (400, {"error": {"status": "INVALID_ARGUMENT", "details": 5}}, StageError),
@@ -63,6 +71,139 @@ def test_each_refusal_is_its_error(status: int, body: Any, kind: type[GridError]
     found = fault(status, body)
     assert type(found) is kind
     assert found.details["status"] == status
+
+
+OPENAI_404 = "The model `m` does not exist or you do not have access to it."
+OPENAI_403 = "Project `proj_x` does not have access to model `m`"
+GOOGLE_404 = "models/m is not found for API version v1beta, or is not supported for generateContent."
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, {"error": {"message": OPENAI_404, "code": "model_not_found"}}),
+        (403, {"error": {"message": OPENAI_403, "code": "model_not_found", "param": None}}),
+        (404, {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-9"}}),
+        (403, {"error": {"type": "permission_error", "message": "This model is not available to you"}}),
+        (404, google_error(404, GOOGLE_404)),
+        (404, {"object": "error", "message": "The model `m` does not exist.", "type": "NotFoundError"}),
+        (404, {"error": {"message": 'model "m" not found, try pulling it first', "type": "api_error"}}),
+        (404, {"error": "model 'm' not found"}),
+        (404, {"error": {"message": "No endpoints found for some/m:free.", "code": 404}}),
+        (404, {"error": {"code": "DeploymentNotFound", "message": "It was not found."}}),
+        (400, {"error": {"message": "Model Not Exist", "type": "invalid_request_error"}}),
+        (400, {"object": "error", "message": "Invalid model: m", "type": "invalid_model"}),
+        (400, {"error": {"message": "some/m is not a valid model ID", "code": 400}}),
+        (403, {"error": {"code": "model_permission_blocked_project", "message": "It is blocked"}}),
+        (410, {"error": "The model has been retired"}),
+    ],
+)
+def test_a_refused_model_is_to_blame_and_not_the_request_or_the_key(status: int, body: Any) -> None:
+    found = fault(status, body)
+    assert type(found) is ModelUnavailable
+    assert found.details["fix"]
+
+
+WRONG_PATHS = [
+    (404, b""),
+    (404, b"404 page not found"),
+    (404, b"<html><h1>Not Found</h1></html>"),
+    (404, {"detail": "Not Found"}),
+    (404, {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}),
+    (404, {"error": {"message": "Invalid URL (POST /chat/completions)", "type": "invalid_request_error"}}),
+    (404, {"message": "no Route matched with those values"}),
+    (405, {"detail": "Method Not Allowed"}),
+    (405, b""),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), WRONG_PATHS)
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("chat/completions", ModelUnavailable),
+        ("messages", ModelUnavailable),
+        ("models/m:streamGenerateContent", ModelUnavailable),
+        # of a path that not every endpoint has, one user's request says nothing of the model
+        ("completions", RequestRefused),
+        ("embeddings", RequestRefused),
+        ("responses", RequestRefused),
+    ],
+)
+def test_a_wrong_path_names_the_url(status: int, body: Any, path: str, expected: type[GridError]) -> None:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found = make_error(status, {}, raw, {}, path=path)
+    assert type(found) is expected
+    assert "usually ends in /v1" in str(found.details["fix"])
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (403, {"error": {"message": "Key limit exceeded (total limit)", "code": 403}}),
+        (403, {"code": "no permission", "error": "Your team does not have any credits yet"}),
+        (403, google_error(403, "no", {"reason": "BILLING_DISABLED"})),
+    ],
+)
+def test_a_403_that_names_the_credit_is_the_seats_fault(status: int, body: Any) -> None:
+    found = fault(status, body)
+    assert type(found) is SeatDegraded
+    assert found.details["state"] == "no credit"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        google_error(403, "blocked", {"reason": "API_KEY_SERVICE_BLOCKED"}),
+        google_error(403, "denied", {"reason": "CONSUMER_SUSPENDED"}),
+        {"error": {"message": "Country not supported", "code": "unsupported_country_region_territory"}},
+        {"error": {"message": "Your account has been suspended."}},
+        {"error": {"type": "permission_error", "message": "OAuth token does not meet scope requirement"}},
+    ],
+)
+def test_a_403_that_names_the_key_or_the_account_is_the_seats_fault(body: Any) -> None:
+    found = fault(403, body)
+    assert type(found) is SeatDegraded
+    assert found.details["state"] == "key refused"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (403, {"code": "no permission", "error": "Content violates usage guidelines. Team: t, Model: m"}),
+        (403, {"code": "no permission", "error": "Model: m, Failed check: SAFETY_CHECK_TYPE_BIO"}),
+        (403, {"error": {"message": "Your request was flagged by our moderation"}}),
+        (403, google_error(403, "You do not have permission to access the File f1 or it may not exist.")),
+        (404, {"type": "error", "error": {"type": "not_found_error", "message": "File not found: file_1"}}),
+        (404, {"error": {"message": "Item with id 'rs_1' not found."}}),
+        (422, {"detail": "wrong"}),
+        (400, {"error": {"message": "Cannot parse: 'Invalid model: m'"}}),
+        (413, b"<html>"),
+    ],
+)  # fmt: skip
+def test_what_only_this_request_asked_for_is_the_stages_fault(status: int, body: Any) -> None:
+    assert type(fault(status, body)) is StageError
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (403, b"<html>Attention required</html>"),
+        (403, {"error": {"type": "forbidden", "message": "Request not allowed"}}),
+        (403, {"error": {"type": "permission_error",
+                         "message": "Your API key does not have permission to use the specified resource"}}),
+        (404, {"error": {"message": "No endpoints found that support tool use.", "code": 404}}),
+        (404, {"error": {"message": "No endpoints found matching your data policy", "code": 404}}),
+        (404, {"error": {"message": "This is not a chat model and thus not supported in the "
+                                    "v1/chat/completions endpoint.", "param": "model"}}),
+        (404, {"error": {"message": "something else"}}),
+        (409, {"error": {"message": "conflict"}}),
+        (425, b""),
+        (418, b""),
+    ],
+)  # fmt: skip
+def test_a_refusal_that_blames_nobody_is_asked_elsewhere(status: int, body: Any) -> None:
+    assert type(fault(status, body)) is RequestRefused
 
 
 @pytest.mark.parametrize(
