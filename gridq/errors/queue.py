@@ -8,8 +8,9 @@ from gridq.errors.base import GridError
 class QueueFull(GridError):
     """A queue already holds as many ready stages as it may, so the job was not admitted.
 
-    `details`: `queue`, `pending` (stages in the queue), `limit`, `needed` (by this job), and the estimated
-    wait (`gridq.submission.refusal_details`).
+    `details`: `queue`, `pending` (stages in the queue), `limit`, `needed` (by this job), `has_seat` (a live
+    seat could take them; stages that none could take are counted apart), and the estimated wait
+    (`gridq.submission.refusal_details`).
     """
 
     code = "queue.full"

@@ -1,9 +1,9 @@
-"""Seats that are lent to certain agents and teams only (`lends_to` of an advertisement)."""
+"""Which seats may take a stage: whom they are lent to (`lends_to` of an advertisement), and its exclusions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from redis import Redis
 
@@ -18,6 +18,27 @@ FIX = "ask the owner of one to lend it to this agent, or submit with wait_for_se
 
 MAX_NAMED = 3
 """Seats that one error names."""
+
+ONLY = "="
+"""Before a seat's name among the excluded seats of a stage: all other seats are excluded too, also those that
+join later.
+"""
+
+
+def is_excluded(seat: str, names: Collection[str]) -> bool:
+    """Return whether a stage excludes a seat, as `is_excluded` in store/lua/lib/base.lua does.
+
+    `names`: its excluded seats, and with ONLY before it the one that it is pinned to.
+    """
+    if not names:
+        return False
+    pinned = find_pinned(names)
+    return seat in names or (pinned != "" and pinned != seat)
+
+
+def find_pinned(names: Collection[str]) -> str:
+    """Return the only seat that a stage may run on; empty if there is no such seat."""
+    return next((name[len(ONLY) :] for name in names if name.startswith(ONLY)), "")
 
 
 def filter_lent_seats(

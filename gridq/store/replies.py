@@ -117,12 +117,16 @@ class NotLent:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimitReached:
-    """A queue holds `pending` stages of at most `limit`; the job needs room for `needed`."""
+    """A queue holds `pending` stages of at most `limit`; the job needs room for `needed`.
+
+    `has_seat`: a live seat could take them. Stages that none could take are counted apart.
+    """
 
     queue: str
     pending: int
     limit: int
     needed: int
+    has_seat: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ def read_admission(reply: Sequence[bytes]) -> AdmitReply:
         case "not_lent":
             return NotLent(details[0], tuple(zip(details[1::2], details[2::2], strict=True)))
         case "queue":
-            return QueueLimitReached(details[0], int(details[1]), int(details[2]), int(details[3]))
+            return QueueLimitReached(details[0], *map(int, details[1:4]), has_seat=details[4] == "1")
         case "quota":
             return _read_quota(details)
     return _read_known(word, details)

@@ -42,7 +42,7 @@ from gridq.limits.quotas_loader import read_aliases
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
-from gridq.protocol.models import Advertisement
+from gridq.protocol.models import Advertisement, Json
 from gridq.protocol.money import format_dollars
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 from gridq.seats import access, registry
@@ -411,7 +411,16 @@ def _build_job_budget_error(budget: int, needed: int) -> JobBudgetExceeded:
 def _build_queue_full_error(reply: QueueLimitReached) -> QueueFull:
     queue, pending, limit, needed = reply.queue, reply.pending, reply.limit, reply.needed
     stages = "a stage" if needed == 1 else f"the {needed} stages that are ready at once"
-    return QueueFull(
-        f"The queue {queue} has no room for {stages}: {pending} of {limit} places are taken",
-        {"path": queue, "queue": queue, "pending": pending, "limit": limit, "needed": needed},
-    )
+    details: dict[str, Json] = {
+        "path": queue,
+        "queue": queue,
+        "pending": pending,
+        "limit": limit,
+        "needed": needed,
+        "has_seat": reply.has_seat,
+    }
+    if reply.has_seat:
+        taken = f"{pending} of {limit} places are taken"
+    else:
+        taken = f"no live seat could take it, and {pending} of at most {limit} such stages wait already"
+    return QueueFull(f"The queue {queue} has no room for {stages}: {taken}", details)

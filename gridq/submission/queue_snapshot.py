@@ -30,6 +30,7 @@ from gridq.protocol.meters import (
 from gridq.protocol.models import ServiceTime
 from gridq.protocol.queue_names import get_kind
 from gridq.seats import registry
+from gridq.seats.access import is_excluded
 from gridq.store.keys import Keys
 
 MAX_GROUPS = 6
@@ -113,7 +114,11 @@ class SeatLoad:
         A stage gives back neither what it used nor the request that it was. Where these leave too little,
         only the reset of the window helps.
         """
-        if self.back_in is None or request.queue not in self.queues or self.seat in request.excluded:
+        if (
+            self.back_in is None
+            or request.queue not in self.queues
+            or is_excluded(self.seat, request.excluded)
+        ):
             return None
         wait, is_reserved = 0.0, False
         for meter, need in list_needs(self.meters, request.queue, request.cost, request.expects, self.rates):

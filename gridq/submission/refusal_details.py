@@ -91,6 +91,8 @@ def _find_retry_after(error: GridError, forecast: StartForecast | None) -> float
             pending, limit, needed = (_read_number(error, name) for name in ("pending", "limit", "needed"))
             if needed > limit:
                 return None
+            if error.details.get("has_seat") is False:
+                return max(round(low, 1), 1.0) if low else DEFAULT_RETRY_SECONDS
             if not rate:
                 return DEFAULT_RETRY_SECONDS
             return max(round((pending + needed - limit) / rate, 1), 1.0)
@@ -142,7 +144,9 @@ def _find_fix(error: GridError, forecast: StartForecast | None, retry_after: flo
     if isinstance(error, DeadlineUnreachable):
         fixes += _find_deadline_fixes(error, forecast)
     elif isinstance(error, QueueFull) and not fixes:
-        if retry_after is not None:
+        if error.details.get("has_seat") is False:
+            fixes.append("start a worker whose seat can take it")
+        elif retry_after is not None:
             fixes.append(f"submit it again in {math.ceil(retry_after)} s")
         fixes.append(f"raise max_pending of {error.details.get('queue')} in the quotas file")
     elif error.fix:

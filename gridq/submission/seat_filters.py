@@ -18,11 +18,7 @@ from gridq.profiles.profile import Profile, find_demand
 from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Demand, Effect
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
-
-ONLY = "="
-"""Before a seat's name in a list of excluded seats: all other seats are excluded too, also those that join
-later (`is_excluded` in store/lua/lib/base.lua).
-"""
+from gridq.seats.access import ONLY
 
 MAX_NAMED = 5
 """Seats and queues that one error names."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from gridq.protocol.models import ServiceTime
 from gridq.protocol.queue_names import ANY_EMBEDDINGS, get_kind, get_name
 from gridq.protocol.running_times import MEMORY_STAGES, P90_DEVIATIONS
+from gridq.seats.access import is_excluded
 from gridq.submission.queue_snapshot import QueueSnapshot, SeatGroup, SeatLoad, StageRequest, combine_services
 
 STAGES_PER_SLOT = 4
@@ -139,7 +140,7 @@ def _forecast_group(group: SeatGroup, request: StageRequest) -> StartForecast:
 def _explain_no_seat(snapshot: QueueSnapshot, request: StageRequest) -> str:
     queue = request.queue
     serving = [seat for seat in snapshot.seats if queue in seat.queues]
-    allowed = [seat for seat in serving if seat.seat not in request.excluded]
+    allowed = [seat for seat in serving if not is_excluded(seat.seat, request.excluded)]
     if not serving:
         return f"no live seat serves {queue}"
     if any(seat.back_in is not None for seat in allowed):

@@ -38,7 +38,7 @@ class StageView:
     `attempts` counts the claims; of these `failures` failed by the seat's fault, `losses` were lost with
     their worker, and `deaths` killed the process that ran them, since the stage, or a Retry around it,
     started last. `until`: when the quarantine ends. `excluded`: seats that may not take it, for now after a
-    failure, or for good.
+    failure, or for good (`gridq.seats.access.is_excluded`).
 
     While it waits, `cost` is what its claim will reserve in micro-dollars, and `expects` what it is estimated
     to use. `links`: of a stage with fall-backs all of its queues, the best first, while the job runs.
@@ -111,6 +111,10 @@ class JobView:
 
     def find_stages(self, state: StageState) -> list[StageView]:
         return [stage for stage in self.stages if stage.state is state]
+
+    def hide_tracebacks(self) -> None:
+        """Remove what only an operator may see: the code of a stage's author, with what it was given."""
+        self.rows = [row.model_copy(update={"traceback": ""}) if row.traceback else row for row in self.rows]
 
     def to_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object, with `rows`, one for each recorded attempt of a stage."""
@@ -277,8 +281,7 @@ def _fill_current(stage: StageView, one: dict[str, bytes | None], worker: str | 
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
-        names = _decode(one["excluded"]).split(",")  # "=seat" stands for all but that one
-        stage.excluded = tuple(name for name in names if name and not name.startswith("="))
+        stage.excluded = tuple(filter(None, _decode(one["excluded"]).split(",")))
         stage.expects = UsageEstimate.parse(_decode(one["tokens"] or b"0 0"))
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _decode(one["pending"])))
 

@@ -12,7 +12,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.money import format_dollars
 from gridq.protocol.states import JobState, StageState
-from gridq.seats.access import describe_access
+from gridq.seats.access import describe_access, find_pinned, is_excluded
 from gridq.seats.registry import LiveSeat, explain_no_seat, read_live_seats
 from gridq.store.keys import Keys
 from gridq.views.jobs import JobView, StageView, group_by_step
@@ -67,7 +67,10 @@ def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "",
     lent = [seat for seat in serving if seat.is_lent_to(agent, team)]
     if not lent:
         return "; ".join(describe_access(seat.seat, seat.lends_to) for seat in serving[:MAX_NAMED])
-    able = [seat for seat in lent if seat.seat not in stage.excluded]
+    able = [seat for seat in lent if not is_excluded(seat.seat, stage.excluded)]
+    pinned = find_pinned(stage.excluded)
+    if pinned and all(seat.seat != pinned for seat in live):
+        return f"the seat {pinned}, which its job is pinned to, is not live"
     if not able:  # a seat that failed it and paused takes it again once it is ready
         paused = [seat for seat in lent if seat.state != "ready"]
         ready_names = [seat.seat for seat in lent if seat.state == "ready"]

@@ -11,21 +11,36 @@ from gridq.jobs.record import round_up_cost
 from gridq.store.replies import QueueLimitReached
 from tests.unit.store.plans import Grid
 
+Line = tuple[str, bool]
+"""A queue, and those of its stages that a live seat could take if it were not busy (True), or the others."""
+
 Bounds = dict[str, tuple[int, bool]]
 """By queue: the most stages that may wait in it, and whether batch jobs are dropped for interactive ones."""
 
 
 class Room:
-    """The bounded queues that a job would enter, as they are now. `agents`: all that may have stages."""
+    """The bounded queues that a job of `agent` would enter, as they are now. `agents`: all that may have stages."""
 
-    def __init__(self, grid: Grid, bounds: Bounds, given: Plan, prio: int, agents: tuple[str, ...]) -> None:
+    def __init__(
+        self, grid: Grid, bounds: Bounds, given: Plan, agent: str, prio: int, agents: tuple[str, ...]
+    ) -> None:
         self.grid = grid
         self.bounds = bounds
         self.prio = prio
-        ready = Counter(self._queue(step) for step in given.steps if not step.after)
-        self.needed = {queue: count for queue, count in ready.items() if queue in bounds}
-        self.standing = {queue: sum(grid.classes(queue).values()) for queue in self.needed}
-        self.batch = {queue: self._batch(queue, agents) for queue in self.needed}
+        ready = [(self._queue(step), step) for step in given.steps if not step.after]
+        self.needed = Counter(
+            (queue, self._has_taker(queue, agent, step.micro_dollars, ""))
+            for queue, step in ready
+            if queue in bounds
+        )
+        waiting = {queue: self._waiting(queue, agents) for queue, _ in self.needed}
+        self.standing: Counter[Line] = Counter()
+        self.batch: dict[Line, Counter[str]] = {line: Counter() for line in self.needed}
+        for queue, stages in waiting.items():
+            for job, batch, has_taker in stages:
+                self.standing[queue, has_taker] += 1
+                if batch and (queue, has_taker) in self.batch:
+                    self.batch[queue, has_taker][job] += 1
 
     def _queue(self, step: Step) -> str:
         """Return the queue that a step would enter.
@@ -42,50 +57,67 @@ class Room:
             served += [queue] if left else []
         return served[0] if served else step.queue
 
-    def _batch(self, queue: str, agents: tuple[str, ...]) -> Counter[str]:
-        """Return the number of waiting stages of each batch job in the queue."""
-        found: Counter[str] = Counter()
+    def _has_taker(self, queue: str, agent: str, cost: int, excluded: str) -> bool:
+        """Return whether a live seat could take a stage if it were not busy."""
+        client, keys = self.grid.client, self.grid.keys
+        if client.hexists(keys("parked_agents"), agent):
+            return False
+        names = excluded.split(",")
+        only = [name[1:] for name in names if name.startswith("=")]
+        for seat in map(bytes.decode, client.smembers(keys("serving", queue))):
+            left = self.grid.left(seat)
+            if seat not in names and only in ([], [seat]) and (left is None or left >= round_up_cost(cost)):
+                return True
+        return False
+
+    def _waiting(self, queue: str, agents: tuple[str, ...]) -> list[tuple[str, bool, bool]]:
+        """Return the stages that wait in a queue: the job, whether it is batch work, whether a live seat could
+        take it.
+        """
+        client, keys = self.grid.client, self.grid.keys
+        found = []
         for cls in self.grid.classes(queue):
-            if not cls.startswith("0/"):
-                for agent in agents:
-                    key = self.grid.keys("waiting", queue, cls, agent)
-                    members = [member.decode() for member in self.grid.client.zrange(key, 0, -1)]
-                    found.update(member.rpartition(":")[0] for member in members)
+            priority, cost = cls.partition("|")[0].split("/")
+            for agent in agents:
+                for member in client.zrange(keys("waiting", queue, cls, agent), 0, -1):
+                    job, _, step = member.decode().rpartition(":")
+                    excluded = (client.hget(keys("job", job), f"excluded:{step}") or b"").decode()
+                    has_taker = self._has_taker(queue, agent, int(cost), excluded)
+                    found.append((job, priority != "0", has_taker))
         return found
 
-    def exceeds_bound(self, queue: str, gone: list[str]) -> bool:
-        """Return whether the job would exceed the queue's bound after the jobs in `gone` have left it."""
-        left = self.standing[queue] - sum(self.batch[queue][job] for job in gone)
-        return left + self.needed[queue] > self.bounds[queue][0]
+    def exceeds_bound(self, line: Line, gone: list[str]) -> bool:
+        """Return whether the job would exceed the line's bound after the jobs in `gone` have left it."""
+        left = self.standing[line] - sum(self.batch[line][job] for job in gone)
+        return left + self.needed[line] > self.bounds[line[0]][0]
 
-    def find_full_queues(self) -> set[str]:
-        """Return the queues for which the job must be refused."""
+    def find_full_lines(self) -> set[Line]:
+        """Return the lines for which the job must be refused."""
         found = set()
-        for queue, needed in self.needed.items():
-            most, drops = self.bounds[queue]
-            short = self.standing[queue] + needed - most
-            gives = drops and self.prio == 0 and needed <= most and sum(self.batch[queue].values()) >= short
+        for line, needed in self.needed.items():
+            most, drops = self.bounds[line[0]]
+            short = self.standing[line] + needed - most
+            gives = drops and self.prio == 0 and needed <= most and sum(self.batch[line].values()) >= short
             if short > 0 and not gives:
-                found.add(queue)
+                found.add(line)
         return found
 
     def check_refusal(self, reply: QueueLimitReached) -> None:
         """Check the refusal."""
-        queue = reply.queue
-        assert queue in self.find_full_queues()
-        expected = (self.standing[queue], self.bounds[queue][0], self.needed[queue])
+        line = reply.queue, reply.has_seat
+        assert line in self.find_full_lines()
+        expected = (self.standing[line], self.bounds[line[0]][0], self.needed[line])
         assert (reply.pending, reply.limit, reply.needed) == expected
 
-    def check_dropped_jobs(self, dropped: Sequence[str]) -> None:
+    def check_dropped_jobs(self, dropped: Sequence[str], agents: tuple[str, ...]) -> None:
         """Check the jobs dropped for an admitted one: no more than necessary, each with the right error."""
         assert len(set(dropped)) == len(dropped)
         for number, job in enumerate(dropped):
-            where = [queue for queue in self.needed if self.batch[queue][job]]
-            assert any(self.exceeds_bound(queue, dropped[:number]) for queue in where), (
+            where = [line for line in self.needed if self.batch[line][job]]
+            assert any(self.exceeds_bound(line, dropped[:number]) for line in where), (
                 f"{job} was dropped needlessly"
             )
             assert isinstance(self.grid.ended(job).to_error(), QueueDropped)
-        for queue in self.needed:
-            assert sum(self.grid.classes(queue).values()) <= self.bounds[queue][0], (
-                f"{queue} exceeds its bound"
-            )
+        for queue, has_taker in self.needed:
+            lines = Counter(has_seat for _, _, has_seat in self._waiting(queue, agents))
+            assert lines[has_taker] <= self.bounds[queue][0], f"{queue} exceeds its bound"

@@ -121,8 +121,8 @@ class Submitting(RuleBasedStateMachine):
             expected = SameJob(first) if other == body else OtherBody(first)
             assert self.grid.admit(plan, job, agent=agent, **options) == expected
             return False
-        room = Room(self.grid, self.bounds, plan, options.get("prio", 0), AGENTS)
-        full = room.find_full_queues()
+        room = Room(self.grid, self.bounds, plan, agent, options.get("prio", 0), AGENTS)
+        full = room.find_full_lines()
         may = not full and self.shadow.is_allowed(agent, cost)
         if may:  # before the call, because it compares the accounts
             self.shadow.admitted(job, agent, cost, celery=options.get("celery", False), key=key, body=body)
@@ -131,7 +131,7 @@ class Submitting(RuleBasedStateMachine):
         if isinstance(reply, QueueLimitReached):
             room.check_refusal(reply)
         if isinstance(reply, Accepted):
-            room.check_dropped_jobs(reply.dropped_jobs)
+            room.check_dropped_jobs(reply.dropped_jobs, AGENTS)
             assert self.grid.admit(plan, job, agent=agent, **options) == AlreadyKnown()
         return may
 

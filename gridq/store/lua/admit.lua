@@ -25,7 +25,7 @@
 --   fields...         field, value, … of the job's record
 -- RETURNS  {ok, batch job that was dropped for it …} | {known} the job is admitted or has ended, or a sweep will end it |
 --          nothing was written: {no_seat, queue …} | {not_lent, queue, seat, whom it is lent to, …} |
---          {queue, name, waiting stages, limit, needed} | {key, why} |
+--          {queue, name, waiting stages, limit, needed, '1' a live seat could take them | '0'} | {key, why} |
 --          {quota, limit, name, used, reserved, limit, needed, end of the window or '', window} |
 --          {same, the job of the idempotency key} | {conflict, the job with this id or key and another body} |
 --          an error SCHEMA or FULL (lib/preconditions.lua)

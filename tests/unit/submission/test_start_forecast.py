@@ -135,6 +135,15 @@ def test_stages_that_no_seat_here_may_take_do_not_count() -> None:
     )
 
 
+def test_a_seat_that_joined_later_takes_no_stage_that_is_pinned_to_another() -> None:
+    pinned = frozenset({"m.a", "=m.gone"})
+    late = seat("m.late", busy=0)
+    lines = (PendingStages(ANY, "ann", 5, excluded=pinned),)
+    assert look(late, lines=lines).is_now
+    found = look(late, lines=lines, ask=StageRequest(ANY, excluded=pinned))
+    assert (found.position, found.p50) == (None, None)
+
+
 def test_a_budget_that_binds_is_named() -> None:
     family = Meter(account="f:opus", resource="tokens", window="week", limit=9, used=9, queues=("llm:opus",))
     owner = Meter(account="o:alice", resource="requests", window="day", limit=2, used=1, reserved=1)

@@ -40,6 +40,13 @@ def test_a_degraded_seat_is_named(client: Client) -> None:
     assert waits(client).endswith("bench_echo: m.a is degraded: the key was refused")
 
 
+def test_the_seat_that_a_job_is_pinned_to_is_named_if_it_is_not_live(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", state="ready")
+    job = client.submit(echo_graph(), 1, wait_for_seat=True, pin="m.gone")
+    add_live_seat(client, "m.later", "bench:any", state="ready")
+    assert client.waits_for(job).endswith("the seat m.gone, which its job is pinned to, is not live")
+
+
 def test_the_state_of_an_excluded_seat_is_named(client: Client) -> None:
     """The state of an unwell seat says more than its exclusion."""
     add_live_seat(client, "m.a", "bench:any", state="ready")

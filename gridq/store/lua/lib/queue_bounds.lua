@@ -1,5 +1,6 @@
 -- Bounded queues: how many stages may wait in a queue when a job is admitted. Stages of admitted jobs that become ready later are never
--- kept out.
+-- kept out. A stage that no live seat could take (it is pinned to a seat that is gone, parked, or dearer than what all budgets have left)
+-- keeps no place from one that a seat could take, nor the other way round: a queue has two lines, each with the same bound.
 --
 -- limits: q:<queue> and q:* (for each capability without its own) → 'stages policy'; q: how many of these there are.
 
@@ -9,6 +10,66 @@ local function count_waiting(q)
   return sum
 end
 
+-- Return whether a live seat could take a stage of this queue, cost and excluded seats if it were not busy. Without an agent only seats
+-- that are lent to everybody count. Computed once in a script.
+local taker_cache = {}
+local function has_taker(q, cost, excluded, agent, team)
+  local id = table.concat({q, cost, excluded, agent or '', agent and team or ''}, ' ')
+  if taker_cache[id] == nil then
+    taker_cache[id] = any_seat(q, function(seat)
+      if is_excluded(excluded, seat) then return false end
+      if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
+      return (not lent_cache[seat] or agent ~= nil and is_lent_to(lent_cache[seat], agent, team)) and can_afford(seat, q, cost)
+    end)
+  end
+  return taker_cache[id]
+end
+
+-- Return whether a live seat could take a stage that waits in class `cls` of a queue.
+local function stage_has_taker(q, cls, agent, member)
+  local cost, excluded = string.match(cls, '^%d+/([^|]*)|(.*)$')
+  if excluded ~= '*' and has_taker(q, cost, excluded) then return true end
+  local job, step = string.match(member, '^([^:]+):(.+)$')
+  local own, team = unpack(C('HMGET', job_key(job), 'excluded:' .. step, 'team'))
+  return has_taker(q, cost, own or '', agent, team_of(agent, team))
+end
+
+-- Return how many stages of each class of a queue belong to parked agents; of very many agents some are asked.
+local function count_parked(q)
+  local found = {}
+  for _, agent in ipairs(C('HRANDFIELD', K .. 'parked_agents', 256)) do
+    for _, place in ipairs(C('SMEMBERS', K .. 'parked:' .. agent)) do
+      local queue, cls = string.match(place, '^(%S+) (.*)$')
+      if queue == q then found[cls] = (found[cls] or 0) + C('ZCARD', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent) end
+    end
+  end
+  return found
+end
+
+-- Return how many stages wait in one line of a queue: those that a live seat could take (`served`), or the others. Of very many agents
+-- and of mixed classes some stages are looked at; the others count as served.
+local function count_line(q, served)
+  local classes, parked, sum, total, looks = C('HGETALL', K .. 'classes:' .. q), count_parked(q), 0, 0, 1000
+  for i = 1, #classes, 2 do
+    local cls, n = classes[i], tonumber(classes[i + 1])
+    local cost, excluded = string.match(cls, '^%d+/([^|]*)|(.*)$')
+    local without = parked[cls] or 0
+    if excluded == '*' or not has_taker(q, cost, excluded) then
+      for _, agent in ipairs(C('ZRANGE', K .. 'ready:' .. q .. ':' .. cls, 0, looks)) do
+        local waiting = K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent
+        local members = looks > 0 and C('ZRANGE', waiting, 0, excluded == '*' and 255 or 0) or {}
+        for _, member in ipairs(members) do
+          local count = excluded == '*' and 1 or C('ZCARD', waiting)
+          if not stage_has_taker(q, cls, agent, member) then without = without + count end
+          looks = looks - 1
+        end
+      end
+    end
+    sum, total = sum + math.min(without, n), total + n
+  end
+  return served and total - sum or sum
+end
+
 -- Return how many stages may wait in a queue, nil without a limit, and the policy for when it is full.
 local function queue_limit(q)
   local own, default = unpack(C('HMGET', K .. 'limits', 'q:' .. q, 'q:*'))
@@ -16,15 +77,20 @@ local function queue_limit(q)
   return tonumber(most), policy
 end
 
--- Return the sets in which batch stages of a queue wait, as {class, agent}; of very many some. They include parked agents.
-local function batch_sets(q)
+-- Return the sets in which batch stages of one line of a queue wait, as {class, agent}; of very many some. A mixed class has both lines.
+local function batch_sets(q, served)
   local found = {}
   for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
     if string.sub(cls, 1, 2) ~= '0/' and #found < 128 then
-      for _, agent in ipairs(C('ZRANGE', K .. 'ready:' .. q .. ':' .. cls, 0, 127 - #found)) do found[#found + 1] = {cls, agent} end
+      for _, agent in ipairs(C('ZRANGE', K .. 'ready:' .. q .. ':' .. cls, 0, 127 - #found)) do
+        local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1]
+        if string.sub(cls, -2) == '|*' or first and stage_has_taker(q, cls, agent, first) == served then
+          found[#found + 1] = {cls, agent}
+        end
+      end
     end
   end
-  for _, agent in ipairs(C('HRANDFIELD', K .. 'parked_agents', 32)) do
+  for _, agent in ipairs(served and {} or C('HRANDFIELD', K .. 'parked_agents', 32)) do
     for _, place in ipairs(C('SMEMBERS', K .. 'parked:' .. agent)) do
       local queue, cls = string.match(place, '^(%S+) (.*)$')
       if queue == q and string.sub(cls, 1, 2) ~= '0/' then found[#found + 1] = {cls, agent} end
@@ -33,15 +99,20 @@ local function batch_sets(q)
   return found
 end
 
--- Return the batch jobs whose end would make room for `short` stages of a queue, as {job, path of its waiting stage}, those that have
+-- Return the batch jobs whose end would make room for `short` stages in a line of a queue, as {job, path of its waiting stage}, those that have
 -- waited longest first; nil if there are not enough. At most 64 stages, and jobs of 5000 steps in all: nobody else is served meanwhile.
-local function find_droppable(q, short)
+local function find_droppable(q, served, short)
   if short > 64 then return nil end
   local stages, seen, chosen, steps = {}, {}, {}, 0
-  for _, set in ipairs(batch_sets(q)) do
+  for _, set in ipairs(batch_sets(q, served)) do
     -- some more than needed, as a job may be passed over
     local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. set[1] .. ':' .. set[2], 0, short + 7, 'WITHSCORES')
-    for i = 1, #first, 2 do stages[#stages + 1] = {first[i], tonumber(first[i + 1])} end
+    local mixed = string.sub(set[1], -2) == '|*'
+    for i = 1, #first, 2 do
+      if not mixed or stage_has_taker(q, set[1], set[2], first[i]) == served then
+        stages[#stages + 1] = {first[i], tonumber(first[i + 1])}
+      end
+    end
   end
   table.sort(stages, function(a, b) if a[2] ~= b[2] then return a[2] < b[2] end return a[1] < b[1] end)
   for _, stage in ipairs(stages) do
@@ -61,30 +132,44 @@ local function find_droppable(q, short)
 end
 
 -- Check whether the ready steps of a job have room in their queues; a step with a chain in the queue where it would wait. `ready`: the
--- steps; `from`: where the fields of its plan begin in ARGV. Return nil and what must be dropped ({queue, limit, needed, {{job, path} …}}
--- …), or {queue, name, waiting stages, limit, needed}. Nothing is written.
+-- steps; `from`: where the fields of its plan begin in ARGV. Return nil and what must be dropped ({queue, served, limit, needed,
+-- {{job, path} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them, else '0'}. Nothing is written.
 local function check_room(ready, from, priority, agent, team)
   if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
   local fields, needed, drops = {}, {}, {}
-  for step in words(ready) do fields['header:' .. step], fields['chain:' .. step], fields['tokens:' .. step] = '', '', '' end
+  for step in words(ready) do
+    for _, name in ipairs({'header:', 'chain:', 'tokens:', 'excluded:'}) do fields[name .. step] = '' end
+  end
   for i = from, #ARGV, 2 do
     if fields[ARGV[i]] then fields[ARGV[i]] = ARGV[i + 1] end
   end
+  team = team_of(agent, team)
+  local is_parked = C('HEXISTS', K .. 'parked_agents', agent) == 1
   for step in words(ready) do
     local q, cost = string.match(fields['header:' .. step], '^(%S+) (%S+)')
+    local excluded = fields['excluded:' .. step]
     if fields['chain:' .. step] ~= '' then
       local links = parse_chain(fields['chain:' .. step])
-      q = links[choose_link(links, '', nil, cost, agent, team_of(agent, team), fields['tokens:' .. step])].q
+      local link = links[choose_link(links, '', nil, cost, agent, team, fields['tokens:' .. step])]
+      q, excluded = link.q, link.unfit
     end
-    needed[q] = (needed[q] or 0) + 1
+    if queue_limit(q) then
+      local served = (is_free(q) or not is_parked) and has_taker(q, cost, excluded, agent, team)
+      local key = q .. (served and ' 1' or ' 0')
+      needed[key] = needed[key] or {q = q, served = served, count = 0}
+      needed[key].count = needed[key].count + 1
+    end
   end
-  for q, count in pairs(needed) do
+  for _, line in pairs(needed) do
+    local q, served, count = line.q, line.served, line.count
     local most, policy = queue_limit(q)
-    local waiting = most and count_waiting(q)
-    if most and waiting + count > most then
-      local droppable = policy == 'drop-oldest-batch' and priority == '0' and count <= most and find_droppable(q, waiting + count - most)
-      if not droppable then return {'queue', q, int_text(waiting), int_text(most), int_text(count)} end
-      drops[#drops + 1] = {q, most, count, droppable}
+    local waiting = count_waiting(q)  -- of both lines: enough to know if there is room for all
+    if waiting + count > most then waiting = count_line(q, served) end
+    if waiting + count > most then
+      local droppable = policy == 'drop-oldest-batch' and priority == '0' and count <= most
+        and find_droppable(q, served, waiting + count - most)
+      if not droppable then return {'queue', q, int_text(waiting), int_text(most), int_text(count), served and '1' or '0'} end
+      drops[#drops + 1] = {q, served, most, count, droppable}
     end
   end
   return nil, drops
@@ -94,9 +179,9 @@ end
 local function make_room(drops)
   local dropped = {}
   for _, drop in ipairs(drops) do
-    local q, most, needed, droppable = unpack(drop)
+    local q, served, most, needed, droppable = unpack(drop)
     for _, batch in ipairs(droppable) do
-      if count_waiting(q) + needed <= most then break end
+      if count_line(q, served) + needed <= most then break end
       local job, path = unpack(batch)
       if C('EXISTS', job_key(job)) == 1 then  -- it may have waited in two of the queues
         end_job(job, 'failed', cjson.encode({error = 'QueueDropped', code = 'queue.dropped',
