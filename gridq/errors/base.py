@@ -32,6 +32,9 @@ class GridError(Exception):
     code: ClassVar[str] = "grid.error"
     remedy: ClassVar[str] = "Read `message` and `fix`."
 
+    traceback: str = ""
+    """Where the user's code raised. It stays on this machine: it is neither in the record nor in the JSON."""
+
     def __init__(self, message: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message, details or {})
         self.message = message

@@ -19,6 +19,13 @@ class StageTimeout(StageError):
     remedy = "Give it less to do, or raise its `timeout` or GRIDQ_STAGE_TIMEOUT."
 
 
+class WrongType(StageError):
+    """A Python stage got an input, or returned an output, of another type than it declares."""
+
+    code = "stage.wrong_type"
+    remedy = "Give the stage what `expected` says, or correct its `input` or `output` type."
+
+
 class StreamCut(StageError):
     """A streamed answer broke off after its first piece was delivered.
 

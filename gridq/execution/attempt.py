@@ -26,6 +26,7 @@ from gridq.protocol.models import Effect, Json, StageCall, Usage
 from gridq.store import values
 from gridq.store.replies import Claim
 from gridq.telemetry import narration
+from gridq.telemetry.tracebacks import format_user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,9 @@ class Attempt:
     def fail(self, exc: BaseException) -> Failed:
         """Return the outcome of an attempt that `exc` ended."""
         failed = self._classify(exc)
+        trace = exc.traceback if isinstance(exc, GridError) else format_user_traceback(exc)
+        if trace and self.rows and (self.rows[-1]["path"], self.rows[-1]["state"]) == (self.path, "failed"):
+            self.rows[-1]["traceback"] = trace
         # Monitors and logs get the code alone: the rest of an error may contain a prompt.
         code = exc.code if isinstance(exc, GridError) and failed.kind != "stage" else ""
         seat_error = exc if isinstance(exc, SeatError) and not self.cancelled else None
@@ -203,7 +207,7 @@ class Attempt:
         if isinstance(exc, JobCancelled):  # of another job, on which the stage waited
             exc = StageError("The stage waited for a job that was cancelled", {"reason": exc.message})
         if not isinstance(exc, GridError):
-            log.error("stage %s on %s: %s", self.path, self.worker, type(exc).__name__)
+            log.error("stage %s on %s: %s", self.path, self.worker, type(exc).__name__, exc_info=exc)
         return classify_failure(
             exc,
             {**place, "attempt": self.claim.attempt},

@@ -264,3 +264,43 @@ def _fits_record(output: Type, wanted: Type) -> bool:
         elif not fits(have, part):
             return False
     return True
+
+
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "Bool": bool, "Null": type(None), "Number": (int, float), "Text": str, "List": list,
+    "Map": dict, "Record": dict, "RecordWith": dict,
+}  # fmt: skip
+
+
+def find_mismatch(value: Json, wanted: Type, path: str = "") -> tuple[str, Type, Type | None] | None:
+    """Return the first place in `value` that is not of type `wanted`, with the type that it should have and
+    the one that it has (None: a field is missing).
+
+    None if there is no such place. Refinements are not checked, nor are Bytes, VNode and Stream, which JSON
+    does not have. `path` is where `value` stands.
+    """
+    if wanted.kind == "Refined":
+        return find_mismatch(value, wanted.items[0], path)
+    if wanted.kind == "Union":
+        fitting = any(find_mismatch(value, part, path) is None for part in wanted.items)
+        return None if fitting else (path, wanted, infer_type(value, 1))
+    expected = _JSON_TYPES.get(wanted.kind)
+    if expected is None:
+        return None
+    if not isinstance(value, expected) or (isinstance(value, bool) and wanted.kind != "Bool"):
+        return path, wanted, infer_type(value, 1)
+    parts: Iterable[tuple[str | int, Json, Type]] = ()
+    if wanted.kind == "List":
+        parts = ((i, part, wanted.items[0]) for i, part in enumerate(value))
+    elif wanted.kind == "Map":
+        parts = ((name, part, wanted.fields["value"]) for name, part in value.items())
+    elif wanted.kind in ("Record", "RecordWith"):
+        for name, kind in wanted.fields.items():
+            if name not in value and not _is_nullable(kind):
+                return join_path(path, name), kind, None
+        parts = ((name, value[name], kind) for name, kind in wanted.fields.items() if name in value)
+    for at, part, kind in parts:
+        found = find_mismatch(part, kind, join_path(path, at))
+        if found is not None:
+            return found
+    return None

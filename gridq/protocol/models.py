@@ -274,3 +274,4 @@ class HistoryRow(ProtocolModel):
         default_factory=list, description="parts of the stage's input that had no effect on the seat"
     )
     state: str = "done"
+    traceback: str = Field("", description="where the stage's own code failed; empty for other agents")

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from functools import cached_property
+from typing import Any, Literal, TypeVar, overload
 
 from gridq.config.settings import settings
-from gridq.errors import ConfigError, GraphError, GridError, SeatUnavailable, StageError
+from gridq.errors import ConfigError, GraphError, GridError, SeatUnavailable, StageError, WrongType
+from gridq.graph import types as graph_types
 from gridq.graph.catalogue import StageSpec
 from gridq.profiles.profile import StageContext
+from gridq.protocol.masking import mask_credentials
 from gridq.protocol.models import Effect, Json
 from gridq.stages import child_processes
 from gridq.stages.coroutines import run_coroutine
+from gridq.stages.output_check import check_result
+from gridq.telemetry.tracebacks import drop_own_frames, format_user_traceback
+
+log = logging.getLogger(__name__)
 
 PREFIX = "python:"
 MAX_REASON_CHARACTERS = 2000
 """The characters of an exception's message that are kept."""
+
+MAX_TYPE_CHARACTERS = 200
+"""The characters of a type that an error shows."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Effects = str | Mapping[str, Json] | Effect | Sequence[str | Mapping[str, Json] | Effect]
@@ -29,7 +40,7 @@ Type = str | Mapping[str, Json]
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PythonStage:
     """A decorated function and its specification."""
 
@@ -37,6 +48,14 @@ class PythonStage:
     spec: dict[str, Json]
     source: str
     takes_context: bool
+
+    @cached_property
+    def input(self) -> graph_types.Type:
+        return graph_types.parse_type(self.spec["input"], "input")
+
+    @cached_property
+    def output(self) -> graph_types.Type:
+        return graph_types.parse_type(self.spec["output"], "output")
 
 
 _REGISTRY: dict[str, dict[str, PythonStage]] = {}
@@ -218,23 +237,60 @@ def find_stage(implementation: str) -> PythonStage:
     return entry
 
 
-def call_python(implementation: str, value: Json, context: StageContext) -> object:
+def call_python(implementation: str, value: Json, context: StageContext) -> Json:
     """Call the function for `value` and return its result; raise StageError if it raises.
 
-    The processes that it started are killed if `context` is cancelled.
+    Raises WrongType if the input or the result is not of the type that the stage declares, ValueNotJson and
+    OutputTooLarge if the result cannot be passed on. The processes that it started are killed if `context`
+    is cancelled.
     """
     entry = find_stage(implementation)
+    _check_type(entry, value, "input")
     extra = {"context": context} if entry.takes_context else {}
     try:
         with child_processes.kill_children_on_cancel(context):
             if inspect.iscoroutinefunction(entry.function):
-                return run_coroutine(entry.function(value, **extra), context)
-            return entry.function(value, **extra)
+                result = run_coroutine(entry.function(value, **extra), context)
+            else:
+                result = entry.function(value, **extra)
     except GridError:
         raise
     except (Exception, SystemExit) as exc:
         reason = _describe_exception(exc)
-        raise StageError(f"{entry.spec['name']} raised {reason}", {"reason": reason}) from None
+        error = StageError(
+            f"{entry.spec['name']} raised {reason}",
+            {
+                "reason": reason,
+                "fix": "correct the stage's code or its input; `gridq job` and the worker's log have the "
+                "traceback",
+            },
+        )
+        error.traceback = format_user_traceback(exc)
+        # Without lines of code and messages, which may contain what an agent sent.
+        exc.__traceback__ = drop_own_frames(exc.__traceback__)
+        log.error("the stage %s raised %s", entry.spec["name"], type(exc).__name__, exc_info=exc)
+        raise error from None
+    output = check_result(result)
+    _check_type(entry, output, "output")
+    return output
+
+
+def _check_type(entry: PythonStage, value: Json, what: Literal["input", "output"]) -> None:
+    """Raise WrongType if `value` is not of the type that the stage declares for `what`."""
+    found = graph_types.find_mismatch(value, getattr(entry, what), what)
+    if found is None:
+        return
+    place, wanted, got = found
+    where = f"{entry.spec['name']}'s {what}" + (f" at {place}" if place != what else "")
+    raise WrongType(
+        f"{where} is missing" if got is None else f"{where} is {str(got)[:MAX_TYPE_CHARACTERS]}",
+        {
+            "expected": str(wanted)[:MAX_TYPE_CHARACTERS],
+            "fix": "give the stage such a value, or correct `input` in its @stage"
+            if what == "input"
+            else "return such a value, or correct `output` in its @stage",
+        },
+    )
 
 
 def _describe_exception(exc: BaseException) -> str:
@@ -242,4 +298,6 @@ def _describe_exception(exc: BaseException) -> str:
         text = str(exc)
     except Exception:
         text = "(its message cannot be shown)"
+    # What it says goes to the agent that submitted the job, which must not see the author's keys.
+    text = mask_credentials(text[: 2 * MAX_REASON_CHARACTERS])
     return f"{type(exc).__name__}: {text}"[:MAX_REASON_CHARACTERS] if text else type(exc).__name__

@@ -8,7 +8,7 @@ from gridq.errors import StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from gridq.stages.http import http_get, remote_stage
-from gridq.stages.output_check import check_result, check_size
+from gridq.stages.output_check import check_size
 from gridq.stages.pure.functions import FUNCTIONS, run_pure
 from gridq.stages.python import PREFIX, call_python
 
@@ -44,7 +44,7 @@ def run_builtin(call: StageCall, value: Json, context: StageContext) -> Json:
 def _run(implementation: str, value: Json, context: StageContext) -> Json:
     name = implementation.removeprefix(BUILTIN)
     if implementation.startswith(PREFIX):
-        return check_result(call_python(implementation, value, context))
+        return call_python(implementation, value, context)
     if is_pure(implementation):
         return check_size(run_pure(name, value))
     if implementation.startswith(BUILTIN) and name in NETWORK_STAGES:

@@ -128,6 +128,9 @@ def job(
         typer.echo()
         for line in format_error(view.error):
             typer.echo(line)
+        trace = find_traceback(view)
+        if trace:
+            typer.echo(f"\n{trace}")
 
 
 def format_header(view: JobView) -> list[str]:
@@ -221,6 +224,13 @@ def format_error(record: dict[str, Any]) -> list[str]:
     if counts:
         lines.append(f"{'after':9} {', '.join(counts)}")
     return lines
+
+
+def find_traceback(view: JobView) -> str:
+    """Return the traceback of the stage whose code ended the job, without control characters; else empty."""
+    path = ((view.error or {}).get("details") or {}).get("path")
+    found = next((row.traceback for row in reversed(view.rows) if row.path == path), "")
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in found)
 
 
 @app.command(epilog=EPILOG, short_help="Cancel jobs, queued or running.")

@@ -82,13 +82,18 @@ class Caller:
         """True if it may see everybody's jobs: with the scope `read-all` or `operate`."""
         return not self.key or not self.scopes.isdisjoint(("read-all", "operate"))
 
+    @property
+    def operates(self) -> bool:
+        """True if it is an operator of the grid: with the scope `operate`, or on a grid without keys."""
+        return not self.key or "operate" in self.scopes
+
     def may_see(self, agent: str) -> bool:
         """Return True if it may see the jobs of `agent`."""
         return agent == self.agent or self.sees_all
 
     def may_cancel(self, agent: str) -> bool:
         """Return True if it may cancel the jobs of `agent`: its own, or with the scope `operate` any."""
-        return not self.key or agent == self.agent or "operate" in self.scopes
+        return agent == self.agent or self.operates
 
 
 class Authenticator:

@@ -151,6 +151,8 @@ async def read_job(
                 client.uncancel()
                 raise ClientDisconnect from None
     view, waits_for, spent = await grid.call(_read_job, grid.client, job)
+    if not caller.operates:
+        view.hide_tracebacks()
     if view.state is None:
         raise build_not_found_error(job)
     body = encode_data(make_job_status(view, waits_for, spent))

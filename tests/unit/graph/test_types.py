@@ -12,6 +12,7 @@ from gridq.graph.types import (
     ANY,
     NULL,
     TEXT,
+    find_mismatch,
     fits,
     infer_type,
     make_list,
@@ -158,3 +159,34 @@ def test_unions_are_flat() -> None:
     assert make_union((TEXT, make_union((NULL, TEXT)))) == make_union((TEXT, NULL))
     assert make_union((TEXT, TEXT)) == TEXT
     assert make_union((TEXT, ANY)) == ANY
+
+
+@given(values(), values())
+@settings(max_examples=300)
+def test_a_value_has_a_type_exactly_if_its_own_type_fits(value: Any, other: Any) -> None:
+    for wanted in (infer_type(other), infer_type(value), ANY):
+        assert (find_mismatch(value, wanted) is None) == fits(infer_type(value), wanted)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "place"),
+    [
+        (True, N, ""),
+        ({"a": [1, "b"]}, rec(a=t("List", N)), "a[1]"),
+        ({}, rec(a=N), "a"),
+        ({"k": 1}, t("Map", {"key": T, "value": T}), "k"),
+        ({"x": 1}, t("RecordWith", {"fields": {"x": T}, "rest": "R"}), "x"),
+        (1, t("Union", [T, NIL]), ""),
+        ("a", t("Refined", {"base": N, "refinement": {}}), ""),
+    ],
+)
+def test_a_mismatch_is_found_at_its_place(value: Any, wanted: dict[str, Any], place: str) -> None:
+    found = find_mismatch(value, parse_type(wanted, "input"))
+    assert found is not None
+    assert found[0] == place
+
+
+def test_a_nullable_field_may_be_absent_and_what_json_lacks_is_not_checked() -> None:
+    assert find_mismatch({}, parse_type(rec(a=t("Union", [T, NIL])), "input")) is None
+    assert find_mismatch("aGk=", parse_type(t("Bytes"), "input")) is None
+    assert find_mismatch([1], parse_type(t("Stream", N), "input")) is None

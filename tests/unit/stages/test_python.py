@@ -20,12 +20,14 @@ from gridq.errors import (
     SeatUnavailable,
     StageError,
     ValueNotJson,
+    WrongType,
 )
 from gridq.graph.catalogue import StageSpec
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall
 from gridq.stages import load_modules, run_builtin, stage
 from gridq.stages.python import _REGISTRY
+from gridq.telemetry.redaction import format_traceback
 
 MakeModule = Callable[[str, str], str]
 
@@ -72,7 +74,8 @@ def test_the_catalogue_reads_the_specs_of_the_decorator(module: MakeModule) -> N
     name = module(
         "stages_full",
         '''
-        @stage(effects=["Network", {"effect": "Cost", "cents": 2}], name="shout", input="Text",
+        @stage(effects=["Network", {"effect": "Cost", "cents": 2}], name="shout",
+               input={"kind": "Record", "value": {"text": {"kind": "Text"}}},
                output={"kind": "List", "value": {"kind": "Text"}}, config={"times": 2}, timeout=5)
         def f(value, context):
             """Says it loudly."""
@@ -88,7 +91,7 @@ def test_the_catalogue_reads_the_specs_of_the_decorator(module: MakeModule) -> N
         "id": f["id"],
         "name": "shout",
         "description": "Says it loudly.",
-        "input": {"kind": "Text"},
+        "input": {"kind": "Record", "value": {"text": {"kind": "Text"}}},
         "output": {"kind": "List", "value": {"kind": "Text"}},
         "effects": [{"effect": "Network"}, {"effect": "Cost", "cents": 2}],
         "implementation": "python:stages_full:f",
@@ -328,3 +331,87 @@ def test_a_package_with_stages_in_a_submodule_gets_a_fix(module: MakeModule) -> 
 def test_invalid_module_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="not a module name"):
         load_modules((name,))
+
+
+TEXTS = {"kind": "List", "value": {"kind": "Text"}}
+
+
+@stage(input="Text", output="Number")
+def measure(value: Any) -> Any:
+    return value if value == "wrong" else len(value)
+
+
+@stage(input={"kind": "Record", "value": {"texts": TEXTS}})
+async def count(value: Any) -> Any:
+    return len(value["texts"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected", "said"),
+    [
+        ("measure", 7, "Text", "measure's input is Number"),
+        ("measure", None, "Text", "measure's input is Null"),
+        ("measure", "wrong", "Number", "measure's output is Text"),
+        ("count", {"texts": ["a", "b", 3]}, "Text", "count's input at input.texts[2] is Number"),
+        ("count", {}, "List<Text>", "count's input at input.texts is missing"),
+    ],
+)
+def test_types_that_a_stage_declares_are_checked_when_it_runs(
+    name: str, value: Any, expected: str, said: str
+) -> None:
+    with pytest.raises(WrongType) as caught:
+        run(f"python:{__name__}:{name}", value)
+    error = caught.value
+    assert (error.code, error.path, error.expected) == ("stage.wrong_type", "root.body", expected)
+    assert error.message == said
+    assert error.fix
+
+
+def test_a_value_of_the_declared_type_is_passed_on() -> None:
+    assert run(f"python:{__name__}:measure", "four") == 4
+    assert run(f"python:{__name__}:count", {"texts": [], "more": 1}) == 0
+
+
+def raise_deeply(depth: int) -> None:
+    if depth:
+        raise_deeply(depth - 1)
+    raise ValueError("no sk-a1b2c3d4e5f6")
+
+
+@stage
+def break_sync(value: Any) -> Any:
+    try:
+        raise_deeply(value)
+    except ValueError as exc:
+        raise RuntimeError("it broke") from exc
+
+
+@stage
+async def break_async(value: Any) -> Any:
+    raise_deeply(value)
+
+
+@pytest.mark.parametrize("name", ["break_sync", "break_async"])
+@pytest.mark.parametrize("depth", [0, 200])
+def test_an_exception_has_a_traceback_that_stays_out_of_the_error(name: str, depth: int) -> None:
+    with pytest.raises(StageError) as caught:
+        run(f"python:{__name__}:{name}", depth)
+    error = caught.value
+    frames = [line for line in error.traceback.splitlines() if line.startswith("  File ")]
+    assert len(error.traceback) <= 4001
+    assert all("/gridq/stages/" not in frame and "asyncio" not in frame for frame in frames)
+    assert frames[-1].startswith(f'  File "{__file__}"')
+    assert "a1b2c3d4e5f6" not in error.traceback + str(error)
+    assert "test_python" not in error.to_json()  # what another agent gets names no file
+    assert error.fix
+
+
+def test_the_log_has_the_places_of_an_exception_but_not_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(StageError):
+        run(f"python:{__name__}:break_async", 1)
+    [record] = [each for each in caplog.records if each.exc_info]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is not None
+    text = format_traceback(record.exc_info[1])
+    assert text.splitlines()[0].endswith("in break_async")
+    assert text.splitlines()[-1] == "ValueError"
