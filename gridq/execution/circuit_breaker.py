@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from gridq.errors import SeatDegraded, SeatError, SeatRateLimited
+from gridq.errors import ModelUnavailable, SeatDegraded, SeatError, SeatRateLimited
 from gridq.execution.back_off import bounded_seconds
 from gridq.protocol.seat_states import (
     COOLDOWN_SECONDS,
@@ -27,7 +27,7 @@ RATE_LIMIT_MIN_SECONDS = 20.0
 """A shorter rate limit leaves the breaker closed: the stage goes to another seat."""
 
 OVERLOAD_THRESHOLD = 3
-"""Overload errors in a row that open the breaker."""
+"""Requests in a row with an overload error that open the breaker."""
 
 
 def seat_state(error: SeatError) -> str:
@@ -49,24 +49,27 @@ class CircuitBreaker:
         """The reason why a half-open breaker was opened; else empty."""
         self._cooldown_ends = 0.0  # of the monotonic clock
         self._trips = 0  # since the last success
-        self._overloads = 0  # in a row
+        self._overloaded: set[str] = set()  # requests in a row
         self._trial_passed = False
 
     def limit_concurrency(self, concurrency: int) -> int:
         """Return how many of a seat's slots may take stages."""
         return 1 if self.half_open_reason else concurrency
 
-    def record_failure(self, error: SeatError) -> float | None:
-        """Count a failure of the seat. Return the cooldown in seconds if it opens the breaker."""
+    def record_failure(self, error: SeatError, request: str = "") -> float | None:
+        """Count a failure of the seat. Return the cooldown in seconds if it opens the breaker.
+
+        `request` tells requests apart: several attempts of one say no more than one. Without it each counts.
+        """
         retry_after = bounded_seconds(error.details.get("retry_after"))
         state = seat_state(error)
         with self._lock:
             if state == OVERLOADED and not isinstance(error, SeatDegraded):
-                self._overloads += 1
-                trips = self._overloads >= OVERLOAD_THRESHOLD
+                self._overloaded.add(request or str(len(self._overloaded)))
+                trips = len(self._overloaded) >= OVERLOAD_THRESHOLD
             else:
                 limited = state == RATE_LIMITED and (retry_after or 0.0) >= RATE_LIMIT_MIN_SECONDS
-                trips = isinstance(error, SeatDegraded) or limited
+                trips = isinstance(error, SeatDegraded | ModelUnavailable) or limited
             if not trips:
                 return None
             if self.opened is None:  # stages that fail side by side count as one failure
@@ -85,10 +88,19 @@ class CircuitBreaker:
 
     def record_success(self) -> None:
         """Count a stage that the seat recorded. A half-open breaker closes with the next `advance`."""
-        if self._trips or self._overloads:
+        if self._trips or self._overloaded:
             with self._lock:
-                self._trips = self._overloads = 0
+                self._trips = 0
+                self._overloaded.clear()
                 self._trial_passed = bool(self.half_open_reason)
+
+    def end_rest(self) -> bool:
+        """End the cooldown of an open breaker now; return whether it was open. `advance` makes it half-open."""
+        with self._lock:
+            if self.opened is None:
+                return False
+            self._cooldown_ends = 0.0
+        return True
 
     def advance(self) -> bool:
         """Make the breaker half-open after its cooldown, closed after a trial; return whether it changed."""

@@ -1,0 +1,104 @@
+"""The health of a seat's models: a circuit breaker for each model that failed.
+
+An error that blames one model opens its breaker, and the seat goes on with its others. Then it is half-open:
+one request at a time tries the model, until one succeeds. A refusal that blames nobody opens it only after
+several requests in a row, so that one user's request takes the model from nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gridq.errors import ModelUnavailable, RequestRefused, SeatError
+from gridq.execution.circuit_breaker import CircuitBreaker
+from gridq.protocol.seat_states import Unavailable
+
+REFUSALS_TO_OPEN = 3
+"""Requests in a row, of two agents or more, that the endpoint refuses without a reason."""
+
+REFUSALS_OF_ONE_AGENT = 10
+"""The same of one agent alone: what it asks for may be what is refused."""
+
+
+class ModelHealth:
+    """The models of one seat. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._breakers: dict[str, CircuitBreaker] = {}
+        self._refused: dict[str, dict[str, str]] = {}  # model → request → agent, since its last success
+        self._trials: dict[str, str] = {}  # half-open model → the attempt that tries it
+
+    @property
+    def resting(self) -> dict[str, Unavailable]:
+        """The models that take no work, and why."""
+        with self._lock:
+            return {name: b.opened for name, b in self._breakers.items() if b.opened is not None}
+
+    def begin(self, model: str, attempt: str) -> None:
+        """Say that `attempt` is about to use `model`. ModelUnavailable: it rests, or another attempt tries it."""
+        with self._lock:
+            breaker = self._breakers.get(model)
+            if breaker is None:
+                return
+            if breaker.opened is not None:
+                raise _make_error(model, f"it rests: {breaker.opened.reason}")
+            if breaker.half_open_reason and self._trials.setdefault(model, attempt) != attempt:
+                raise _make_error(model, f"another request tries it after: {breaker.half_open_reason}")
+
+    def end(self, model: str, attempt: str) -> None:
+        """Say that `attempt` no longer uses `model`."""
+        with self._lock:
+            if self._trials.get(model) == attempt:
+                del self._trials[model]
+
+    def record_success(self, model: str) -> None:
+        """Count a stage of `model` that was recorded. Its breaker closes with the next `advance`."""
+        if not self._breakers and not self._refused:
+            return
+        with self._lock:
+            self._refused.pop(model, None)
+            if model in self._breakers:
+                self._breakers[model].record_success()
+
+    def record_failure(self, model: str, error: SeatError, *, request: str, agent: str) -> float | None:
+        """Count a failure that blames `model` at most: ModelUnavailable or RequestRefused. Return the cooldown
+        in seconds if it opens the model's breaker.
+
+        `request` tells requests apart: several attempts of one count once.
+        """
+        if isinstance(error, RequestRefused):
+            with self._lock:
+                refused = self._refused.setdefault(model, {})
+                refused[request] = agent
+                needed = REFUSALS_TO_OPEN if len(set(refused.values())) > 1 else REFUSALS_OF_ONE_AGENT
+                if len(refused) < needed:
+                    return None
+            error = ModelUnavailable(error.message, error.details)
+        with self._lock:
+            self._refused.pop(model, None)
+            return self._breakers.setdefault(model, CircuitBreaker()).record_failure(error)
+
+    def advance(self) -> bool:
+        """Advance the breakers, and forget those that closed. Return whether one changed."""
+        return self._change(CircuitBreaker.advance)
+
+    def end_rest(self) -> bool:
+        """End the rest of all models now. Return whether one rested."""
+        return self._change(CircuitBreaker.end_rest)  # `advance` then makes them half-open
+
+    def _change(self, act: Callable[[CircuitBreaker], bool]) -> bool:
+        if not self._breakers:
+            return False
+        with self._lock:
+            changed = [act(breaker) for breaker in self._breakers.values()]
+            for name, breaker in list(self._breakers.items()):
+                if breaker.opened is None and not breaker.half_open_reason:
+                    del self._breakers[name]
+        return any(changed)
+
+
+def _make_error(model: str, reason: str) -> ModelUnavailable:
+    details = {"reason": reason, "retry_after": 1.0, "reached": False}
+    return ModelUnavailable(f"The seat's model {model!r} is not available", details)
