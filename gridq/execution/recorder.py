@@ -60,9 +60,9 @@ class Recorder:
 
     # -- what an attempt reads and writes while it runs
 
-    def read_value(self, data: bytes) -> bytes | bytearray:
-        """Return a stored value, or the value that a stored link points to."""
-        return values.read_buffer(self._scripts.client, self._scripts.keys, data)
+    def read_value(self, attempt: Attempt, data: bytes) -> bytes | bytearray:
+        """Return a stored value, or the value that a stored link points to. RedisError: as for `retry`."""
+        return self.retry(attempt, lambda: values.read_buffer(self._scripts.client, self._scripts.keys, data))
 
     # -- how it ended
 
@@ -142,14 +142,16 @@ class Recorder:
             log.warning("pieces of %s are missing in its stream: %s", attempt.path, exc)
 
     def retry(self, attempt: Attempt, act: Callable[[], T]) -> T:
-        """Return `act()`. While the server is away it is tried again: the outcome may have cost money."""
+        """Return `act()`. While the server is away or not ready it is tried again: the outcome may have cost
+        money.
+        """
         while True:
             try:
                 return act()
             except (ConnectionError, TimeoutError) as exc:
                 if self._is_over() or time.monotonic() > attempt.deadline + SERVER_AWAY_MAX_SECONDS:
                     raise
-                log.warning("the outcome of %s waits for the server: %s", attempt.path, exc)
+                log.warning("%s waits for the server: %s", attempt.path, exc)
                 time.sleep(RETRY_SECONDS)
 
     # -- Celery's monitors

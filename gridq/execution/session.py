@@ -29,7 +29,7 @@ from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.models import SeatTerms
-from gridq.protocol.queue_names import PURE
+from gridq.protocol.queue_names import PURE, is_built_in
 from gridq.protocol.running_times import RunTimes
 from gridq.protocol.seat_states import Unavailable
 from gridq.store.replies import Claim
@@ -286,7 +286,7 @@ class Session:
                 self.config,
                 worker=self.worker,
                 runner=self.runner,
-                read_value=self._recorder.read_value,
+                read_value=lambda data: self._recorder.read_value(attempt, data),
                 piece_writer=self._piece_writer,
             )
             with self._lock:
@@ -325,9 +325,13 @@ class Session:
         return ended, following
 
     def _record_failure(self, attempt: Attempt, failed: Failed) -> tuple[str, str]:
-        if failed.seat_error is not None:
+        claim = attempt.claim
+        # A built-in stage that fails through its seat says nothing of it: the URL that it called is down.
+        if failed.answered and not is_built_in(claim.queue):
+            self.breaker.record_success()
+        if failed.seat_error is not None and not is_built_in(claim.queue):
             try:
-                self.report_seat_failure(failed.seat_error)
+                self.report_seat_failure(failed.seat_error, claim.stage)
             except RedisError as exc:
                 log.warning("seat %s: the server could not be told that it pauses: %s", self.seat, exc)
         ended = self._recorder.retry(attempt, lambda: self._recorder.record_failure(attempt, failed))
@@ -449,11 +453,11 @@ class Session:
         """The reason why the seat takes no work now, the owner's pause first; None if it does."""
         return self.paused or self.breaker.opened
 
-    def report_seat_failure(self, error: SeatError) -> None:
-        """Count an attempt that failed through the seat. RedisError: this opened the circuit breaker, and the
-        server could not be told.
+    def report_seat_failure(self, error: SeatError, stage: str = "") -> None:
+        """Count an attempt at `stage` that failed through the seat. RedisError: this opened the circuit breaker,
+        and the server could not be told.
         """
-        cooldown = self.breaker.record_failure(error)
+        cooldown = self.breaker.record_failure(error, stage)
         if cooldown is not None:
             self._announce_unavailable()
             narration.narrate("seat cooldown", code=error.code, seconds=cooldown)

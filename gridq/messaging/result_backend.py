@@ -16,6 +16,7 @@ from celery.backends import redis as base
 
 from gridq.jobs.server_outage import MAX_OUTAGE_SECONDS, RETRY_PAUSE_SECONDS
 from gridq.store.connection import translate_error, translate_errors
+from gridq.store.redis_retries import ReplyParser
 
 POLL_SECONDS = 5.0
 """The time between two polls for an answer whose message did not arrive."""
@@ -98,6 +99,9 @@ class Backend(base.RedisBackend):  # type: ignore[misc]
         with translate_errors():
             meta: dict[str, Any] = super().get_task_meta(task_id, cache)
         return meta
+
+    def _create_client(self, **params: Any) -> Any:
+        return super()._create_client(**params, parser_class=ReplyParser)
 
 
 class SentinelBackend(Backend, base.SentinelBackend):  # type: ignore[misc]

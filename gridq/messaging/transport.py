@@ -16,8 +16,9 @@ from weakref import WeakSet
 from kombu.transport import redis as base
 from redis import Redis, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import ReadOnlyError
 from redis.sentinel import Sentinel
+
+from gridq.store.redis_retries import ReplyParser
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +47,12 @@ class HardenedChannel:
         if connection is None or connection.client is None:
             raise LostConnection("the channel is closed")
         params: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
-        return params
+        return params | {"parser_class": ReplyParser}
 
     def _brpop_read(self, **options: Any) -> bool | None:
         # In kombu, data that is no message ends the worker, and the next worker takes the next such data.
         try:
             received: bool | None = super()._brpop_read(**options)  # type: ignore[misc]
-        except ReadOnlyError as exc:  # kombu would take it for an error of this one command
-            self.client.connection.disconnect()  # type: ignore[attr-defined]
-            raise LostConnection("the primary has become a replica") from exc
         except (ValueError, TypeError, LookupError, AttributeError):
             log.exception("a message that cannot be read is dropped")
             return True

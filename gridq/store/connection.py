@@ -27,7 +27,14 @@ from gridq.errors import (
     GridError,
 )
 from gridq.store import sentinel
-from gridq.store.redis_retries import AsyncTimedRetry, TimedRetry, report_losses
+from gridq.store.redis_retries import (
+    AsyncReplyParser,
+    AsyncTimedRetry,
+    ReplyParser,
+    ServerNotReady,
+    TimedRetry,
+    report_losses,
+)
 
 MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""
@@ -77,7 +84,8 @@ def connect(
     """
     url = _resolve_url(url)
     options = _build_connection_options(url, name, timeout) | {
-        "retry": TimedRetry(retry_seconds if retry else 0)
+        "retry": TimedRetry(retry_seconds if retry else 0),
+        "parser_class": ReplyParser,
     }
     found = parse_sentinels(url)
     if found is not None:
@@ -116,7 +124,8 @@ def connect_async(
     """Do the same as `connect` for asyncio."""
     url = _resolve_url(url)
     options = _build_connection_options(url, name, timeout) | {
-        "retry": AsyncTimedRetry(RETRY_SECONDS if retry else 0)
+        "retry": AsyncTimedRetry(RETRY_SECONDS if retry else 0),
+        "parser_class": AsyncReplyParser,
     }
     found = parse_sentinels(url)
     if found is not None:
@@ -224,6 +233,9 @@ def translate_error(exc: BaseException, url: str | None = None) -> BrokerError:
             return BrokerUnreachable(
                 f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
             )
+        if isinstance(fault, ServerNotReady):
+            state, remedy = _NOT_READY.get(fault.status_code or "", ("takes no such command now", "wait"))
+            return BrokerUnreachable(f"The server at {shown} {state}", reason | {"fix": remedy})
         if isinstance(fault, (faults.ConnectionError, faults.TimeoutError, OSError)):
             if (known := _find_stopped_grid(shown)) is not None:
                 return known
@@ -294,7 +306,7 @@ def redact_url(url: str) -> str:
 
 
 def _resolve_url(url: str | None) -> str:
-    url = settings().broker_url.get_secret_value() if url is None else url
+    url = settings().get_broker_url() if url is None else url
     check_url(url)
     return url
 
@@ -362,3 +374,10 @@ _SENTINEL = re.compile(r"<redis\..*?\)>\)>\)> - ")
 _TOO_OLD = {"expected": "Redis 7.0 or Valkey 7.2, or newer", "fix": "upgrade the server"}
 _CLUSTER = {"expected": "one server", "fix": "point GRIDQ_BROKER_URL at a server with `cluster-enabled no`"}
 _REPLICA = {"expected": "the primary", "fix": "point GRIDQ_BROKER_URL at the primary"}
+_NOT_READY = {
+    "BUSY": ("is busy with a script", "wait; `SCRIPT KILL` ends a script that has written nothing yet"),
+    "MISCONF": ("cannot write its data to disk", "make room on its disk, or see its log"),
+    "NOREPLICAS": ("has too few replicas", "start its replicas, or lower min-replicas-to-write"),
+    "MASTERDOWN": ("is a replica without its primary", "wait for the fail-over, or start the primary"),
+}
+"""The meaning of a ServerNotReady by its code, and the smallest fix."""

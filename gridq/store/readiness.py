@@ -1,5 +1,5 @@
 """Wait until the server can be used. After a start it loads its data, which may take minutes, and refuses all
-but a few commands meanwhile.
+but a few commands meanwhile. It also refuses them while a script is slow, or its disk is full.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from redis import exceptions as faults
 
 from gridq.errors import BrokerUnreachable
 from gridq.store.connection import check_server, translate_errors
+from gridq.store.redis_retries import ServerNotReady
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ AWAY_SECONDS = 60.0
 POLL_SECONDS = 0.25
 """The time between two checks."""
 
+_PROBE = "#!lua flags=allow-oom\nreturn 1"
+"""A script that may write, but does not: a server that takes no writes for now refuses it."""
+
 
 def wait_for_server(
     client: Redis,
@@ -31,8 +35,8 @@ def wait_for_server(
     away: float = 0.0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Do what `check_server` does, for a long-running program: while the server loads its data, wait as long
-    as it takes.
+    """Do what `check_server` does, for a long-running program: while the server loads its data, or cannot
+    carry out commands for now, wait as long as it takes.
 
     It returns early if `cancelled()`. `report` gets one line about what it waits for. Raises
     BrokerUnreachable if the server has been away for `away` seconds, or for AWAY_SECONDS once it has
@@ -45,14 +49,16 @@ def wait_for_server(
             check_server(client)
             with translate_errors():
                 progress = describe_loading(client)
+                if progress is None:
+                    client.eval(_PROBE, 0)
             if progress is None:
                 return
             answers = True
             why = f"the server is loading its data{progress}: waiting until it is done"
         except BrokerUnreachable as exc:
-            if time.monotonic() >= until:
+            answers = isinstance(exc.__cause__, ServerNotReady)
+            if not answers and time.monotonic() >= until:
                 raise
-            answers = False
             why = f"waiting for the server: {exc}"
         if answers not in reported:
             report(why)

@@ -1,20 +1,57 @@
-"""Repeat a command for a time if its connection is lost."""
+"""Repeat a command for a time if its connection is lost, or if the server cannot carry it out for now."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from redis import exceptions as faults
 from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import DefaultParser as AsyncDefaultParser
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
+from redis.connection import DefaultParser
 from redis.retry import Retry
 
-RETRYABLE = (faults.ConnectionError, faults.TimeoutError, faults.ReadOnlyError)
-"""Errors that a new connection may fix. A primary that has become a replica is left too: its name, or the
-sentinels, may lead to the new one."""
+RETRYABLE = (faults.ConnectionError, faults.TimeoutError)
+"""Errors that a new connection, or time, may fix."""
+
+
+class ServerNotReady(faults.ConnectionError):
+    """The server answers, but cannot carry out such a command for now; `status_code` says why.
+
+    It is a ConnectionError, so that whoever outlasts a server that is away outlasts this too: redis-py,
+    kombu and Celery included.
+    """
+
+
+class NowReplica(ServerNotReady, faults.ReadOnlyError):
+    """The server is a replica, or has become one: its name, or the sentinels, may lead to the primary."""
+
+
+NOT_READY: dict[str, type[ServerNotReady]] = {
+    "BUSY": ServerNotReady,  # a script or function has run for longer than busy-reply-threshold
+    "MISCONF": ServerNotReady,  # it cannot write its data to disk
+    "NOREPLICAS": ServerNotReady,  # fewer replicas than min-replicas-to-write are connected
+    "MASTERDOWN": ServerNotReady,  # a replica without its primary
+    "READONLY": NowReplica,
+}
+"""The first words of Redis's and Valkey's error replies that pass by themselves or once an operator acts.
+redis-py itself knows LOADING, and takes the others for errors of the command. Those of a cluster stay so:
+gridq refuses one."""
+
+
+class ReplyParser(DefaultParser):  # type: ignore[misc, valid-type]
+    """Reads replies. Connections of redis-py, kombu and Celery take it as `parser_class`."""
+
+    EXCEPTION_CLASSES: ClassVar[dict[str, Any]] = {**DefaultParser.EXCEPTION_CLASSES, **NOT_READY}
+
+
+class AsyncReplyParser(AsyncDefaultParser):  # type: ignore[misc, valid-type]
+    """The same for asyncio."""
+
+    EXCEPTION_CLASSES: ClassVar[dict[str, Any]] = {**AsyncDefaultParser.EXCEPTION_CLASSES, **NOT_READY}
 
 
 class RetryTime:

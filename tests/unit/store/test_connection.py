@@ -8,6 +8,8 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,7 @@ from gridq.store.connection import (
     translate_error,
     translate_errors,
 )
-from gridq.store.redis_retries import TimedRetry
+from gridq.store.redis_retries import ServerNotReady, TimedRetry
 from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
@@ -389,3 +391,70 @@ def test_unreachable_sentinels_are_reported_without_redis_objects() -> None:
         check_server(client)
     assert "main" in caught.value.details["reason"]
     assert "<" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("set_up", "code", "text"),
+    [
+        ({"min-replicas-to-write": "1"}, "NOREPLICAS", "has too few replicas"),
+        ({"busy-reply-threshold": "10"}, "BUSY", "is busy with a script"),
+    ],
+)
+def test_a_server_that_is_not_ready_counts_as_away(
+    tmp_path: Path, set_up: dict[str, str], code: str, text: str
+) -> None:
+    """Both for the client of a thread and for that of asyncio, and inside of a transaction."""
+
+    async def write_async(url: str) -> None:
+        client = connect_async(url, retry=False)
+        try:
+            await client.set("x", 1)
+        finally:
+            await client.aclose()
+
+    def write_in_transaction(client: redis.Redis) -> None:
+        pipe = client.pipeline(transaction=True)
+        pipe.set("x", 1)
+        pipe.execute()
+
+    with EmbeddedServer(tmp_path / "data") as server, connect(server.url, retry=False) as client:
+        for name, value in set_up.items():
+            client.config_set(name, value)
+        busy = threading.Thread(target=_occupy, args=(server.url,))
+        if code == "BUSY":
+            busy.start()
+            time.sleep(0.1)
+        calls: list[Callable[[], object]] = [
+            lambda: client.set("x", 1),
+            lambda: write_in_transaction(client),
+            lambda: asyncio.run(write_async(server.url)),
+        ]
+        for call in calls:
+            with pytest.raises(ServerNotReady) as caught:
+                call()
+            assert caught.value.status_code == code
+            error = translate_error(caught.value, server.url)
+            assert isinstance(error, BrokerUnreachable)
+            assert text in str(error)
+            assert "fix" in error.details
+        if code == "BUSY":
+            client.script_kill()
+            busy.join()
+
+
+def _occupy(url: str) -> None:
+    with connect(url, retry=False, timeout=30) as client, pytest.raises(redis.ResponseError, match="killed"):
+        client.eval("while true do end", 0)
+
+
+def test_a_command_outlives_a_busy_server(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "data") as server, connect(server.url) as client:
+        client.config_set("busy-reply-threshold", 10)
+        busy = threading.Thread(target=_occupy, args=(server.url,))
+        busy.start()
+        time.sleep(0.1)
+        kill = threading.Timer(1, connect(server.url).script_kill)
+        kill.start()
+        assert client.set("x", 1)
+        busy.join()
+        kill.join()

@@ -108,3 +108,17 @@ def test_a_wrong_address_or_password_fails_at_once(slow: SlowServer) -> None:
     with connect(wrong, retry=False) as client, pytest.raises(BrokerRefused, match="refused the login"):
         wait_for_server(client, lines.append, away=60)
     assert lines == []
+
+
+def test_a_server_that_refuses_writes_is_waited_for(tmp_path: Path) -> None:
+    lines = []
+    with EmbeddedServer(tmp_path / "data") as server, connect(server.url, retry=False) as client:
+        client.config_set("min-replicas-to-write", 1)
+
+        def report(line: str) -> None:
+            lines.append(line)
+            client.config_set("min-replicas-to-write", 0)
+
+        wait_for_server(client, report)
+    assert len(lines) == 1
+    assert "has too few replicas" in lines[0]

@@ -1,0 +1,97 @@
+"""A server that carries out nothing for longer than leases last: it stands still, is busy with a script, or
+refuses writes. All parties wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from benchmarks.grids import BenchGrid
+from gridq.store.connection import connect
+from gridq.store.redis_retries import ServerNotReady
+from tests.waiting import wait_for
+
+STILL_SECONDS = 9.0
+"""The time for which the server serves nobody: three leases, and longer than scripts may take in Redis before
+it answers BUSY."""
+
+JOBS = 12
+
+_SPIN = """
+local began = redis.call('TIME')
+repeat local now = redis.call('TIME')
+until (now[1] - began[1]) * 1000 + (now[2] - began[2]) / 1000 >= tonumber(ARGV[1])
+"""
+
+
+def run_script(grid: BenchGrid) -> None:
+    """Occupy the server with a script. After five seconds it answers others that it is busy."""
+    with connect(grid.server.url, timeout=60, retry=False) as client:
+        client.eval(_SPIN, 0, str(int(STILL_SECONDS * 1000)))
+
+
+def suspend_server(grid: BenchGrid) -> None:
+    """Stop the server's process for a while."""
+    pid = grid.server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(STILL_SECONDS)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def miss_replicas(grid: BenchGrid) -> None:
+    """Let the server refuse all writes for a while, as one that has lost its replicas."""
+    grid.store.config_set("min-replicas-to-write", 1)
+    try:
+        time.sleep(STILL_SECONDS)
+    finally:
+        grid.store.config_set("min-replicas-to-write", 0)
+
+
+def fill_disk(grid: BenchGrid) -> None:
+    """Let the server refuse all writes for a while, as one that cannot save its data."""
+    obstacle = grid.server.folder / "dump.rdb"
+    obstacle.mkdir()
+    grid.store.config_set("save", "3600 1000000")
+    grid.store.bgsave()
+    wait_for(lambda: grid.store.info("persistence")["rdb_last_bgsave_status"] == "err")  # type: ignore[index]
+    try:
+        with pytest.raises(ServerNotReady, match="RDB"), connect(grid.server.url, retry=False) as client:
+            client.delete(grid.make_key("x"))
+        time.sleep(STILL_SECONDS)
+    finally:
+        grid.store.config_set("save", "")
+        obstacle.rmdir()
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[BenchGrid]:
+    with BenchGrid(2, JOBS // 2, gateway=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("stand_still", [run_script, suspend_server, miss_replicas, fill_disk])
+def test_no_stage_runs_twice_and_no_process_ends(
+    grid: BenchGrid, stand_still: Callable[[BenchGrid], None]
+) -> None:
+    """Stages that end while the server stands still are recorded as soon as it goes on."""
+    jobs = [grid.submit_sleep(3_000) for _ in range(JOBS)]
+    wait_for(lambda: sum(map(len, grid.list_running_jobs().values())) == JOBS)
+    thread = threading.Thread(target=stand_still, args=(grid,))
+    thread.start()
+    for job in jobs:
+        assert grid.client.result(job, 60) == {"ms": 3_000}
+    thread.join()
+    assert [stage.attempts for job in jobs for stage in grid.client.view(job).stages] == [1] * JOBS
+    assert grid.store.hget(grid.make_key("attempts_lost"), "count") is None
+    assert [child.poll() for child in (*grid.home.children.values(), grid.gateway)] == [None] * 4
+    job = grid.submit_sleep(0)
+    assert grid.gateway_client.result(job, 10) == {"ms": 0}, "all go on"
