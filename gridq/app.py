@@ -109,10 +109,10 @@ def disconnect() -> None:
 
 def server_options(config: Settings) -> dict[str, Any]:
     """Return the Celery settings that follow from gridq's own: server, prefix, lifetime of results."""
-    found = parse_sentinels(config.broker_url.get_secret_value())
+    found = parse_sentinels(config.get_broker_url())
     if found is not None:
         return _of_sentinels(config, found)
-    url = urlsplit(config.broker_url.get_secret_value())
+    url = urlsplit(config.get_broker_url())
     query = dict(parse_qsl(url.query))
     socket: dict[str, Any] = dict(SOCKET)
     if url.scheme == "unix":

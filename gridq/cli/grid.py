@@ -83,6 +83,6 @@ def _check_server(config: Settings) -> None:
     """
     from gridq.store.connection import CONNECT_TIMEOUT_SECONDS, check_server, connect
 
-    url = config.broker_url.get_secret_value()
+    url = config.get_broker_url()
     with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT_SECONDS, retry=False) as probe:
         check_server(probe)

@@ -61,7 +61,7 @@ class BrokerClient(BaseClient):
         self.config = config or settings()
         if key is not None:
             self.config = self.config.model_copy(update={"key": SecretStr(key)})
-        self.url = url or self.config.broker_url.get_secret_value()
+        self.url = url or self.config.get_broker_url()
         # The socket timeout must be longer than a blocking command.
         self.redis = connect(self.url, name="gridq-client", timeout=BLOCK_SECONDS * 2)
         self.scripts = Scripts(connect_to_submit(self.url, name="gridq-client"), self.config)

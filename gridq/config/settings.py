@@ -305,6 +305,24 @@ class Settings(BaseSettings):
     _check_timezone = field_validator("timezone")(time_zones.check_zone)
     _split_words = field_validator("profiles", "stages", "http_allow", mode="before")(split_words)
 
+    def get_broker_url(self) -> str:
+        """Return the URL of the server, with its password.
+
+        Raises ConfigError if a gateway is set and no server: the default address would be another grid's.
+        """
+        if self.url is not None and "broker_url" not in self.model_fields_set:
+            raise ConfigError(
+                "This needs the grid's Redis server, and only a gateway is set",
+                {
+                    "path": "GRIDQ_BROKER_URL",
+                    "reason": f"GRIDQ_URL is {self.url}",
+                    "expected": "redis://host:6379/0",
+                    "fix": "set GRIDQ_BROKER_URL too, or go through the gateway: gridq.Client, gridq.submit, "
+                    "`gridq run`, `gridq job`",
+                },
+            )
+        return self.broker_url.get_secret_value()
+
     @field_validator("key", "url", mode="before")
     @classmethod
     def _empty_to_none(cls, value: object) -> object:

@@ -209,7 +209,7 @@ def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str]
 def _check(config: Settings, options: GatewayOptions) -> None:
     """Check the certificate and the Redis server, so that the gateway fails at start rather than later."""
     check_certificate(options)
-    url = config.broker_url.get_secret_value()
+    url = config.get_broker_url()
     client = connect_to_submit(url, name="gridq-gateway")
     try:
         with translate_errors(url):

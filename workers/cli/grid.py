@@ -162,6 +162,6 @@ def _read_configured_grid() -> tuple[dict[str, Any], str]:
     from workers.supervisor.status import read_grid
 
     config = settings()
-    url = config.broker_url.get_secret_value()
+    url = config.get_broker_url()
     with connect(url, name="gridq-status", timeout=2.0, retry=False) as client:
         return read_grid(client, Keys(config.prefix), url), redact_url(url)

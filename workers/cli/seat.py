@@ -163,7 +163,7 @@ def _read_live_seats(home: Path) -> dict[str, dict[str, Any]]:
 
     with suppress(RedisError, GridError, OSError):
         config, machine = settings(), get_machine_id(home)
-        url = config.broker_url.get_secret_value()
+        url = config.get_broker_url()
         with connect(url, name="gridq-seat", timeout=1.0, retry=False) as client:
             found = registry.read_live_seats(client, Keys(config.prefix), routers=False)
         return {

@@ -34,7 +34,7 @@ def run(
     """
     if is_locked(config.home, GRID_RECORD):
         raise make_already_running_error(config.home, GRID_RECORD)
-    with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as client:
+    with connect(config.get_broker_url(), name="gridq-worker", retry=False) as client:
         wait_for_server(client, report)
     with Deployment(config, WORKER_RECORD, report) as deployment:
         seats = probe_machine(config, profile.load_profiles(config.profiles))

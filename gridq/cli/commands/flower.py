@@ -60,7 +60,7 @@ def flower(
     parent_watch.end_with_parent()
     config = settings()
     path = _get_url_path(public_url)
-    with connect(config.broker_url.get_secret_value(), name="gridq-flower", retry=False) as probe:
+    with connect(config.get_broker_url(), name="gridq-flower", retry=False) as probe:
         wait_for_server(probe, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
 
     flower_login.read_password(config)  # fail here, not while Flower parses its options

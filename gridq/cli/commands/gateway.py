@@ -111,7 +111,7 @@ def _check_grid(options: GatewayOptions) -> bool:
     from gridq.store.connection import connect
     from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 
-    url = settings().broker_url.get_secret_value()
+    url = settings().get_broker_url()
     with connect(url, name="gridq-gateway", retry=False) as probe:
         wait_for_server(probe, away=AWAY_SECONDS if parent_watch.is_supervised() else 0.0)
     with open_broker_client(settings()) as client:

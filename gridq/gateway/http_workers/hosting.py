@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from gridq.errors import (
     SeatInUse,
     SeatRateLimited,
     SeatUnavailable,
+    SeatUnreachable,
     StageError,
 )
 from gridq.execution.session import Session
@@ -71,7 +73,7 @@ class WorkerHost:
         self.config = config
         self.networks = networks
         self.host = f"gateway-{secrets.token_hex(6)}"
-        self.client = connect(config.broker_url.get_secret_value(), name="gridq-gateway-seats")
+        self.client = connect(config.get_broker_url(), name="gridq-gateway-seats")
         self.scripts = Scripts(self.client, config)
         self._seats: dict[str, HostedSeat] = {}
         self._retiring: dict[str, threading.Thread] = {}
@@ -297,6 +299,9 @@ class HostedSeat:
                     text = await self._read(response)
                 finally:
                     await response.aclose()
+        except (httpx.ConnectError, httpx.ConnectTimeout, socket.gaierror) as exc:
+            unreachable = self._unavailable(f"{type(exc).__name__}: {exc}"[:MAX_REASON_CHARS])
+            raise SeatUnreachable(unreachable.message, unreachable.details) from None
         except (httpx.HTTPError, OSError) as exc:
             raise self._unavailable(f"{type(exc).__name__}: {exc}"[:MAX_REASON_CHARS]) from None
         if response.status_code == 429:
