@@ -18,6 +18,7 @@ from gridq.errors import (
     StageTimeout,
     StreamCut,
 )
+from gridq.execution.model_health import ModelHealth
 from gridq.execution.outcome import STREAM_CUT, Completed, Failed, Outcome, classify_failure
 from gridq.execution.piece_writer import PieceStream, PieceWriter
 from gridq.graph.plan import Op, Step, evaluate, load_step
@@ -44,6 +45,7 @@ class Attempt:
     """One claim of a stage on one slot, from its input to its outcome.
 
     `read_value` turns a stored value or a link to one into its bytes. `piece_writer` writes what is streamed.
+    `models` is the health of the seat's models.
     The slot's thread calls `run`; any thread may call the rest.
     """
 
@@ -57,6 +59,7 @@ class Attempt:
         runner: Runner,
         read_value: Callable[[bytes], bytes | bytearray],
         piece_writer: PieceWriter,
+        models: ModelHealth | None = None,
     ) -> None:
         self.claim = claim
         self.slot = slot
@@ -74,12 +77,15 @@ class Attempt:
         """Held while a failure is being recorded."""
         self.reported_usage: Usage | None = None
         """The usage that was recorded with a failure; None if there was none."""
+        self.model = ""
+        """The seat's model that it uses, as the profile named it; empty: none."""
         self.announced = False
         """True once monitors have been told that the attempt has begun."""
         self._config = config
         self._runner = runner
         self._read_value = read_value
         self._piece_writer = piece_writer
+        self._models = models or ModelHealth()
         self._stream = PieceStream(claim.lease, on_fenced=lambda: self.cancel("lost"))
         self._context: StageContext | None = None
         self._usage = Usage(micro_dollars=None)
@@ -109,8 +115,13 @@ class Attempt:
             self.rows[-1]["traceback"] = trace
         # Monitors and logs get the code alone: the rest of an error may contain a prompt.
         code = exc.code if isinstance(exc, GridError) and failed.kind != "stage" else ""
-        seat_error = exc if isinstance(exc, SeatError) and not self.cancelled else None
-        return Failed(failed.kind, failed.error, failed.pause_seconds, code, seat_error)
+        seat_error = None
+        if not self.cancelled and isinstance(exc, SeatError):
+            seat_error = exc
+        elif not self.cancelled and failed.kind == "seat":  # an exception that no profile should raise
+            seat_error = SeatError("The seat's runner failed", {"reason": type(exc).__name__})
+        answered = failed.kind == "stage" and "status" in failed.error.details
+        return Failed(failed.kind, failed.error, failed.pause_seconds, code, seat_error, answered)
 
     def _run_operations(self) -> bytes:
         """Return the step's encoded output."""
@@ -147,6 +158,8 @@ class Attempt:
             deadline=self.deadline,
             emit=self._emit if self.claim.stream else None,
             emit_together=lambda pieces: self._emit(*pieces),
+            resting_models=self._models.resting,
+            on_model=self._begin_model,
         )
         self._context = context
         if self.cancelled:
@@ -171,6 +184,10 @@ class Attempt:
             self._context = None
             self._add_row(op, context, time.monotonic() - begun, state)
         return output
+
+    def _begin_model(self, name: str) -> None:
+        self._models.begin(name, self.claim.lease)
+        self.model = name
 
     def _add_row(self, op: Op, context: StageContext, seconds: float, state: str) -> None:
         usage, dropped = context.usage, context.dropped_fields

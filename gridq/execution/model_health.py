@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gridq.errors import ModelUnavailable, RequestRefused, SeatError
+from gridq.errors import ModelRests, ModelUnavailable, RequestRefused, SeatError
 from gridq.execution.circuit_breaker import CircuitBreaker
 from gridq.protocol.seat_states import Unavailable
 
@@ -37,7 +37,7 @@ class ModelHealth:
             return {name: b.opened for name, b in self._breakers.items() if b.opened is not None}
 
     def begin(self, model: str, attempt: str) -> None:
-        """Say that `attempt` is about to use `model`. ModelUnavailable: it rests, or another attempt tries it."""
+        """Say that `attempt` is about to use `model`. ModelRests: it rests, or another attempt tries it."""
         with self._lock:
             breaker = self._breakers.get(model)
             if breaker is None:
@@ -47,11 +47,11 @@ class ModelHealth:
             if breaker.half_open_reason and self._trials.setdefault(model, attempt) != attempt:
                 raise _make_error(model, f"another request tries it after: {breaker.half_open_reason}")
 
-    def end(self, model: str, attempt: str) -> None:
-        """Say that `attempt` no longer uses `model`."""
-        with self._lock:
-            if self._trials.get(model) == attempt:
-                del self._trials[model]
+    def end(self, attempt: str) -> None:
+        """Say that `attempt` has ended: another may try the model that it tried."""
+        if self._trials:
+            with self._lock:
+                self._trials = {model: each for model, each in self._trials.items() if each != attempt}
 
     def record_success(self, model: str) -> None:
         """Count a stage of `model` that was recorded. Its breaker closes with the next `advance`."""
@@ -63,8 +63,8 @@ class ModelHealth:
                 self._breakers[model].record_success()
 
     def record_failure(self, model: str, error: SeatError, *, request: str, agent: str) -> float | None:
-        """Count a failure that blames `model` at most: ModelUnavailable or RequestRefused. Return the cooldown
-        in seconds if it opens the model's breaker.
+        """Count a ModelUnavailable or RequestRefused. Return the cooldown in seconds if it opens the model's
+        breaker.
 
         `request` tells requests apart: several attempts of one count once.
         """
@@ -99,6 +99,6 @@ class ModelHealth:
         return any(changed)
 
 
-def _make_error(model: str, reason: str) -> ModelUnavailable:
-    details = {"reason": reason, "retry_after": 1.0, "reached": False}
-    return ModelUnavailable(f"The seat's model {model!r} is not available", details)
+def _make_error(model: str, reason: str) -> ModelRests:
+    details = {"reason": reason, "retry_after": 1.0}
+    return ModelRests(f"The seat's model {model!r} takes no request now", details)

@@ -13,16 +13,17 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.config.settings import Settings
-from gridq.errors import SeatError, SeatInUse
+from gridq.errors import ModelUnavailable, RequestRefused, SeatError, SeatInUse
 from gridq.execution.attempt import Attempt, Runner
 from gridq.execution.circuit_breaker import CircuitBreaker
+from gridq.execution.model_health import ModelHealth
 from gridq.execution.outcome import Completed, Failed
 from gridq.execution.piece_writer import PieceWriter
 from gridq.execution.recorder import Recorder
@@ -54,7 +55,8 @@ class Session:
     Callbacks: `on_end(job)` when a script of this session ended a job whose answer Celery waits for;
     `on_gone()` when the server has forgotten the seat, before it registers again; `on_change()` when the seat
     becomes unavailable or available again; `on_renewed()` after each renewal of a seat that takes work.
-    `warm()` returns the queues whose work would start soonest here.
+    `warm()` returns the queues whose work would start soonest here, `find_queues(models)` those that the seat
+    serves while these models rest.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Session:
         on_renewed: Callable[[], None] | None = None,
         monitors: Monitors | None = None,
         warm: Callable[[], Sequence[str]] | None = None,
+        find_queues: Callable[[Collection[str]], Sequence[str]] | None = None,
     ) -> None:
         self.scripts = scripts
         self.config = config
@@ -83,11 +86,14 @@ class Session:
         self.host = host
         self.concurrency = concurrency
         self.queues = tuple(queues)
+        """Those that it serves now; all of its queues while all of its models rest."""
+        self._all_queues = self.queues
         self.worker = worker or seat
         self.terms = terms or SeatTerms()
         self.incarnation = secrets.token_hex(8)
         self.draining = False
         self.breaker = CircuitBreaker()
+        self.models = ModelHealth()
         self.paused: Unavailable | None = None
         """The reason why the seat's owner has paused it; None if it is lent."""
         self.running_times = RunTimes()
@@ -98,6 +104,9 @@ class Session:
         self._on_gone = on_gone or (lambda: None)
         self._on_renewed = on_renewed or (lambda: None)
         self._warm = warm or (lambda: ())
+        self.find_queues = find_queues or (lambda models: self._all_queues)
+        self._models_rest: Unavailable | None = None  # all of them
+        self._models_lock = threading.Lock()
         self._free_slots = deque(range(concurrency))
         self._slot_numbers = count(concurrency)
         self._running: dict[str, Attempt] = {}
@@ -288,6 +297,7 @@ class Session:
                 runner=self.runner,
                 read_value=lambda data: self._recorder.read_value(attempt, data),
                 piece_writer=self._piece_writer,
+                models=self.models,
             )
             with self._lock:
                 self._running[claim.lease] = attempt
@@ -305,6 +315,7 @@ class Session:
         except Exception:
             log.exception("the outcome of %s could not be recorded", claim.lease)
         finally:
+            self.models.end(claim.lease)
             with self._lock:
                 self._running.pop(claim.lease, None)
         return None
@@ -331,7 +342,10 @@ class Session:
             self.breaker.record_success()
         if failed.seat_error is not None and not is_built_in(claim.queue):
             try:
-                self.report_seat_failure(failed.seat_error, claim.stage)
+                if attempt.model and isinstance(failed.seat_error, ModelUnavailable | RequestRefused):
+                    self.report_model_failure(attempt.model, failed.seat_error, claim)
+                else:
+                    self.report_seat_failure(failed.seat_error, claim.stage)
             except RedisError as exc:
                 log.warning("seat %s: the server could not be told that it pauses: %s", self.seat, exc)
         ended = self._recorder.retry(attempt, lambda: self._recorder.record_failure(attempt, failed))
@@ -343,6 +357,8 @@ class Session:
         with self._lock:
             self._recorded += 1
         self.running_times.record(queue, time.monotonic() - attempt.started)
+        if attempt.model:
+            self.models.record_success(attempt.model)
         if queue != PURE:  # which says nothing of what the seat is lent for
             self.breaker.record_success()
 
@@ -451,22 +467,61 @@ class Session:
     @property
     def unavailable(self) -> Unavailable | None:
         """The reason why the seat takes no work now, the owner's pause first; None if it does."""
-        return self.paused or self.breaker.opened
+        return self.paused or self.breaker.opened or self._models_rest
 
-    def report_seat_failure(self, error: SeatError, stage: str = "") -> None:
-        """Count an attempt at `stage` that failed through the seat. RedisError: this opened the circuit breaker,
-        and the server could not be told.
+    def report_seat_failure(self, error: SeatError, request: str = "") -> None:
+        """Count an attempt of `request` that failed through the seat. RedisError: this opened the circuit
+        breaker, and the server could not be told.
         """
-        cooldown = self.breaker.record_failure(error, stage)
+        if isinstance(error, ModelUnavailable | RequestRefused):  # the seat itself is well
+            return
+        cooldown = self.breaker.record_failure(error, request)
         if cooldown is not None:
             self._announce_unavailable()
             narration.narrate("seat cooldown", code=error.code, seconds=cooldown)
             if error.reason:  # a degraded seat's is in no job's error: it is for the owner
                 log.warning("seat %s: %s: %s", self.seat, error.message, error.reason)
 
+    def report_model_failure(self, model: str, error: SeatError, claim: Claim) -> None:
+        """Count an attempt that failed through one of the seat's models. RedisError: the model rests for it,
+        and the server could not be told.
+        """
+        cooldown = self.models.record_failure(model, error, request=claim.job, agent=claim.agent)
+        if cooldown is not None:
+            self._announce_models()
+            narration.narrate("model cooldown", model=model, code=error.code, seconds=cooldown)
+            if error.reason:
+                log.warning("seat %s: model %s: %s: %s", self.seat, model, error.message, error.reason)
+
     def _advance_breaker(self) -> None:
-        if not self.draining and self.breaker.advance() and self.paused is None:
+        if self.draining:
+            return
+        if self.models.advance():
+            self._announce_models()
+        if self.breaker.advance() and self.paused is None:
             self._announce_available()
+
+    def end_rest(self) -> bool:
+        """End the rest of the seat and of its models now: one request tries each of them. Return whether one
+        rested. RedisError: the server could not be told.
+        """
+        rested = [health.end_rest() for health in (self.breaker, self.models)]
+        if any(rested):
+            self._advance_breaker()
+        return any(rested)
+
+    def _announce_models(self) -> None:
+        """Tell the server which queues the seat serves, now that a model rests or is tried again."""
+        with self._models_lock:  # the last one counts for the server
+            resting = self.models.resting
+            left = self.find_queues(resting) if resting else self._all_queues
+            self.queues = tuple(queue for queue in self._all_queues if queue in left) or self._all_queues
+            self._models_rest = None if left else min(resting.values(), key=lambda rest: rest.until or 0)
+            if self.unavailable is not None:
+                self._announce_unavailable()
+            elif not self.draining:
+                self.register()
+                self.on_change()
 
     def pause(self, why: Unavailable) -> list[Attempt]:
         """Take no more stages, as the seat's owner wants, and stop what runs. Return the attempts that were

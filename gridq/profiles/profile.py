@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -42,7 +42,7 @@ class StageContext:
     repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent.
     `emit_together`, if given, gets several pieces that are sent at once, instead of `emit` for each.
     `cancelled` is set when the result is no longer wanted; a runner checks it, or waits for it, at least once
-    a second, and then calls `check`.
+    a second, and then calls `check`. `resting_models` are models of the seat that should not be chosen now.
     """
 
     def __init__(
@@ -53,16 +53,20 @@ class StageContext:
         deadline: float | None = None,
         emit: Callable[[Json], None] | None = None,
         emit_together: Callable[[Sequence[Json]], None] | None = None,
+        resting_models: Collection[str] = (),
+        on_model: Callable[[str], None] | None = None,
     ) -> None:
         self.job = job
         self.attempt = attempt
         self.deadline = deadline
         self.cancelled = threading.Event()
         self.usage = Usage()
+        self.resting_models = resting_models
         self.dropped_fields: list[str] = []
         """Places in the stage's input that have no effect on this seat, at most MAX_DROPPED_FIELDS."""
         self._emit = emit
         self._emit_together = emit_together
+        self._on_model = on_model
         self._on_cancel: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
@@ -93,6 +97,13 @@ class StageContext:
         place = place[:MAX_PLACE_CHARACTERS]
         if place not in self.dropped_fields and len(self.dropped_fields) < MAX_DROPPED_FIELDS:
             self.dropped_fields.append(place)
+
+    def use_model(self, name: str) -> None:
+        """Say which of the seat's models the stage is about to use. A ModelUnavailable or RequestRefused that
+        `run` raises then blames this model alone. Raises ModelRests if the model rests.
+        """
+        if self._on_model is not None:
+            self._on_model(name)
 
     def on_cancel(self, act: Callable[[], None]) -> None:
         """Call `act` when the stage is cancelled, or now if it already is.
@@ -188,6 +199,14 @@ class Profile(ABC):
     def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
         """Return the price of an hour of one slot in micro-dollars, or None; `config` is that of `open`."""
         return None
+
+    def exclude_models(self, capability: BaseModel, models: Collection[str]) -> BaseModel | None:
+        """Return what a seat offers while `models` rest, as `StageContext.use_model` named them; None if
+        nothing is left.
+
+        The default fits a profile that names no models.
+        """
+        return capability
 
     def warm_queues(self) -> Sequence[str]:
         """Return the queues whose work starts soonest here, because their model is loaded; must not block."""
