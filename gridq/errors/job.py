@@ -79,6 +79,13 @@ class NotQuarantined(GridError):
     remedy = "List the stages in quarantine with `gridq quarantine`."
 
 
+class NotStreamed(GridError):
+    """The job keeps no pieces for `stream`, because it was submitted without `stream=True`."""
+
+    code = "job.not_streamed"
+    remedy = "Submit it with `stream=True`, or wait for its answer with `result`."
+
+
 class WaitTimeout(GridError, TimeoutError):
     """The caller's own timeout passed while it waited; the job goes on."""
 

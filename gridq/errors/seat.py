@@ -9,7 +9,8 @@ from gridq.errors.request import RouteNotFound
 class SeatError(GridError):
     """The seat is at fault, not the stage; the grid tries the stage on another seat.
 
-    `details["retry_after"]`: seconds until this seat may be used again.
+    `details["retry_after"]`: seconds until this seat may be used again. `details["reached"]` False: the
+    seat's endpoint has received nothing of the request, so the attempt does not count.
     """
 
     code = "seat.error"
@@ -21,6 +22,16 @@ class SeatUnavailable(SeatError):
 
     code = "seat.unavailable"
     remedy = "Check that the engine or API behind the seat runs."
+
+
+class SeatUnreachable(SeatUnavailable):
+    """No connection to the seat's endpoint could be opened, so it has received nothing of the request.
+
+    The attempt does not count towards GRIDQ_MAX_ATTEMPTS.
+    """
+
+    code = "seat.unreachable"
+    remedy = "Check the seat's url, and that the program behind it runs and can be reached from its worker."
 
 
 class SeatRateLimited(SeatError):
@@ -42,6 +53,15 @@ class ModelUnavailable(SeatError):
 
     code = "seat.model_unavailable"
     remedy = "Correct the url of the seat or the name of its model; `gridq seats` says which models rest."
+
+
+class ModelRests(ModelUnavailable):
+    """The model rests at this seat after a failure, or another request tries it. Nothing was sent, and the
+    attempt does not count towards GRIDQ_MAX_ATTEMPTS.
+    """
+
+    code = "seat.model_rests"
+    remedy = "Nothing: the request is tried again."
 
 
 class RequestRefused(SeatError):
