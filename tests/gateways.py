@@ -72,7 +72,9 @@ class Gateway:
 
 @contextmanager
 def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
-    """A gateway that serves within it, on a free port."""
+    """A gateway that serves within it, on a free port. `options`: its own, and `admission_wait` of the settings."""
+    if "admission_wait" in options:
+        config = config.model_copy(update={"admission_wait": options.pop("admission_wait")})
     urls: list[str] = []
     ready = threading.Event()
 

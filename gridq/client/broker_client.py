@@ -87,6 +87,7 @@ class BrokerClient(BaseClient):
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
         """Submit a graph as `Client.submit` says. This process admits the job itself, without a router."""
         from gridq.submission.request import build_request
+        from gridq.submission.seat_wait import admit_once_served, limit_wait
 
         with translate_errors(self.url):
             request = build_request(
@@ -100,7 +101,12 @@ class BrokerClient(BaseClient):
             )
         admission = self.admission
         with translate_errors(self.url):
-            return admission.admit(request).job
+            return admit_once_served(
+                lambda: admission.admit(request).job,
+                self.scripts.client,
+                self.keys,
+                limit_wait(self.config.admission_wait, request.options),
+            )
 
     def result(self, job: str, timeout: float | None = None) -> Json:
         end = self._run_steps(wait_for_end(self.keys, job, timeout), timeout)

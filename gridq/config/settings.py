@@ -217,6 +217,13 @@ class Settings(BaseSettings):
     )
     max_steps: int = Field(20_000, ge=1, description="the most steps in a graph's plan")
     max_depth: int = Field(400, ge=1, description="the deepest nesting of a graph")
+    admission_wait: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="how long a submission waits for a seat of a queue that was served until lately before it is "
+        "refused, in seconds; 0 turns the wait off",
+    )
     deadline: float = Field(
         24 * 3600.0, gt=0, description="a job's deadline if the submitter gives none, in seconds"
     )

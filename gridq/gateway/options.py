@@ -35,13 +35,6 @@ class GatewayOptions(BaseSettings):
         description="the address to listen on; beyond this machine only if the grid has API keys",
     )
     port: int = Field(8080, ge=0, le=65535, description="the port to listen on; 0 picks a free one")
-    admission_wait: float = Field(
-        10.0,
-        ge=0,
-        le=3600,
-        description="how long a job waits for a seat that serves its queue before it is refused; 0 turns the "
-        "wait off",
-    )
     keep_alive: float = Field(
         10.0,
         gt=0,

@@ -19,11 +19,11 @@ from redis.exceptions import RedisError
 from gridq import stages
 from gridq.config.machine_id import get_machine_id
 from gridq.config.settings import settings
-from gridq.errors import GridError, GridFull, NotAdmitted, SchemaMismatch
+from gridq.errors import GridError, GridFull, NoLiveSeat, NotAdmitted, SchemaMismatch
 from gridq.execution.session import Session
 from gridq.execution.shutdown import Shutdown
 from gridq.execution.tasks import run_stage
-from gridq.jobs.record import parse_options
+from gridq.jobs.record import JobOptions, parse_options
 from gridq.limits.quotas_loader import QuotasEnforcer
 from gridq.messaging import answers, wake_ups
 from gridq.messaging.monitor_events import Monitors
@@ -35,13 +35,15 @@ from gridq.profiles.profile import load_profiles
 from gridq.protocol import queue_names
 from gridq.router.governor.governor import Governor
 from gridq.router.sweep import Sweeper
+from gridq.seats.served_queues import find_unserved, read_served_queues
 from gridq.store import values
 from gridq.store.capacity import check_persistence
-from gridq.store.connection import connect
+from gridq.store.connection import connect, now_ms
 from gridq.store.readiness import AWAY_SECONDS, wait_for_server
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
 from gridq.submission.request import JobRequest
+from gridq.submission.seat_wait import limit_wait
 from gridq.tasks import run_graph
 from gridq.telemetry import narration
 
@@ -49,6 +51,9 @@ log = logging.getLogger(__name__)
 
 INBOX_BATCH = 100
 """The jobs that a router takes from the inbox at once if no message tells it of them."""
+
+RETRY_MS = 400
+"""Milliseconds after which a job that waits for a seat is tried again, by the next sweep."""
 
 SEAT_RECORD_TTL_SECONDS = 3600.0
 """A router's seat has a new name at each start: its record need not live long."""
@@ -67,6 +72,7 @@ class Router:
         if shortcoming := check_persistence(client):
             log.warning(shortcoming)
         self.app = app
+        self.config = config
         self.scripts = Scripts(client, config)
         publish_answer = partial(answers.publish_answer, app, self.scripts)
         name = f"{get_machine_id(config.home)}.router-{os.getpid()}"
@@ -166,6 +172,8 @@ class Router:
             return self.admission.admit(request).needs_router
         except (GridFull, SchemaMismatch):
             return False  # it was accepted when there was room, and waits in the inbox
+        except NoLiveSeat as exc:
+            return False if self._keep_waiting(job, exc, options) else self._refuse(job, exc)
         except GridError as exc:
             return self._refuse(job, exc)
         except (RedisError, OSError):
@@ -174,6 +182,21 @@ class Router:
             log.exception("the job cannot be admitted")
             reason = f"{type(exc).__name__}: {exc}"[:200]
             return self._refuse(job, NotAdmitted("gridq could not compile this graph", {"reason": reason}))
+
+    def _keep_waiting(self, job: str, error: NoLiveSeat, options: JobOptions) -> bool:
+        """Return whether a job waits in the inbox for a seat that served its queue until lately. The next sweep
+        brings it here again.
+        """
+        client, keys, queues = self.scripts.client, self.scripts.keys, find_unserved(error)
+        if not queues or not read_served_queues(client, keys).may_be_back(queues):
+            return False
+        submitted_at: Any = client.hget(keys("submitted", job), "submitted_at")
+        now = now_ms(client)
+        wait_ms = limit_wait(self.config.admission_wait, options) * 1000
+        if submitted_at is None or now - int(submitted_at) >= wait_ms:
+            return False
+        client.zadd(keys("inbox"), {job: now + RETRY_MS}, xx=True)
+        return True
 
     def work(self) -> None:
         """Do without Celery what its messages ask for: admit what is in the inbox, then run pure stages."""

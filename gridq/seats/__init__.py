@@ -6,4 +6,4 @@ Imported by: submission, views, client, gateway, cli, workers.machine, workers.p
 workers.cli.
 """
 
-__all__ = ["access", "registry"]
+__all__ = ["access", "registry", "served_queues"]

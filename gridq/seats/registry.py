@@ -294,6 +294,12 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     serving = [seat for seat in live if queue in seat.queues]
     if serving:
         return "; ".join(_describe_state(seat) for seat in serving[:MAX_NAMED])
+    resting = [(seat, rest) for seat in live for rest in seat.resting_models if queue in rest.queues]
+    if resting:
+        return "; ".join(
+            f"{seat.seat} has it, but its model {rest.model} rests: {rest.reason}"
+            for seat, rest in resting[:MAX_NAMED]
+        )
     own = queue_names.ANY_EMBEDDINGS  # which nobody but gridq asks for
     offers = {q: seat for seat in live for q in seat.queues if queue_names.get_name(q) != own}
     kind = queue_names.get_kind(queue)

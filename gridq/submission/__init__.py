@@ -14,4 +14,5 @@ __all__ = [
     "refusal_details",
     "request",
     "seat_filters",
+    "seat_wait",
 ]

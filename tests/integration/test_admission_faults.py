@@ -14,6 +14,7 @@ from gridq.jobs.record import End, JobOptions, make_job_id
 from gridq.protocol.models import Advertisement
 from gridq.router.router import Router
 from gridq.seats import registry
+from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
 from gridq.submission.inbox import Inbox
@@ -101,6 +102,32 @@ def test_a_refusal_does_not_end_a_job_that_another_router_admitted(
     assert not router.admit("j1")
     assert _end(router.scripts, "j1") is None
     assert router.scripts.client.exists(router.scripts.keys("job", "j1"))
+
+
+def test_a_job_stays_in_the_inbox_while_its_only_seat_starts_again(router: Router) -> None:
+    scripts = router.scripts
+    Inbox(scripts, scripts.config).enqueue("j1", ECHO)
+    scripts.leave("m.a", "i", "go")
+    assert not router.admit("j1")
+    assert _end(scripts, "j1") is None
+    due: Any = scripts.client.zscore(scripts.keys("inbox"), "j1")
+    assert due < now_ms(scripts.client) + 1000  # long before a lost message would be sent again
+    scripts.register("m.a", "i2", host="h", concurrency=1, queues=["bench:any"], record_ttl_ms=60_000)
+    router.admit("j1")
+    assert scripts.client.exists(scripts.keys("job", "j1"))
+
+
+def test_a_job_whose_seat_stays_away_is_refused_in_time(router: Router) -> None:
+    scripts = router.scripts
+    scripts.leave("m.a", "i", "go")
+    Inbox(scripts, scripts.config).enqueue("j1", ECHO)
+    assert not router.admit("j1")
+    assert _end(scripts, "j1") is None
+    scripts.client.hincrby(scripts.keys("submitted", "j1"), "submitted_at", -10_001)
+    router.admit("j1")
+    end = _end(scripts, "j1")
+    assert end is not None
+    assert isinstance(end.to_error(), errors.NoLiveSeat)
 
 
 @pytest.mark.parametrize("cents", ["abc", "nan", 1e30, -5, [1], True, 1e308])

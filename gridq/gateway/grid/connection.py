@@ -33,6 +33,7 @@ from gridq.store import values
 from gridq.store.connection import CONNECT_TIMEOUT_SECONDS, connect_async, shorten_timeouts, translate_errors
 from gridq.submission.admission import Admission
 from gridq.submission.request import INPUT_GRACE_MS, JobRequest
+from gridq.submission.seat_wait import limit_wait
 from gridq.views.jobs import parse_rows
 
 MAX_CONNECTIONS = 32
@@ -67,7 +68,7 @@ class GridConnection:
             connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT_SECONDS, retry=False)
         )
         self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.stream_buffer)
-        self.admission_wait = AdmissionWait(self.redis, self.keys, options.admission_wait)
+        self.admission_wait = AdmissionWait(self.redis, self.keys, config.admission_wait)
         self.orphaned_jobs = OrphanedJobs(self.cancel)
         self._admission: Admission | None = None
         self.closing = False
@@ -145,9 +146,9 @@ class GridConnection:
                 admitting.add_done_callback(_ignore_result if detached else partial(self._undo, job_id))
                 raise
 
-        limits = [limit for limit in (options.queue_timeout, options.deadline) if limit is not None]
         try:
-            admitted = await self.admission_wait.admit(attempt, min(limits, default=None))
+            within = limit_wait(self.config.admission_wait, options)
+            admitted = await self.admission_wait.admit(attempt, within)
         except BrokerError:
             if not detached:
                 self.orphaned_jobs.add(job_id)

@@ -61,7 +61,7 @@ async def read_model(
     found = offered.find(name)
     if found is None:
         queue = make_queue_name(LLM, name)
-        if grid.admission_wait.was_served(queue):
+        if await grid.admission_wait.may_exist(queue):
             raise NoLiveSeat(f"No live seat serves {queue}", {"path": "model", "queue": queue})
         close = find_closest(name, offered.records)
         raise RouteNotFound(

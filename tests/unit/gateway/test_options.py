@@ -23,8 +23,8 @@ def test_options_come_from_the_environment_and_from_files(
     monkeypatch.setenv("GRIDQ_GATEWAY_ALLOWED_ORIGINS", "https://a.example, https://b.example")
     monkeypatch.setenv("GRIDQ_GATEWAY_WORKER_SECRET_FILE", str(tmp_path / "secret"))
     monkeypatch.setenv("GRIDQ_GATEWAY_MAX_BODY", "")
-    made = load_options(host=None, admission_wait=3)
-    assert (made.port, made.admission_wait, made.host, made.max_body) == (9000, 3, "127.0.0.1", None)
+    made = load_options(host=None, keep_alive=3)
+    assert (made.port, made.keep_alive, made.host, made.max_body) == (9000, 3, "127.0.0.1", None)
     assert made.allowed_origins == ("https://a.example", "https://b.example")
     assert made.worker_secret is not None
     assert made.worker_secret.get_secret_value() == "s3cret"

@@ -67,9 +67,22 @@ local function list_seat(seat, concurrency, queues)
   end
 end
 
+-- Remember that a queue was served until now: jobs wait a while for it (gridq/seats/served_queues.py). Of very many those that were
+-- served last stay.
+local function remember_served(q)
+  local key, second, days = K .. 'served_queues', math.floor(NOW / 1000), 30 * 86400
+  C('ZADD', key, second, q)
+  C('ZREMRANGEBYSCORE', key, '-inf', second - days)
+  C('ZREMRANGEBYRANK', key, 0, -10001)
+  C('EXPIRE', key, days)
+end
+
 local function unlist_seat(seat, concurrency, queues)
   for q in words(queues) do
-    if C('HINCRBY', K .. 'concurrency', q, -tonumber(concurrency)) <= 0 then C('HDEL', K .. 'concurrency', q) end
+    if C('HINCRBY', K .. 'concurrency', q, -tonumber(concurrency)) <= 0 then
+      C('HDEL', K .. 'concurrency', q)
+      remember_served(q)
+    end
     C('SREM', K .. 'serving:' .. q, seat)
     C('ZREM', K .. 'idle:' .. q, seat)
   end

@@ -11,6 +11,7 @@ import pytest
 from gridq.errors import NoLiveSeat
 from gridq.gateway.grid import admission_wait
 from gridq.gateway.grid.admission_wait import AdmissionWait
+from gridq.seats import served_queues
 from gridq.store.connection import connect_async
 from gridq.store.replies import Accepted, NoSeat
 from tests.conftest import GridEnv
@@ -78,7 +79,7 @@ def test_a_job_waits_for_the_first_worker_and_retries_once(grid: Grid) -> None:
             attempt = Attempt(grid)
             task = asyncio.create_task(waits.admit(attempt))
             await until(lambda: waits.waiting_jobs == 1)
-            await asyncio.sleep(3 * admission_wait.WAITING_POLL_SECONDS)
+            await asyncio.sleep(3 * served_queues.POLL_SECONDS)
             assert attempt.attempts == 1
             grid.seat("m.a", OPUS)
             assert await task == "ok"
@@ -104,7 +105,7 @@ def test_a_job_waits_for_a_recently_served_queue(grid: Grid) -> None:
         grid.seat("m.a", OPUS)
         grid.seat("m.b", GONE)
         async with running(grid) as waits:
-            await until(lambda: GONE in waits._last_served)
+            await until(lambda: GONE in waits._queues.served)
             grid.scripts.leave("m.b", "i1", "go")
             task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
             await until(lambda: bool(waits._waiters))
@@ -121,7 +122,7 @@ def test_a_gateway_that_restarts_remembers_what_was_served(
         grid.seat("m.a", OPUS)
         grid.seat("m.b", GONE)
         async with running(grid) as waits:
-            await until(lambda: waits.was_served(GONE))
+            await until(lambda: GONE in waits._queues.served)
         grid.scripts.leave("m.b", "i1", "go")
         async with running(grid) as waits:
             task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
@@ -131,11 +132,47 @@ def test_a_gateway_that_restarts_remembers_what_was_served(
         grid.scripts.leave("m.b", "i2", "go")
         assert grid.client.ttl(grid.keys("served_queues")) > 29 * 86_400
         # long after the start a job for it is refused at once, but the model was never unknown
-        monkeypatch.setattr(admission_wait, "RECENT_SECONDS", 0.0)
+        monkeypatch.setattr(admission_wait, "START_SECONDS", 0.0)
+        monkeypatch.setattr(served_queues, "RECENT_SECONDS", 0.0)
         async with running(grid, seconds=3600) as waits:
             with pytest.raises(NoLiveSeat) as caught:
                 await waits.admit(Attempt(grid, GONE))
             assert "served" not in caught.value.details
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_that_was_served_while_no_gateway_ran_is_not_unknown(grid: Grid) -> None:
+    async def scenario() -> None:
+        grid.seat("m.a", OPUS)
+        grid.seat("m.b", GONE)
+        grid.scripts.leave("m.b", "i1", "go")
+        async with running(grid) as waits:
+            assert await waits.may_exist(GONE)
+            assert not await waits.may_exist("llm:never")
+            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
+            await until(lambda: bool(waits._waiters))
+            grid.seat("m.b", GONE, inc="i2")
+            assert await task == "ok"
+
+    asyncio.run(scenario())
+
+
+def test_no_queue_is_unknown_before_the_gateway_has_read_the_grid(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: AdmissionWait) -> None:
+        raise ConnectionError("the server is away")
+
+    grid.seat("m.a", OPUS)
+    monkeypatch.setattr(AdmissionWait, "_poll", fail)
+
+    async def scenario() -> None:
+        async with running(grid, seconds=0.1) as waits:
+            with pytest.raises(NoLiveSeat) as caught:
+                await waits.admit(Attempt(grid, GONE))
+            assert "served" not in caught.value.details
+            assert await waits.may_exist(GONE)
 
     asyncio.run(scenario())
 
@@ -255,7 +292,7 @@ def test_waiting_jobs_share_one_poll(grid: Grid) -> None:
             tasks = [asyncio.create_task(waits.admit(Attempt(grid))) for _ in range(300)]
             await until(lambda: len(waits._waiters[(OPUS,)]) == 300)
             before = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"])
-            await asyncio.sleep(5 * admission_wait.WAITING_POLL_SECONDS)
+            await asyncio.sleep(5 * served_queues.POLL_SECONDS)
             reads = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"]) - before
             assert 0 < reads < 50, "each for itself they would have been a thousand"
             grid.seat("m.a", OPUS)
