@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from itertools import count
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
@@ -29,7 +30,7 @@ from gridq.execution.piece_writer import PieceWriter
 from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import PeriodicThread
-from gridq.protocol.models import SeatTerms
+from gridq.protocol.models import RestingModel, SeatTerms
 from gridq.protocol.queue_names import PURE, is_built_in
 from gridq.protocol.running_times import RunTimes
 from gridq.protocol.seat_states import Unavailable
@@ -509,6 +510,19 @@ class Session:
         if any(rested):
             self._advance_breaker()
         return any(rested)
+
+    def list_resting_models(self) -> list[RestingModel]:
+        """Return the models that rest, each with the queues that the seat would serve if only it did not."""
+        resting = self.models.resting
+        if not resting:
+            return []
+        served = set(self.find_queues(resting))
+        found = []
+        for name, rest in resting.items():
+            back = set(self.find_queues(resting.keys() - {name})) - served
+            queues = [queue for queue in self._all_queues if queue in back]
+            found.append(RestingModel(model=name, queues=queues, **asdict(rest)))
+        return found
 
     def _announce_models(self) -> None:
         """Tell the server which queues the seat serves, now that a model rests or is tried again."""

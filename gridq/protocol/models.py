@@ -192,6 +192,17 @@ class ServiceTime(ProtocolModel):
     p90: float = Field(ge=0, description="the time within which nine of ten finished")
 
 
+class RestingModel(ProtocolModel):
+    """A model of a seat that takes no work after a failure, while the seat's others do."""
+
+    model: str
+    queues: list[str] = Field(description="those that the seat does not serve meanwhile")
+    state: str
+    reason: str
+    since: float = Field(description="in seconds since 1970, as `until`")
+    until: float | None = None
+
+
 class Advertisement(ProtocolModel):
     """The state of a seat, which its worker publishes with each heartbeat.
 
@@ -213,6 +224,9 @@ class Advertisement(ProtocolModel):
     reason: str = ""
     since: float = Field(0.0, description="when this state began, in seconds since 1970; 0: not known")
     until: float | None = Field(None, description="when this state ends by itself; null: not known")
+    resting_models: list[RestingModel] = Field(
+        default_factory=list, description="which `queues` and `capability` leave out; empty: none rests"
+    )
     version: str = ""
     owner: str = Field("", description="who lends the seat, if its seats file says so")
     share: float | None = Field(None, description="the part of its budget that is lent; null: all of it")

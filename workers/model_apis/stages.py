@@ -14,7 +14,7 @@ the graph's `config` wraps it (`items`, `text` …). `llm:complete` applies the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -163,8 +163,11 @@ class ModelQuery(Protocol):
     def wants_embeddings(self) -> bool: ...
 
 
-def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
-    """Return the seat's model for the stage: the first that both the effect and the input's `model` allow.
+def choose_model(
+    stage: StageCall, query: ModelQuery, models: Sequence[M], *, resting: Collection[str] = ()
+) -> M:
+    """Return the seat's model for the stage: the first that both the effect and the input's `model` allow,
+    and that is not in `resting` if there is one.
 
     If the effect names several models, or one that stands for others, the queue from which the seat took the
     stage decides, whichever of them the input names. Raises SeatUnavailable if the seat has no model that the
@@ -198,7 +201,7 @@ def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
                 "fix": f'declare the effect {{"effect": "Llm", "model": "{query.model}"}}',
             },
         )
-    chosen = found[0].name
+    chosen = next((model.name for model in found if model.name not in resting), found[0].name)
     return next(model for model in models if model.name == chosen)
 
 

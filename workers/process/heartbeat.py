@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
+from pydantic import BaseModel
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -35,6 +37,7 @@ class Heartbeat:
         machine: str,
         kind: str,
         capability: dict[str, Json],
+        descriptor: BaseModel | None = None,
         profile: Profile | None = None,
         specs: list[dict[str, Json]] | None = None,
         version: str = "",
@@ -48,6 +51,8 @@ class Heartbeat:
         self.machine = machine
         self.kind = kind
         self.capability = capability
+        self.descriptor = descriptor
+        """The capability as the profile's own model."""
         self.profile = profile
         self.specs = specs or []
         self.version = version
@@ -84,6 +89,7 @@ class Heartbeat:
         session = self.session
         state, reason = "ready", ""
         since = until = None
+        resting = session.list_resting_models()
         pause = session.unavailable
         if session.draining:
             state, reason = "draining", "the worker is stopping"
@@ -103,7 +109,8 @@ class Heartbeat:
             kind=self.kind,
             concurrency=session.concurrency,
             queues=list(session.queues),
-            capability=self.capability,
+            capability=self._describe_offer([rest.model for rest in resting]),
+            resting_models=resting,
             state=state,
             reason=reason,
             since=self._since if since is None else since,
@@ -118,6 +125,13 @@ class Heartbeat:
             service=session.running_times.get_service_times(),
             timeouts=self.timeouts,
         )
+
+    def _describe_offer(self, resting: Collection[str]) -> dict[str, Json]:
+        """Return the capability without the models that rest; the whole one if nothing is left of it."""
+        if not resting or self.profile is None or self.descriptor is None:
+            return self.capability
+        left = self.profile.exclude_models(self.descriptor, resting)
+        return self.capability if left is None else left.model_dump(mode="json")
 
     def publish_stages(self) -> None:
         """Publish the user's stages. This comes before the seat goes live, so that whoever sees it live can

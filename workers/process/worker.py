@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -89,6 +89,7 @@ class Worker:
             worker=worker,
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm_queues if seat.profile is not None else None,
+            find_queues=partial(_find_queues, seat),
             terms=_make_terms(seat),
             on_end=partial(answers.publish_answer, app, scripts),
             on_gone=self._gone,
@@ -102,6 +103,7 @@ class Worker:
             machine=self.machine,
             kind=seat.offer.kind,
             capability=seat.offer.capability,
+            descriptor=seat.capability,
             profile=seat.profile,
             specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
             version=version("gridq"),
@@ -170,6 +172,14 @@ class Worker:
         """Advertise everything again: the server has lost this seat (a new server, a lost file)."""
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         self.heartbeat.beat()
+
+
+def _find_queues(seat: Seat, resting: Collection[str]) -> Sequence[str]:
+    """Return the queues that a seat serves while some of its models rest."""
+    if seat.profile is None or seat.capability is None:
+        return seat.queues
+    left = seat.profile.exclude_models(seat.capability, resting)
+    return () if left is None else seat.profile.queues(left)
 
 
 def _make_terms(seat: Seat) -> SeatTerms:

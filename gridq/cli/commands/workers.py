@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gridq.protocol.meters import Meter
+    from gridq.protocol.models import RestingModel
     from gridq.seats.registry import LiveSeat
 
 app = typer.Typer()
@@ -94,6 +95,7 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
             numbers.append(f"requests per minute {seat.requests_per_minute}")
         if seat.reliability < 0.995:
             numbers.append(f"reliability {seat.reliability:.2f}")
+        numbers += [format_resting_model(rest) for rest in seat.resting_models]
         if seat.wake_ups:
             numbers.append(f"wake-ups {seat.wake_ups}")
         table.add_row(
@@ -176,6 +178,12 @@ def format_other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
             prefix = "" if holder == seat.seat else f"{holder}{where}: "
             texts.append(f"{prefix}{meter.describe()}{source}")
     return texts
+
+
+def format_resting_model(rest: RestingModel) -> str:
+    """Format a model that rests: `m rests since 14:03:07 until 14:04:07: the endpoint does not serve it`."""
+    until = f" until {format_local_time(rest.until)}" if rest.until else ""
+    return f"model {rest.model} rests since {format_local_time(rest.since)}{until}: {rest.reason}"
 
 
 def format_state(seat: LiveSeat) -> str:

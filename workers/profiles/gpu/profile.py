@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -87,6 +87,11 @@ class GpuProfile(Profile):
             raise
         self._degraded = (0.0, "")
         return output
+
+    def exclude_models(self, capability: BaseModel, models: Collection[str]) -> BaseModel:
+        assert isinstance(capability, GpuCapability)
+        left = tuple(model for model in capability.models if model.name not in models)
+        return capability.model_copy(update={"models": left})
 
     def close(self) -> None:
         """End the models' processes. Their memory is free when this returns."""

@@ -46,10 +46,12 @@ class Runner:
         """
         request = stage_runner.parse_stage_input(stage, value)
         self._check_demands(stage)
-        model = stages.choose_model(stage, request, self._seat.models) if self._seat.models else None
+        models, resting = self._seat.models, context.resting_models
+        model = stages.choose_model(stage, request, models, resting=resting) if models else None
         if model is None or self._seat.engine is None:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
         context.check()
+        context.use_model(model.name)
         started_at = time.monotonic()
         with self.loaded_models.use(model, context) as process:
             priced = PricedContext(context, lambda usage: self._add_price(usage, started_at))

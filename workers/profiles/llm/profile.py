@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -98,8 +98,9 @@ class LlmProfile(Profile):
         capability: LlmCapability,
     ) -> Json:
         request = parse_stage_input(stage, value)
-        model = stages.choose_model(stage, request, capability.models)
+        model = stages.choose_model(stage, request, capability.models, resting=context.resting_models)
         context.check()
+        context.use_model(model.name)
         priced = PricedContext(context, lambda usage: costs.add_cost(usage, model, capability))
         return run_request(request, model.name, priced, backend)
 
@@ -117,6 +118,11 @@ class LlmProfile(Profile):
         models = self._capability.models if self._capability else ()
         cost = costs.estimate_max_cost(models, estimate.tokens_in, estimate.tokens_out)
         return estimate.model_copy(update={"micro_dollars": cost})
+
+    def exclude_models(self, capability: BaseModel, models: Collection[str]) -> BaseModel | None:
+        assert isinstance(capability, LlmCapability)
+        left = tuple(model for model in capability.models if model.name not in models)
+        return capability.model_copy(update={"models": left}) if left else None
 
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
         """Return for each queue the name and the families of the model that the seat prefers for it."""
