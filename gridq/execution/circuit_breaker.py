@@ -1,8 +1,14 @@
 """The circuit breaker of a seat: a state machine without a server.
 
-Closed, the seat takes work. A failure that says the seat itself is unwell opens the breaker for a cooldown:
-as long as the provider asks for, else COOLDOWN_SECONDS, doubled with each further failure up to
-COOLDOWN_MAX_SECONDS. Then it is half-open: the seat takes one stage at a time, until one succeeds.
+Closed, the seat takes work. Two things open the breaker for a cooldown: one failure that says the seat itself
+is unwell (its key is refused, its login has expired, its rate limit lasts), and FAILURE_THRESHOLD failures in
+a row of any sort. The cooldown is as long as the provider asks for; else it starts at COOLDOWN_SECONDS, or at
+FAILING_COOLDOWN_SECONDS, and doubles with each further failure. Then the breaker is half-open: the seat takes
+one stage. Its success closes the breaker, its failure opens it again.
+
+Failures in a row are counted by request: one that fails here three times may be at fault itself. One that
+never reached the endpoint cannot be, so each such failure counts. What blames one model opens that model's
+breaker (`gridq.execution.model_health`), not the seat's.
 """
 
 from __future__ import annotations
@@ -10,24 +16,30 @@ from __future__ import annotations
 import threading
 import time
 
-from gridq.errors import ModelUnavailable, SeatDegraded, SeatError, SeatRateLimited
+from gridq.errors import ModelUnavailable, SeatDegraded, SeatError, SeatRateLimited, SeatUnreachable
 from gridq.execution.back_off import bounded_seconds
 from gridq.protocol.seat_states import (
     COOLDOWN_SECONDS,
     DEGRADED,
-    OVERLOADED,
+    FAILING,
     RATE_LIMITED,
     UNHEALTHY,
+    UNREACHABLE,
     Unavailable,
 )
 
 COOLDOWN_MAX_SECONDS = 3600.0
 
-RATE_LIMIT_MIN_SECONDS = 20.0
-"""A shorter rate limit leaves the breaker closed: the stage goes to another seat."""
+FAILING_COOLDOWN_SECONDS = 10.0
+"""The first cooldown of a seat that fails without a known cause: the program behind it may just restart."""
 
-OVERLOAD_THRESHOLD = 3
-"""Requests in a row with an overload error that open the breaker."""
+FAILING_COOLDOWN_MAX_SECONDS = 300.0
+
+RATE_LIMIT_MIN_SECONDS = 20.0
+"""A shorter rate limit does not open the breaker by itself: the stage goes to another seat."""
+
+FAILURE_THRESHOLD = 3
+"""Failures in a row that open the breaker."""
 
 
 def seat_state(error: SeatError) -> str:
@@ -35,7 +47,11 @@ def seat_state(error: SeatError) -> str:
     reported = str(error.details.get("state", "")).replace(" ", "_")
     if reported in UNHEALTHY:
         return reported
-    return RATE_LIMITED if isinstance(error, SeatRateLimited) else DEGRADED
+    if isinstance(error, SeatRateLimited):
+        return RATE_LIMITED
+    if isinstance(error, SeatUnreachable):
+        return UNREACHABLE
+    return DEGRADED if isinstance(error, SeatDegraded | ModelUnavailable) else FAILING
 
 
 class CircuitBreaker:
@@ -47,9 +63,10 @@ class CircuitBreaker:
         """The reason why the breaker is open; None if it is closed or half-open."""
         self.half_open_reason = ""
         """The reason why a half-open breaker was opened; else empty."""
+        self._last: Unavailable | None = None  # why it was opened last; None if it has closed since
         self._cooldown_ends = 0.0  # of the monotonic clock
         self._trips = 0  # since the last success
-        self._overloaded: set[str] = set()  # requests in a row
+        self._failed: set[object] = set()  # what has failed since the last success
         self._trial_passed = False
 
     def limit_concurrency(self, concurrency: int) -> int:
@@ -64,38 +81,44 @@ class CircuitBreaker:
         retry_after = bounded_seconds(error.details.get("retry_after"))
         state = seat_state(error)
         with self._lock:
-            if state == OVERLOADED and not isinstance(error, SeatDegraded):
-                self._overloaded.add(request or str(len(self._overloaded)))
-                trips = len(self._overloaded) >= OVERLOAD_THRESHOLD
-            else:
-                limited = state == RATE_LIMITED and (retry_after or 0.0) >= RATE_LIMIT_MIN_SECONDS
-                trips = isinstance(error, SeatDegraded | ModelUnavailable) or limited
-            if not trips:
-                return None
+            limited = state == RATE_LIMITED and (retry_after or 0.0) >= RATE_LIMIT_MIN_SECONDS
+            if not isinstance(error, SeatDegraded | ModelUnavailable) and not limited:
+                is_alone = not request or isinstance(error, SeatUnreachable)
+                self._failed.add(object() if is_alone else request)
+                if self.opened is not None:  # it began before the breaker opened
+                    return None
+                if not self.half_open_reason and len(self._failed) < FAILURE_THRESHOLD:
+                    return None
             if self.opened is None:  # stages that fail side by side count as one failure
                 self._trips += 1
-            doubled = COOLDOWN_SECONDS * 2.0 ** min(self._trips - 1, 10)
-            seconds = retry_after or min(doubled, COOLDOWN_MAX_SECONDS)
+            seconds = retry_after or self._compute_cooldown(state)
             self._open(seconds, error.message, state)
         return seconds
 
+    def _compute_cooldown(self, state: str) -> float:
+        first, longest = COOLDOWN_SECONDS, COOLDOWN_MAX_SECONDS
+        if state in (UNREACHABLE, FAILING):
+            first, longest = FAILING_COOLDOWN_SECONDS, FAILING_COOLDOWN_MAX_SECONDS
+        return min(first * 2.0 ** min(self._trips - 1, 10), longest)
+
     def _open(self, seconds: float, reason: str, state: str) -> None:
-        before = self.opened
+        before = self._last
         since = before.since if before is not None and before.state == state else time.time()
         self.half_open_reason, self._trial_passed = "", False
+        self._failed.clear()
         self._cooldown_ends = time.monotonic() + seconds
-        self.opened = Unavailable(state, reason, since, time.time() + seconds)
+        self.opened = self._last = Unavailable(state, reason, since, time.time() + seconds)
 
     def record_success(self) -> None:
-        """Count a stage that the seat recorded. A half-open breaker closes with the next `advance`."""
-        if self._trips or self._overloaded:
+        """Count a stage that the seat ran to its end. A half-open breaker closes with the next `advance`."""
+        if self._trips or self._failed:
             with self._lock:
                 self._trips = 0
-                self._overloaded.clear()
+                self._failed.clear()
                 self._trial_passed = bool(self.half_open_reason)
 
     def end_rest(self) -> bool:
-        """End the cooldown of an open breaker now; return whether it was open. `advance` makes it half-open."""
+        """End the cooldown of an open breaker; return whether it was open. `advance` makes it half-open."""
         with self._lock:
             if self.opened is None:
                 return False
@@ -106,7 +129,7 @@ class CircuitBreaker:
         """Make the breaker half-open after its cooldown, closed after a trial; return whether it changed."""
         with self._lock:
             if self._trial_passed:
-                self.half_open_reason, self._trial_passed = "", False
+                self.half_open_reason, self._trial_passed, self._last = "", False, None
             elif self.opened is not None and time.monotonic() >= self._cooldown_ends:
                 self.half_open_reason, self.opened = self.opened.reason, None
             else:

@@ -11,8 +11,10 @@ from gridq.errors import (
     ChildDied,
     GridError,
     ModelFileError,
+    ModelRests,
     SeatDegraded,
     SeatError,
+    SeatUnreachable,
     StageQuarantined,
     StreamCut,
 )
@@ -29,9 +31,10 @@ the worker's log has them, the error of the job does not.
 VENDOR_DETAILS = ("status", "endpoint_code", "endpoint_type", "param", "retry_after")
 """Details in which a vendor says what kind of error it is. A stream that breaks off keeps them."""
 
-FailureKind = Literal["stage", "seat", "died", "lost", "back"]
-"""Whose fault a failure is, as `fail.lua` reads it: the stage's own, the seat's, the runner's child process
-died, the attempt was lost, or the stage is handed back with its attempt unspent.
+FailureKind = Literal["stage", "seat", "unreached", "died", "lost", "back"]
+"""Whose fault a failure is, as `fail.lua` reads it: the stage's own, the seat's, the seat's before its
+endpoint got anything of the request, the runner's child process died, the attempt was lost, or the stage is
+handed back. `unreached` and `back` leave the stage's attempts unspent.
 """
 
 
@@ -48,7 +51,8 @@ class Failed:
 
     `error` ends the job if this was the last attempt. For `pause_seconds` the stage is not given to this seat
     again. `code` is what logs and monitors may see, if it is not that of `error`. `seat_error` is set
-    if the seat is at fault, for its circuit breaker.
+    if the seat is at fault, for its circuit breaker. `answered`: the seat's endpoint is well, it refused what
+    the stage asked for.
     """
 
     kind: FailureKind
@@ -56,6 +60,7 @@ class Failed:
     pause_seconds: float = 0.0
     code: str = ""
     seat_error: SeatError | None = None
+    answered: bool = False
 
 
 Outcome = Completed | Failed
@@ -91,7 +96,8 @@ def classify_failure(
     if isinstance(exc, ChildDied):  # other stages ran in that process: any of them may be at fault
         return Failed("lost", final)
     retry_after = bounded_seconds(exc.details.get("retry_after"))
-    return Failed("seat", final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
+    kind: FailureKind = "unreached" if isinstance(exc, SeatUnreachable | ModelRests) else "seat"
+    return Failed(kind, final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
 
 
 def _get_text(exc: BaseException) -> str:

@@ -76,6 +76,11 @@ def get_kind(queue: str) -> str:
     return queue.partition(":")[0]
 
 
+def is_built_in(queue: str) -> bool:
+    """Return whether a queue has built-in stages or user code, which cost no money."""
+    return get_kind(queue) == "gridq"
+
+
 def get_name(queue: str) -> str:
     """Return the name of a queue's capability, in lower case.
 

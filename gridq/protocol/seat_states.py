@@ -10,6 +10,8 @@ PAUSED = "paused"
 
 OVERLOADED = "overloaded"
 RATE_LIMITED = "rate_limited"
+UNREACHABLE = "unreachable"
+FAILING = "failing"
 DEGRADED = "degraded"
 UNHEALTHY = (
     "logged_out",
@@ -18,13 +20,20 @@ UNHEALTHY = (
     "no_credit",
     RATE_LIMITED,
     OVERLOADED,
+    UNREACHABLE,
+    FAILING,
     "broken_install",
     DEGRADED,
 )
-"""The states of a seat whose circuit breaker is open; DEGRADED covers every other cause."""
+"""The states of a seat whose circuit breaker is open. UNREACHABLE: no connection to its endpoint opens. FAILING:
+several stages in a row failed there. DEGRADED covers every other cause that its owner must look at.
+"""
+
+NEEDS_OWNER = frozenset(UNHEALTHY) - {RATE_LIMITED, OVERLOADED, UNREACHABLE, FAILING}
+"""The states that seldom pass unless the seat's owner does something."""
 
 COOLDOWN_SECONDS = 60.0
-"""The time that a circuit breaker stays open at first, if the error gives none."""
+"""The time that a circuit breaker stays open at first, if the error gives none and blames something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ class Claim:
         return self.lease.split(":", 1)[0]
 
     @property
+    def stage(self) -> str:
+        """Its job and step: the same at each attempt."""
+        return ":".join(self.lease.split(":", 2)[:2])
+
+    @property
     def attempt(self) -> int:
         return int(self.lease.split(":")[3])
 

@@ -2,7 +2,8 @@
 --
 -- ARGS
 --   lease         the attempt's lease
---   kind          stage (its own fault, it fails for good) | seat | died | lost | back (handed back)
+--   kind          stage (its own fault, it fails for good) | seat | unreached (the seat's endpoint got nothing of it) | died | lost |
+--                 back (handed back)
 --   pause_ms      how long the seat backs off from this stage
 --   used          'micro-dollars,tokens in,tokens out'
 --   error_record  the error as JSON
@@ -17,11 +18,13 @@ local j = job_key(job)
 local holder, names = close_lease(lease)
 local current, agent, header, started_at = unpack(C('HMGET', j, 'lease:' .. step, 'agent', 'header:' .. step, 'started_at:' .. step))
 local attempt = describe_attempt(agent, header, holder and started_at)
-local _, is_first = settle(lease, holder, used, holder and (kind == 'stage' and 'failed' or kind) or 'late', attempt, names)
+-- for the ledger, an attempt that reached nobody is one that was handed back: no request of its seat
+local what = kind == 'stage' and 'failed' or kind == 'unreached' and 'back' or kind
+local _, is_first = settle(lease, holder, used, holder and what or 'late', attempt, names)
 if holder then remember_closed(lease, holder, used, attempt, names) end
 if events ~= '' and is_first then publish(events) end
 if current ~= fence then return 'fenced' end
-if not holder then take_back(job, step, fence) elseif kind == 'seat' or kind == 'died' then count_outcomes(holder, 0, 1) end
+if not holder then take_back(job, step, fence) elseif kind == 'seat' or kind == 'unreached' or kind == 'died' then count_outcomes(holder, 0, 1) end
 C('HDEL', j, 'lease:' .. step)
 if row ~= '' and C('RPUSH', K .. 'rows:' .. job, row) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
 local after

@@ -38,42 +38,48 @@ local function is_backing_off(job, step, seat)
   return C('ZSCORE', K .. 'delays', 'backoff:' .. job .. ':' .. step .. ':' .. seat) ~= false
 end
 
-local function read_budgets(q)
-  local budgets = {}
-  for _, seat in ipairs(C('SMEMBERS', K .. 'serving:' .. q)) do
-    local own, grid, shared = unpack(C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared_budgets'))
-    budgets[seat] = budgets_of_seat(seat, own, grid, shared) or {}
-  end
-  return budgets
+-- Return whether a live seat that a stage does not exclude could take it if it were not busy.
+local function has_other_seat(job, step)
+  local header, excluded, agent, team, tokens = unpack(C('HMGET', job_key(job), 'header:' .. step, 'excluded:' .. step, 'agent', 'team',
+    'tokens:' .. step))
+  if not header then return false end
+  local q, cost = string.match(header, '^(%S+) (%S+)')
+  return has_taker(q, cost, excluded or '', agent, team, tokens)
 end
 
--- If every seat that could take the stages of a class is excluded, they would wait for nobody. So those seats are let in again,
--- except those that back off. A seat without the budget for the class could not take them. `budgets`: of each seat that serves the
--- queue. At most `most` stages are looked at; returns how many were, and how many let a seat in.
-local function readmit_class(q, cls, most, budgets)
-  local cost, class_excluded = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
-  local able = {}
-  for seat, of_seat in pairs(budgets) do
-    if not find_shortage(of_seat, q, cost) then able[#able + 1] = seat end
-  end
-  local function covers(excluded)
-    for _, seat in ipairs(able) do if not is_excluded(excluded, seat) then return false end end
-    return #able > 0
-  end
-  if class_excluded ~= '*' and not covers(class_excluded) then return 0, 0 end
+-- Return up to `most` members of a sorted set that follow each other, others each time if there are more.
+local function some_of(key, most)
+  local n = C('ZCARD', key)
+  local from = n > most and NOW % (n - most + 1) or 0
+  return C('ZRANGE', key, from, from + most - 1)
+end
+
+-- A seat that failed a stage is not given it again while another could take it. If none could, the stage would wait for nobody: then the
+-- seats that it excludes are let in again, except those that back off. At most `most` stages of a class are looked at. Returns how many let
+-- a seat in.
+local function readmit_class(q, cls, most)
   local seen, readmitted = 0, 0
-  for _, agent in ipairs(C('ZRANGE', K .. 'ready:' .. q .. ':' .. cls, 0, most - 1)) do
-    for _, member in ipairs(C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, most - seen - 1)) do
+  for _, agent in ipairs(some_of(K .. 'ready:' .. q .. ':' .. cls, most)) do
+    if seen >= most then break end
+    for _, member in ipairs(some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, most - seen)) do
       local job, step = string.match(member, '^([^:]+):(.+)$')
       seen = seen + 1
-      if covers(C('HGET', job_key(job), 'excluded:' .. step) or '')
+      if not has_other_seat(job, step)
         and readmit(job, step, function(seat) return is_unfit(job, step, seat) or is_backing_off(job, step, seat) end) then
         readmitted = readmitted + 1
       end
     end
-    if seen >= most then break end
   end
-  return seen, readmitted
+  return readmitted
+end
+
+-- The same for all classes of a queue in which stages exclude seats.
+local function readmit_queue(q, classes)
+  local excluding, readmitted = {}, 0
+  for _, cls in ipairs(classes) do if string.sub(cls, -1) ~= '|' then excluding[#excluding + 1] = cls end end
+  if not excluding[1] or C('SCARD', K .. 'serving:' .. q) == 0 then return 0 end
+  for _, cls in ipairs(excluding) do readmitted = readmitted + readmit_class(q, cls, math.ceil(limit / #excluding)) end
+  return readmitted
 end
 
 -- Drop stages whose job's keys expired unseen: those of one agent in one class, another each time, as many as come first.
@@ -185,8 +191,9 @@ each_due('delays', function(entry)
     for step, count in string.gmatch(string.match(C('HGET', j, 'scope:' .. n), '^%S+ %S+ %S+ ([^;]*);'), '(%d+)=(%d+)') do
       if count == '0' then make_ready(job, step); walked = walked + 1 end
     end
-  elseif kind == 'backoff' or (kind == 'loss' and not is_backing_off(job, n, rest)) then  -- the seat may try again
-    readmit(job, n, function(seat) return seat ~= rest end)
+  elseif kind == 'backoff' then  -- the seat may try again if no other can; else it may once none can (readmit_class)
+    if not has_other_seat(job, n) then readmit(job, n, function(seat) return seat ~= rest end) end
+  elseif kind == 'loss' and not is_backing_off(job, n, rest) then readmit(job, n, function(seat) return seat ~= rest end)
   elseif kind == 'queue_timeout' then  -- a stage waited for too long, unless somebody has claimed it since
     local header, epoch, attempts, done, excluded, timeout, agent, team, tokens = unpack(C('HMGET', j, 'header:' .. n, 'epoch:' .. n,
       'attempts:' .. n, 'done:' .. n, 'excluded:' .. n, 'queue_timeout', 'agent', 'team', 'tokens:' .. n))
@@ -236,7 +243,7 @@ for _, job in ipairs(find_due('inbox', room)) do
   found.woken = found.woken + 1
 end
 -- Move each stage with fall-backs to the queue where somebody could take it. Those that were checked longest ago come first.
-seats_cache, lent_cache, afford_cache = {}, {}, {}  -- seats may have gone since, and money with them
+seats_cache, lent_cache, afford_cache, taker_cache = {}, {}, {}, {}  -- seats may have gone since, and money with them
 local chained, moved, checked = C('ZRANGE', K .. 'chained', 0, 2 * limit - 1), 0, {}
 for _, member in ipairs(chained) do
   local faults = #broken
@@ -257,14 +264,8 @@ if #chained >= 2 * limit then
 end
 for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   attempt('queues', queue, function(q)
-    local classes, left, budgets = C('HKEYS', K .. 'classes:' .. q), limit, nil
-    for _, cls in ipairs(classes) do
-      if left > 0 and string.sub(cls, -1) ~= '|' then
-        budgets = budgets or read_budgets(q)
-        local seen, readmitted = readmit_class(q, cls, left, budgets)
-        left, found.readmitted = left - seen, found.readmitted + readmitted
-      end
-    end
+    local classes = C('HKEYS', K .. 'classes:' .. q)
+    found.readmitted = found.readmitted + readmit_queue(q, classes)
     if #classes > 0 then drop_expired(q, classes); wake_seat(q)
     elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
   end)

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from gridq.errors import SeatDegraded, SeatError, SeatRateLimited, SeatUnavailable
+from gridq.errors import (
+    ChildDied,
+    SeatDegraded,
+    SeatError,
+    SeatRateLimited,
+    SeatUnavailable,
+    SeatUnreachable,
+)
 from gridq.execution.circuit_breaker import CircuitBreaker, seat_state
 
 
@@ -80,9 +87,60 @@ def test_three_overloads_in_a_row_open_the_breaker() -> None:
     assert [breaker.record_failure(busy) for _ in range(3)] == [None, None, 60]
 
 
-def test_errors_unrelated_to_the_seat_leave_the_breaker_closed() -> None:
+FAILURES = [
+    SeatUnavailable("HTTP 503"),
+    SeatUnreachable("refused"),
+    SeatRateLimited("slow down", {"retry_after": 0}),
+    SeatError("The seat's runner failed"),
+    ChildDied("dead"),
+]
+
+
+def test_three_failures_in_a_row_of_any_sort_open_the_breaker() -> None:
+    for error in FAILURES:
+        breaker = CircuitBreaker()
+        found = [breaker.record_failure(error, request) for request in ("j1:0", "j2:0", "j3:0")]
+        assert found[:2] == [None, None]
+        assert found[2] is not None
+        assert breaker.opened is not None
     breaker = CircuitBreaker()
-    assert [breaker.record_failure(SeatUnavailable("HTTP 500")) for _ in range(9)] == [None] * 9
+    for error in FAILURES[:2]:
+        assert breaker.record_failure(error, error.code) is None
+    breaker.record_success()
+    assert [breaker.record_failure(FAILURES[0], number) for number in "123"] == [None, None, 10]
+
+
+def test_one_request_that_fails_again_and_again_leaves_the_breaker_closed() -> None:
+    breaker = CircuitBreaker()
+    assert [breaker.record_failure(FAILURES[0], "j1:0") for _ in range(9)] == [None] * 9
+
+
+def test_one_request_that_reaches_no_endpoint_opens_the_breaker() -> None:
+    breaker = CircuitBreaker()
+    assert [breaker.record_failure(SeatUnreachable("refused"), "j1:0") for _ in range(3)] == [None, None, 10]
+    assert breaker.opened is not None
+    assert breaker.opened.state == "unreachable"
+
+
+def test_any_failure_of_the_trial_opens_the_breaker_again_for_twice_the_time() -> None:
+    breaker = CircuitBreaker()
+    for number in range(3):
+        breaker.record_failure(FAILURES[0], str(number))
+    assert breaker.opened is not None
+    began, cooldowns = breaker.opened.since, []
+    for number in range(6):
+        end_cooldown(breaker)
+        assert breaker.advance()
+        assert breaker.limit_concurrency(8) == 1
+        cooldowns.append(breaker.record_failure(FAILURES[0], str(number)))
+        assert breaker.opened.since == began, "it has not been well meanwhile"
+    assert cooldowns == [20, 40, 80, 160, 300, 300]
+
+
+def test_failures_of_stages_that_began_before_the_breaker_opened_change_nothing() -> None:
+    breaker = CircuitBreaker()
+    found = [breaker.record_failure(FAILURES[0], str(number)) for number in range(8)]
+    assert found == [None, None, 10] + [None] * 5
 
 
 @pytest.mark.parametrize(
@@ -92,6 +150,8 @@ def test_errors_unrelated_to_the_seat_leave_the_breaker_closed() -> None:
         (SeatDegraded("no", {"state": "something new"}), "degraded"),
         (SeatDegraded("no"), "degraded"),
         (SeatRateLimited("no"), "rate_limited"),
+        (SeatUnreachable("no"), "unreachable"),
+        (SeatUnavailable("no"), "failing"),
     ],
 )
 def test_an_error_determines_the_seat_state(error: SeatError, state: str) -> None:

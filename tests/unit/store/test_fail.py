@@ -6,6 +6,7 @@ import pytest
 
 from gridq.errors import AttemptsExhausted
 from gridq.graph.plan import Plan, Scope
+from gridq.protocol.models import Limit
 from gridq.protocol.states import JobState
 from tests.unit.store.plans import Grid, branch, one, plan, step, wide
 
@@ -42,16 +43,82 @@ def test_only_the_seat_at_fault_is_excluded(grid: Grid) -> None:
     assert grid.take("m.b").job == "j1"
 
 
-def test_a_seat_is_readmitted_after_its_back_off(grid: Grid) -> None:
+@pytest.mark.parametrize("kind", ["seat", "unreached"])
+def test_a_seat_is_readmitted_after_its_back_off_if_it_is_the_only_one(grid: Grid, kind: str) -> None:
     grid.seat("m.a")
-    grid.seat("m.b")
     job = grid.job(one())
-    grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
+    grid.fail(grid.take("m.a"), kind, pause_ms=60_000)
     grid.sweep()
     assert grid.claim("m.a") == "none"
     grid.wait_over()
     assert grid.classes() == {"0/0|": 1}
     assert grid.take("m.a").job == job
+
+
+@pytest.mark.parametrize("kind", ["seat", "unreached"])
+def test_a_seat_that_failed_a_stage_is_not_given_it_again_while_another_is_live(
+    grid: Grid, kind: str
+) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    grid.job(one(), "busy")
+    grid.take("m.b")
+    job = grid.job(one())
+    grid.fail(grid.take("m.a"), kind, pause_ms=60_000)
+    for _ in range(3):
+        grid.wait_over()
+        assert grid.claim("m.a") == "none", "m.b is busy, which is live"
+    grid.scripts.leave("m.b", "i1", "drain")
+    assert grid.sweep()[0]["readmitted"] == 1, "m.b rests"
+    assert grid.take("m.a").job == job
+
+
+def test_a_seat_whose_requests_of_the_minute_or_slots_are_used_up_is_busy(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b", limits=[Limit(resource="parallel", window="-", amount=1)], concurrency=2)
+    grid.job(one(), "busy")
+    grid.take("m.b")
+    job = grid.job(one())
+    assert grid.claim("m.b", slot="1") == "none"
+    grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
+    grid.wait_over()
+    assert grid.claim("m.a") == "none"
+    assert grid.field(job, "excluded:0") == "m.a"
+
+
+def test_a_seat_that_is_lent_to_others_or_lacks_the_budget_is_not_another_one(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.lent", lent_to=["team:x"])
+    grid.seat("m.poor", budget=0)
+    job = grid.job(one(cost=1000))
+    grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
+    grid.wait_over()
+    assert grid.take("m.a").job == job
+
+
+def test_an_attempt_that_reached_no_endpoint_is_not_counted(grid: Grid) -> None:
+    grid.seat()
+    job = grid.job(one())
+    for _ in range(9):
+        assert grid.fail(grid.take(), "unreached", pause_ms=1) == "again"
+        grid.wait_over()
+    assert grid.field(job, "failures:0") is None
+    for _ in range(2):
+        assert grid.fail(grid.take(), "seat", pause_ms=1) == "again"
+        grid.wait_over()
+    assert _state(grid, job) is None
+
+
+def test_three_seats_share_the_attempts_of_a_stage(grid: Grid) -> None:
+    for seat in ("m.a", "m.b", "m.c"):
+        grid.seat(seat)
+    job = grid.job(one())
+    for seat in ("m.a", "m.b"):
+        grid.fail(grid.take(seat), "seat", pause_ms=1)
+        grid.wait_over()
+        assert grid.claim(seat) == "none"
+    claim = grid.take("m.c")
+    assert (claim.job, claim.failures) == (job, 2)
 
 
 def test_a_joining_seat_does_not_wait_for_anothers_back_off(grid: Grid) -> None:

@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import orjson
 
-from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
+from gridq.errors import GridError, SeatUnavailable, SeatUnreachable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from gridq.protocol.sse import EventTooLong, SseParser
-from workers.model_apis.http.connections import Call, CallDropped, Connections
+from workers.model_apis.http.connections import Call, CallDropped, Connections, NotConnected
 from workers.model_apis.http.failures import find_error, make_error
 from workers.model_apis.model_kinds import ModelKind, find_kind
 
@@ -229,6 +229,11 @@ class ApiClient(ABC):
         except CallDropped:
             context.check()
             raise SeatUnavailable("The seat was closed during the call", self._make_details()) from None
+        except NotConnected as exc:
+            context.check()
+            raise SeatUnreachable(
+                "The endpoint cannot be reached", {**self._make_details(), "reason": str(exc)}
+            ) from None
         except TimeoutError:
             context.check()
             if context.deadline is not None and time.monotonic() >= context.deadline:
@@ -239,7 +244,7 @@ class ApiClient(ABC):
         except (OSError, http.client.HTTPException, zlib.error) as exc:
             context.check()
             raise SeatUnavailable(
-                "The endpoint cannot be reached or closed the connection",
+                "The endpoint closed the connection",
                 {**self._make_details(), "reason": f"{type(exc).__name__}: {exc}"},
             ) from None
         except EventTooLong as exc:

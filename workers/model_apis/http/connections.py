@@ -43,6 +43,12 @@ class CallDropped(OSError):
     """The call was dropped from another thread."""
 
 
+class NotConnected(OSError):
+    """No connection could be opened: the name is unknown, or the endpoint refuses connections, does not
+    accept one in time, or fails the TLS handshake. It has received nothing of the request.
+    """
+
+
 class Call:
     """A running call, which `drop` ends."""
 
@@ -226,9 +232,9 @@ class Connections:
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield its response. The connection is reused if the response is read to its end.
 
-        `headers` are added to this request. Raises OSError and http.client.HTTPException if the endpoint
-        cannot be reached or closes the connection, TimeoutError if a wait or the call takes too long, and
-        CallDropped.
+        `headers` are added to this request. Raises NotConnected if no connection could be opened, OSError and
+        http.client.HTTPException if the endpoint closes it, TimeoutError if a wait or the call takes too
+        long, and CallDropped.
         """
         with self._lock:
             self._calls.add(call)
@@ -310,6 +316,8 @@ class Connections:
         abandoned.set()
         _close_all(results)
         call.compute_timeout()
+        if isinstance(result, OSError | http.client.HTTPException):
+            raise NotConnected(f"{type(result).__name__}: {result}") from result
         raise result if result is not None else CallDropped("the call was dropped")
 
     def _open(self) -> Connection:

@@ -11,15 +11,16 @@ local function count_waiting(q)
 end
 
 -- Return whether a live seat could take a stage of this queue, cost and excluded seats if it were not busy. Without an agent only seats
--- that are lent to everybody count. Computed once in a script.
+-- that are lent to everybody count. `tokens`: its estimate, if that matters. Computed once in a script.
 local taker_cache = {}
-local function has_taker(q, cost, excluded, agent, team)
-  local id = table.concat({q, cost, excluded, agent or '', agent and team or ''}, ' ')
+local function has_taker(q, cost, excluded, agent, team, tokens)
+  local id = table.concat({q, cost, excluded, agent or '', agent and team or '', tokens or ''}, ' ')
   if taker_cache[id] == nil then
     taker_cache[id] = any_seat(q, function(seat)
       if is_excluded(excluded, seat) then return false end
       if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
-      return (not lent_cache[seat] or agent ~= nil and is_lent_to(lent_cache[seat], agent, team)) and can_afford(seat, q, cost)
+      return (not lent_cache[seat] or agent ~= nil and is_lent_to(lent_cache[seat], agent, team))
+        and can_afford(seat, q, cost, tokens)
     end)
   end
   return taker_cache[id]
