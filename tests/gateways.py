@@ -72,7 +72,7 @@ class Gateway:
 
 @contextmanager
 def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
-    """A gateway that serves within it, on a free port. `options`: its own, and `admission_wait` of the settings."""
+    """A gateway that serves within it, on a free port. `options`: its own; `admission_wait` is a setting."""
     if "admission_wait" in options:
         config = config.model_copy(update={"admission_wait": options.pop("admission_wait")})
     urls: list[str] = []

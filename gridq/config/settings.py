@@ -212,6 +212,11 @@ class Settings(BaseSettings):
     max_value: int = Field(
         8 * 1024 * 1024, ge=1024, description="the largest input, output and graph, in bytes"
     )
+    max_stage_input: int = Field(
+        32 * 1024 * 1024,
+        ge=1024,
+        description="the most that the outputs and the input which a stage reads may be together, in bytes",
+    )
     inline_value: int = Field(
         64 * 1024, ge=0, description="values longer than this get a key of their own, in bytes"
     )
@@ -221,8 +226,8 @@ class Settings(BaseSettings):
         10.0,
         ge=0,
         le=3600,
-        description="how long a submission waits for a seat of a queue that was served until lately before it is "
-        "refused, in seconds; 0 turns the wait off",
+        description="how long a submission waits for a seat of a queue that was served until lately, before "
+        "it is refused, in seconds; 0 turns the wait off",
     )
     deadline: float = Field(
         24 * 3600.0, gt=0, description="a job's deadline if the submitter gives none, in seconds"

@@ -9,7 +9,7 @@ class InputTooLarge(GridError):
     """The input of the job or of a stage is larger than the limit."""
 
     code = "input.too_large"
-    remedy = "Send less, or raise GRIDQ_MAX_VALUE on every machine."
+    remedy = "Send less, or raise the limit that `fix` names on every machine."
 
 
 class OutputTooLarge(GridError):

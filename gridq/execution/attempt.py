@@ -12,6 +12,7 @@ from gridq.config.settings import Settings
 from gridq.errors import (
     DeadlineExceeded,
     GridError,
+    InputTooLarge,
     JobCancelled,
     SeatError,
     StageError,
@@ -125,6 +126,8 @@ class Attempt:
 
     def _run_operations(self) -> bytes:
         """Return the step's encoded output."""
+        if self.claim.excess_bytes:
+            raise self._build_excess_error(self.claim.excess_bytes)
         stored = dict(zip(self.claim.refs, self.claim.values, strict=True))
         decoded: dict[int, Json] = {}
         done: list[Json] = []
@@ -150,6 +153,20 @@ class Attempt:
             return values.encode(output, limit=self._config.max_value, path=self.path)
         finally:
             decoded.clear()  # at once: the closures that refer to it wait for the garbage collection
+
+    def _build_excess_error(self, size: int) -> InputTooLarge:
+        limit = self._config.max_stage_input
+        return InputTooLarge(
+            f"What the stage at {self.path} reads comes to {size} bytes of JSON",
+            {
+                "path": self.path,
+                "bytes": size,
+                "limit": limit,
+                "expected": f"at most {limit} bytes together",
+                "fix": "let the stages before it return less, or references to their data, or join fewer of "
+                "them, or raise GRIDQ_MAX_STAGE_INPUT on every machine",
+            },
+        )
 
     def _run_operation(self, op: Op, value: Json) -> Json:
         context = StageContext(

@@ -1,4 +1,4 @@
-"""Which seats may take a stage: whom they are lent to (`lends_to` of an advertisement), and its exclusions."""
+"""Which seats may take a stage: whom they are lent to (`lends_to`), and which the stage excludes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_excluded(seat: str, names: Collection[str]) -> bool:
     if not names:
         return False
     pinned = find_pinned(names)
-    return seat in names or (pinned != "" and pinned != seat)
+    return seat in names or (pinned not in ("", seat))
 
 
 def find_pinned(names: Collection[str]) -> str:

@@ -26,7 +26,8 @@ class Claim:
     `spec` is the step as JSON. `values` are the stored outputs of `refs`, None for a skipped step.
     `wait_ms` is the time from ready to claimed, `remaining_ms` the time to the job's deadline. `failures`,
     `losses` and `deaths` count earlier attempts: failed by their seats' fault, lost with their worker, and
-    those that killed the process that ran them.
+    those that killed the process that ran them. `excess_bytes`: the length of its input and values if that is
+    over GRIDQ_MAX_STAGE_INPUT; then none of them is there. Else 0.
     """
 
     lease: str
@@ -45,6 +46,7 @@ class Claim:
     refs: tuple[int, ...]
     input: bytes
     values: tuple[bytes | None, ...]
+    excess_bytes: int = 0
 
     @property
     def job(self) -> str:
@@ -240,7 +242,8 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         return word
     meta = reply[2].decode().split(" ", 10)
     wait, stream, remaining, priority, queue, agent, now, failures, losses, deaths, name = meta
-    refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
+    excess = int(reply[3][1:]) if reply[3].startswith(b"!") else 0
+    refs = () if excess or reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
     return Claim(
         lease=reply[0].decode(),
         spec=reply[1],
@@ -258,6 +261,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         refs=refs,
         input=reply[4],
         values=tuple(reply[5:]),
+        excess_bytes=excess,
     )
 
 

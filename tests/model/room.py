@@ -19,7 +19,10 @@ Bounds = dict[str, tuple[int, bool]]
 
 
 class Room:
-    """The bounded queues that a job of `agent` would enter, as they are now. `agents`: all that may have stages."""
+    """The bounded queues that a job of `agent` would enter, as they are now.
+
+    `agents`: all that may have stages.
+    """
 
     def __init__(
         self, grid: Grid, bounds: Bounds, given: Plan, agent: str, prio: int, agents: tuple[str, ...]
@@ -71,8 +74,8 @@ class Room:
         return False
 
     def _waiting(self, queue: str, agents: tuple[str, ...]) -> list[tuple[str, bool, bool]]:
-        """Return the stages that wait in a queue: the job, whether it is batch work, whether a live seat could
-        take it.
+        """Return for each stage that waits in a queue its job, whether it is batch work, and whether a live
+        seat could take it.
         """
         client, keys = self.grid.client, self.grid.keys
         found = []

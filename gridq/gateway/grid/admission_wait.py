@@ -148,7 +148,8 @@ class AdmissionWait:
         return queue in self._ever_served or self._queues.may_be_back((queue,))
 
     def _is_expected(self, queues: Queues) -> bool:
-        if self._queues.may_be_back(queues) or any(get_kind(queue) not in self._queues.kinds for queue in queues):
+        kinds = self._queues.kinds
+        if self._queues.may_be_back(queues) or any(get_kind(queue) not in kinds for queue in queues):
             return True
         just_started = time.monotonic() - self._started_at < START_SECONDS
         return just_started and any(map(self._was_served, queues))

@@ -20,6 +20,11 @@ local function is_free(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-i
 -- Return micro-dollars as dollars, with two decimals or as many as needed.
 local function dollars(micro) return '$' .. string.gsub(string.format('%.6f', micro / 1000000), '(%.%d%d%d-)0*$', '%1') end
 
+local function value_length(value)  -- in bytes, of what the value or link stands for
+  if string.sub(value, 1, 1) == '@' then return C('STRLEN', K .. 'value:' .. string.sub(value, 2)) end
+  return #value
+end
+
 local function unlink_value(value)  -- delete the value that a link points to
   if string.sub(value, 1, 1) == '@' then C('UNLINK', K .. 'value:' .. string.sub(value, 2)) end
 end

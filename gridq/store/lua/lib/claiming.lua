@@ -1,7 +1,30 @@
 -- Claiming: used by claim.lua, and by complete.lua, which goes on with the next stage.
 
+-- Return the values of these fields of a job, or nil and their length in bytes if that is over MAX_STAGE_INPUT: then neither this script
+-- nor a worker has them all in its memory.
+local function read_values(j, fields)
+  local values, bytes = {}, 0
+  for i = 1, #fields, 500 do
+    local part = C('HMGET', j, unpack(fields, i, math.min(i + 499, #fields)))
+    for k = 1, #part do
+      local value = part[k]
+      values[#values + 1] = value
+      if value and #fields > 1 then bytes = bytes + value_length(value) end
+    end
+    if bytes > MAX_STAGE_INPUT then
+      for n = i + 500, #fields do
+        local length = C('HSTRLEN', j, fields[n])
+        bytes = bytes + (length < 200 and length > 0 and value_length(C('HGET', j, fields[n])) or length)
+      end
+      return nil, bytes
+    end
+  end
+  return values
+end
+
 -- Build a claim, {lease, spec, meta, refs, input, value …}. meta is 'wait_ms stream remaining_ms priority queue agent now_ms failures
--- losses deaths name'. A skipped step has no output: its place is nil.
+-- losses deaths name'. A skipped step has no output: its place is nil. If its values are too long, refs is '!' and their bytes, and none
+-- is there.
 local function build_claim(lease, wait_ms, s)
   local job = parse_lease(lease)
   local h = read_header(nil, nil, s.header)
@@ -11,11 +34,11 @@ local function build_claim(lease, wait_ms, s)
   if h.refs ~= '-' then
     for ref in string.gmatch(h.refs, '[^,]+') do fields[#fields + 1] = 'output:' .. ref end
   end
+  local values, bytes = read_values(job_key(job), fields)
+  if not values then return {lease, s.spec, meta, '!' .. int_text(bytes), ''} end
   local reply = {lease, s.spec, meta, h.refs}
   if not h.input then reply[5] = '' end
-  for i = 1, #fields, 2000 do
-    for _, value in ipairs(C('HMGET', job_key(job), unpack(fields, i, math.min(i + 1999, #fields)))) do reply[#reply + 1] = value end
-  end
+  for _, value in ipairs(values) do reply[#reply + 1] = value end
   return reply
 end
 
