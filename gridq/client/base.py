@@ -77,8 +77,9 @@ class BaseClient:
     def stream(self, job: str, timeout: float | None = None) -> Iterator[Piece]:
         """Yield the pieces of a job that was submitted with `stream=True`, as they are produced.
 
-        The iterator ends when the job ends, and raises the job's error if it has one. Raises WaitTimeout if
-        no piece arrives for `timeout` seconds.
+        The iterator ends when the job ends, and raises the job's error if it has one. Raises NotStreamed if
+        the job was submitted without `stream=True`, and WaitTimeout if no piece arrives for `timeout`
+        seconds.
         """
         raise NotImplementedError
 

@@ -53,7 +53,8 @@ class EventStream:
             {"last-event-id": self._last_id} if self._last_id else {}
         )
         self._max_silence = min(MAX_SILENCE_SECONDS, max(self._get_time_left(), MIN_SILENCE_SECONDS))
-        return Call("GET", self._path, headers=headers, wait=self._max_silence, kind="wait")
+        params = {"pieces": "true"}
+        return Call("GET", self._path, params, headers=headers, wait=self._max_silence, kind="wait")
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
         """Yield the pieces that `chunk` completes. Raises the error that the gateway sends as an event."""

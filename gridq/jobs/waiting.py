@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from gridq.errors import JobNotFound, WaitTimeout
+from gridq.errors import JobNotFound, NotStreamed, WaitTimeout
 from gridq.jobs.record import End
 from gridq.protocol.models import Json
 from gridq.store.keys import Keys
@@ -69,12 +69,38 @@ def wait_for_end(keys: Keys, job: str, timeout: float | None) -> Generator[Comma
             return End.parse(data)
 
 
+def build_stream_check(keys: Keys, job: str) -> Commands:
+    """Return the commands whose replies `check_streamed` takes."""
+    return [
+        *(("HMGET", keys(record, job), "agent", "stream") for record in ("submitted", "job", "summary")),
+        ("EXISTS", keys("stream", job)),
+    ]
+
+
+def check_streamed(job: str, replies: list[Any]) -> None:
+    """Raise NotStreamed if there is such a job and it does not keep the pieces of its answers."""
+    *records, has_stream = replies
+    for agent, stream in records:
+        # A job that ended under an older gridq does not say it.
+        if agent is not None and stream != b"1" and not (stream is None and has_stream):
+            raise NotStreamed(
+                f"The job {job} keeps no pieces to stream",
+                {
+                    "path": job,
+                    "job": job,
+                    "reason": "it was submitted without stream=True",
+                    "fix": "submit it with stream=True, or wait for its answer: result(job)",
+                },
+            )
+
+
 def read_pieces(keys: Keys, job: str, timeout: float | None) -> Generator[Commands | Piece, Any, float]:
     """Read a job's stream: yield commands, and the pieces as they come.
 
     After `timeout` seconds without a piece it yields an empty list. The result is how many seconds to wait
-    for the job's end.
+    for the job's end. Raises NotStreamed if the job keeps no pieces.
     """
+    check_streamed(job, (yield build_stream_check(keys, job)))
     at = b"0"
     idle_since = time.monotonic()
     while True:

@@ -12,6 +12,7 @@ JOB_FIELDS = {
     "budget": "what its stages may still cost, if its submitter set a budget",
     "celery": "1 if Celery waits for the answer",
     "charged_team": "the team whose limits it was admitted under, `-` for none; only if there were limits",
+    "client_waits": "1 if a client waits for the answer on an open connection",
     "deadline": "when it expires",
     "delays": "its entries in `delays`, space separated; the first of very many",
     "idempotency_key": "`<agent>:<digest of the key>`",
@@ -27,6 +28,7 @@ JOB_FIELDS = {
     "submitted_at": "when its plan was written",
     "team": "the team of its agent, by the limits or the API key",
     "unfinished": "how many steps are neither done nor skipped",
+    "wait_for_seat": "1 if its stages wait for as long as all seats rest that could run them",
 }
 """Fields of `job:<job>` that belong to the whole job."""
 
@@ -87,7 +89,7 @@ SUMMARY_FIELDS = {
         name: JOB_FIELDS[name]
         for name in (
             "agent", "body_digest", "deadline", "idempotency_key", "name", "priority", "steps",
-            "submitted_at", "unfinished",
+            "stream", "submitted_at", "unfinished",
         )
     },
     "ended_at": "when it ended",

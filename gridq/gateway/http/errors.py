@@ -84,6 +84,7 @@ STATUSES: Mapping[str, int] = {
     "job.idempotency_conflict": 409,
     "job.not_admitted": 500,
     "job.not_found": 404,
+    "job.not_streamed": 409,
     "job.queue_timeout": 504,
     "job.wait_timeout": 504,
     "join.refused": 403,

@@ -32,6 +32,7 @@ from gridq.gateway.routes.jobs import JobId, Reader, find_job
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry, parse_entry_id
 from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_data, format_event
+from gridq.jobs import waiting
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.money import sum_costs
 from gridq.store.connection import translate_errors
@@ -65,7 +66,7 @@ STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms"
             },
         },
         204: {"description": "The job has ended and there are no events after the given one."},
-        **describe_errors(400, 401, 403, 404, 429, 503),
+        **describe_errors(400, 401, 403, 404, 409, 429, 503),
     },
 )
 async def follow_job(
@@ -77,18 +78,32 @@ async def follow_job(
         str | None, Query(description="Resume after this event: its ID, or its entry alone.")
     ] = None,
     last_event_id: Annotated[str | None, Header(description="The same, as browsers send it.")] = None,
+    pieces: Annotated[
+        bool, Query(description="Refuse a job that was submitted without `stream`: it keeps no pieces.")
+    ] = False,
 ) -> Response:
     """Follow a job's events from the beginning, or after a given event, to its end. If the client
     disconnects, the job goes on.
     """
     grid: GridConnection = request.app.state.grid
     job = await find_job(grid, caller, id)
+    if pieces:
+        await _check_streamed(grid, job)
     after_entry = find_resume_entry(job, last_event_id or after)
     if after_entry != BEGINNING and await _is_complete(grid, job, after_entry):
         return Response(status_code=204)
     stream = _EventStream(grid, get_snapshot(request.app).job(job), job, after_entry, get_request_id(request))
     headers = {"x-gridq-job": job, "cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(stream.frames(), media_type="text/event-stream", headers=headers)
+
+
+async def _check_streamed(grid: GridConnection, job: str) -> None:
+    """Raise NotStreamed if the job does not keep the pieces of its answers."""
+    with translate_errors(grid.client.url):
+        both = grid.redis.pipeline(transaction=True)
+        for command in waiting.build_stream_check(grid.keys, job):
+            both.execute_command(*command)
+        waiting.check_streamed(job, await both.execute())
 
 
 async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool:

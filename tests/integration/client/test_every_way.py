@@ -106,10 +106,20 @@ def test_a_stream_can_be_read_again_from_the_beginning(client: Client) -> None:
     assert client.result(job, 10) == "".join(value for _, value in pieces)
 
 
-def test_a_job_without_a_stream_yields_no_pieces_and_ends(client: Client) -> None:
-    job = client.submit({"root": stage("bench_sleep", ms=50)}, {"ms": 50})
+def test_a_job_without_a_stream_says_so_while_it_runs_and_when_it_has_ended(client: Client) -> None:
+    job = client.submit({"root": stage("bench_sleep", ms=500)}, {"ms": 500})
+    for _ in range(2):
+        with pytest.raises(errors.NotStreamed) as caught:
+            list(client.stream(job))
+        assert (caught.value.code, caught.value.path) == ("job.not_streamed", job)
+        assert "stream=True" in (caught.value.fix or "")
+        assert client.wait(job, 20)
+
+
+def test_a_stream_without_pieces_ends(client: Client) -> None:
+    job = client.submit({"root": stage("bench_echo")}, 1, stream=True)
     assert list(client.stream(job)) == []
-    assert client.status(job) is JobState.DONE
+    assert client.result(job, 10) == 1
 
 
 def test_a_stream_ends_with_the_jobs_error(client: Client) -> None:

@@ -73,8 +73,13 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
         assert request.headers["authorization"] == "Bearer gq_a_b"
     with Client("redis://127.0.0.1:1/0") as client:  # what is given goes before
         assert isinstance(client, BrokerClient)
+    with pytest.raises(ConfigError) as caught:  # never the default address: that is not the gateway's grid
+        BrokerClient()
+    assert (caught.value.path, bool(caught.value.fix)) == ("GRIDQ_BROKER_URL", True)
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/3")
+    settings.cache_clear()
     with BrokerClient() as client:  # the class that you name wins
-        assert client.url == settings().broker_url.get_secret_value()
+        assert client.url == "redis://127.0.0.1:1/3"
 
 
 def test_given_settings_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

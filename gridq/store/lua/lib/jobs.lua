@@ -158,6 +158,7 @@ local function end_job(job, state, payload, left)
     'priority', priority or 0, 'deadline', deadline or 0, 'ended_at', NOW, 'state', state, 'unfinished', left)
   if body_digest then C('HSET', summary, 'body_digest', body_digest) end
   if idempotency_key then C('HSET', summary, 'idempotency_key', idempotency_key) end
+  if stream then C('HSET', summary, 'stream', stream) end
   C('PEXPIRE', summary, ttl)
   C('ZADD', K .. 'ended_jobs', NOW + ttl, job)
   if idempotency_key then C('PEXPIRE', K .. 'idempotency:' .. idempotency_key, ttl) end
