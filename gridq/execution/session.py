@@ -33,7 +33,7 @@ from gridq.process.periodic import PeriodicThread
 from gridq.protocol.models import RestingModel, SeatTerms
 from gridq.protocol.queue_names import PURE, is_built_in
 from gridq.protocol.running_times import RunTimes
-from gridq.protocol.seat_states import Unavailable
+from gridq.protocol.seat_states import Unavailable, format_rests
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
@@ -107,7 +107,9 @@ class Session:
         self._warm = warm or (lambda: ())
         self.find_queues = find_queues or (lambda models: self._all_queues)
         self._models_rest: Unavailable | None = None  # all of them
-        self._models_lock = threading.Lock()
+        self._health_lock = threading.Lock()
+        self._announce_due = False  # the server does not know yet what rests
+        self._told_unavailable = False
         self._free_slots = deque(range(concurrency))
         self._slot_numbers = count(concurrency)
         self._running: dict[str, Attempt] = {}
@@ -156,6 +158,7 @@ class Session:
             limits=self.terms.limits,
             requests_per_minute=self.terms.requests_per_minute,
             draining=self.draining or self.unavailable is not None,
+            rests=self._format_rests(),
             lent_to=self.terms.lends_to,
             owner=self.terms.owner,
             families=self.terms.families,
@@ -478,7 +481,7 @@ class Session:
             return
         cooldown = self.breaker.record_failure(error, request)
         if cooldown is not None:
-            self._announce_unavailable()
+            self._announce_health()
             narration.narrate("seat cooldown", code=error.code, seconds=cooldown)
             if error.reason:  # a degraded seat's is in no job's error: it is for the owner
                 log.warning("seat %s: %s: %s", self.seat, error.message, error.reason)
@@ -489,7 +492,7 @@ class Session:
         """
         cooldown = self.models.record_failure(model, error, request=claim.job, agent=claim.agent)
         if cooldown is not None:
-            self._announce_models()
+            self._announce_health()
             narration.narrate("model cooldown", model=model, code=error.code, seconds=cooldown)
             if error.reason:
                 log.warning("seat %s: model %s: %s: %s", self.seat, model, error.message, error.reason)
@@ -497,10 +500,9 @@ class Session:
     def _advance_breaker(self) -> None:
         if self.draining:
             return
-        if self.models.advance():
-            self._announce_models()
-        if self.breaker.advance() and self.paused is None:
-            self._announce_available()
+        changed = [self.breaker.advance(), self.models.advance()]
+        if any(changed) or self._announce_due:
+            self._announce_health()
 
     def end_rest(self) -> bool:
         """End the rest of the seat and of its models now: one request tries each of them. Return whether one
@@ -510,6 +512,11 @@ class Session:
         if any(rested):
             self._advance_breaker()
         return any(rested)
+
+    @property
+    def rests(self) -> bool:
+        """True while the seat, or one of its models, takes no work because of a failure."""
+        return self.breaker.opened is not None or bool(self.models.resting)
 
     def list_resting_models(self) -> list[RestingModel]:
         """Return the models that rest, each with the queues that the seat would serve if only it did not."""
@@ -524,9 +531,12 @@ class Session:
             found.append(RestingModel(model=name, queues=queues, **asdict(rest)))
         return found
 
-    def _announce_models(self) -> None:
-        """Tell the server which queues the seat serves, now that a model rests or is tried again."""
-        with self._models_lock:  # the last one counts for the server
+    def _announce_health(self) -> None:
+        """Tell the server what the seat serves, now that it or a model rests or is tried again. If the server
+        is away, the next renewal tells it.
+        """
+        with self._health_lock:  # the last one counts for the server
+            self._announce_due = True
             resting = self.models.resting
             left = self.find_queues(resting) if resting else self._all_queues
             self.queues = tuple(queue for queue in self._all_queues if queue in left) or self._all_queues
@@ -534,8 +544,8 @@ class Session:
             if self.unavailable is not None:
                 self._announce_unavailable()
             elif not self.draining:
-                self.register()
-                self.on_change()
+                self._announce_available()
+            self._announce_due = False
 
     def pause(self, why: Unavailable) -> list[Attempt]:
         """Take no more stages, as the seat's owner wants, and stop what runs. Return the attempts that were
@@ -564,12 +574,22 @@ class Session:
         self.hand_back(stopped)
 
     def _announce_unavailable(self) -> None:
+        self._told_unavailable = True
         try:
             self.on_change()  # first: whoever is refused for it is told why
         finally:
-            self.scripts.leave(self.seat, self.incarnation, "drain")
+            self.scripts.leave(self.seat, self.incarnation, "drain", self._format_rests())
+
+    def _format_rests(self) -> str:
+        """Return why the seat, or else some of its models, take no work, for the scripts."""
+        if self.unavailable is not None:
+            return format_rests([(self._all_queues, self.unavailable)])
+        models = self.list_resting_models()
+        return format_rests((m.queues, Unavailable(m.state, m.reason, m.since, m.until)) for m in models)
 
     def _announce_available(self) -> None:
         self.register()
-        narration.narrate("seat available", worker=self.worker)
+        if self._told_unavailable:
+            narration.narrate("seat available", worker=self.worker)
+        self._told_unavailable = False
         self.on_change()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 PAUSED = "paused"
@@ -25,8 +27,8 @@ UNHEALTHY = (
     "broken_install",
     DEGRADED,
 )
-"""The states of a seat whose circuit breaker is open. UNREACHABLE: no connection to its endpoint opens. FAILING:
-several stages in a row failed there. DEGRADED covers every other cause that its owner must look at.
+"""The states of a seat whose circuit breaker is open. UNREACHABLE: no connection to its endpoint opens.
+FAILING: several stages in a row failed there. DEGRADED covers every other cause that its owner must look at.
 """
 
 NEEDS_OWNER = frozenset(UNHEALTHY) - {RATE_LIMITED, OVERLOADED, UNREACHABLE, FAILING}
@@ -34,6 +36,9 @@ NEEDS_OWNER = frozenset(UNHEALTHY) - {RATE_LIMITED, OVERLOADED, UNREACHABLE, FAI
 
 COOLDOWN_SECONDS = 60.0
 """The time that a circuit breaker stays open at first, if the error gives none and blames something."""
+
+
+MAX_REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +52,23 @@ class Unavailable:
     reason: str
     since: float = field(default_factory=time.time)
     until: float | None = None
+
+
+def format_rests(rests: Iterable[tuple[Sequence[str], Unavailable]]) -> str:
+    """Return rests, each with the queues that are not served meanwhile, as register.lua and leave.lua read
+    them; empty for none.
+    """
+    now = time.time()
+    found: list[Mapping[str, object]] = [
+        {
+            "queues": list(queues),
+            "began_ms": int((now - rest.since) * 1000),
+            **({} if rest.until is None else {"ends_ms": int((rest.until - now) * 1000)}),
+            "owner": rest.state in NEEDS_OWNER,
+            "state": rest.state,
+            "reason": rest.reason[:MAX_REASON_CHARACTERS],
+        }
+        for queues, rest in rests
+        if queues
+    ]
+    return json.dumps(found) if found else ""

@@ -43,7 +43,8 @@ Seats and workers:
 | `advertisement:<seat>` | what the seat's worker says about itself | 3 heartbeats |
 | `worker:<id>` | what a worker that is reached over HTTP said when it enrolled | 3 of its heartbeats |
 | `workers` | sorted set: these workers, by the time their entry expires | the last of them expires |
-| `served_queues` | sorted set: queues that were served, by the second when their last seat left or paused | 30 days later |
+| `resting` | hash: seats that rest, or whose models do: why, until when | the longest deadline + 1 h |
+| `served_queues` | sorted set: queues, by the second when their last seat left or paused | 30 days later |
 | `stages:<machine>` | the user's stages on that machine | 3 heartbeats |
 | `token:<id>` | hash: a join token: its hashed secret, how often it may be used | the token expires |
 | `tokens` | sorted set: join tokens by expiry | the last token expires |

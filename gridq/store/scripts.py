@@ -121,7 +121,9 @@ def build_constants(config: Settings) -> str:
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
         f"local RESULT_TTL, KEEP, LEDGER = {int(config.result_ttl * 1000)}, {keep}, {ledger}\n"
         f"local MAX_ATTEMPTS, MAX_LOSSES = {config.max_attempts}, {config.max_losses}\n"
+        f"local MAX_STAGE_INPUT = {config.max_stage_input}\n"
         f"local BATCH_AGE, WARM_WAIT = {batch_age}, {warm_wait}\n"
+        f"local HOLD = {int(config.admission_wait * 1000)}\n"
         f"local QUARANTINE, HALF_LIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
 
@@ -199,13 +201,14 @@ class Scripts:
     def register(
         self, seat: str, incarnation: str, *, host: str, concurrency: int, queues: Sequence[str],
         record_ttl_ms: int, worker: str = "", limits: Iterable[Limit] = (),
-        requests_per_minute: int | None = None, draining: bool = False, lent_to: Iterable[str] = (),
-        owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
+        requests_per_minute: int | None = None, draining: bool = False, rests: str = "",
+        lent_to: Iterable[str] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
         prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Make the seat live. Returns None, or the host of another live worker that serves it.
 
         `limits` are those of its own budget. `draining`: it takes nothing for now, as after `leave`.
+        `rests`: why it or some of its models take nothing (`gridq.protocol.seat_states.format_rests`).
         `lent_to`: the only agents and teams (`team:<name>`) that may use it; empty: everybody. `families`:
         queue → the model families that it runs there. `prices`: micro-dollars a million tokens in and out, of
         its dearest model. `hourly_price`: micro-dollars an hour of a slot, and the timeout in ms of a stage
@@ -216,20 +219,21 @@ class Scripts:
         reply = self.call(
             "register", seat=seat, incarnation=incarnation, host=host, concurrency=concurrency,
             limits=meters.format_limits(limits), queues=" ".join(queues), record_ttl_ms=record_ttl_ms,
-            worker=worker or seat, requests_per_minute=requests_per_minute, draining=draining,
+            worker=worker or seat, requests_per_minute=requests_per_minute, draining=draining, rests=rests,
             lent_to=" ".join(accounts), owner=owner, families=" ".join(family_lists),
             prices=None if prices is None else f"{prices[0]} {prices[1]}",
             hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
         )  # fmt: skip
         return None if reply[0] == 1 else reply[1].decode()
 
-    def leave(self, seat: str, incarnation: str, how: str) -> bool:
+    def leave(self, seat: str, incarnation: str, how: str, rests: str = "") -> bool:
         """Take the seat out of service. Returns False if this incarnation is not the live one.
 
-        `how` is `drain` (take nothing more), `go` (no longer live, its leases are lost at once) or `died`
-        (the same, and a stage that ran there alone counts as what killed the process).
+        `how` is `drain` (take nothing more; `rests` as for `register`), `go` (no longer live, its leases are
+        lost at once) or `died` (the same, and a stage that ran there alone counts as what killed the
+        process).
         """
-        return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how))
+        return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how, rests=rests))
 
     def renew(
         self, seat: str, incarnation: str, leases: Sequence[str], warm: Iterable[str] = (),

@@ -300,6 +300,10 @@ class Admission:
                 fields += _format_excluded_seats(step, compiled.queues[step], names)
         if options.prefer is not None:
             fields += ["preferred_seat", options.prefer]
+        if options.wait_for_seat:
+            fields += ["wait_for_seat", 1]
+        if request.client_waits:
+            fields += ["client_waits", 1]
         budget = get_budget_micro_dollars(options)
         if budget is not None:
             if compiled.micro_dollars > budget:

@@ -32,7 +32,8 @@ class JobRequest:
     `graph` and `value` are JSON text; `value` may also be a link to a stored input. `key_id` is the id of the
     API key that was verified, empty where there was none. `is_new_id`: the id was made for this submission,
     so nobody else can have submitted it. `celery`: Celery waits for the answer. `queued`: the job stands in
-    the inbox, with its input and its deadline.
+    the inbox, with its input and its deadline. `client_waits`: a client waits for the answer on an open
+    connection, so the job ends rather than wait for seats that rest.
     """
 
     job: str
@@ -43,6 +44,7 @@ class JobRequest:
     is_new_id: bool = True
     celery: bool = False
     queued: bool = False
+    client_waits: bool = False
 
     @property
     def is_unique(self) -> bool:

@@ -119,12 +119,13 @@ class GridConnection:
         job: str | None = None,
         follower: Follower | None = None,
         detached: bool = False,
+        client_waits: bool = False,
     ) -> str:
         """Admit a job. Returns its ID, or that of the job which has the same idempotency key already.
 
         `graph` and `value` (the input) are JSON texts, `key` is the ID of the caller's API key. `follower`
-        follows `job` already, so that no time is lost. If no seat serves the job now, it may wait for one
-        (`admission_wait`).
+        follows `job` already, so that no time is lost. `client_waits`: as for JobRequest. If no seat serves
+        the job now, it may wait for one (`admission_wait`).
 
         Raises the errors of `gridq.Client.submit`; the job is then not queued. If the caller is cancelled,
         or hears that the server is away, a job that was admitted nevertheless is cancelled, unless it is
@@ -132,7 +133,9 @@ class GridConnection:
         """
         job_id = check_job_id(job) if job is not None else make_job_id()
         is_new_id = job is None or follower is not None
-        request = JobRequest(job_id, graph, value, options, key, is_new_id=is_new_id)
+        request = JobRequest(
+            job_id, graph, value, options, key, is_new_id=is_new_id, client_waits=client_waits
+        )
 
         if follower is not None and await self._admit_fast(request, detached=detached):
             follower.check_if_silent(ADMITTED_SILENCE_SECONDS)

@@ -243,6 +243,7 @@ class ModelApiResponse(Response):
                 job=job,
                 follower=follower,
                 detached=self.detached,
+                client_waits=not self.detached,
             )
         except BaseException:
             follower.close()

@@ -82,6 +82,27 @@ local function readmit_queue(q, classes)
   return readmitted
 end
 
+-- End the jobs whose stage waits in this queue while all seats that could run it rest. Returns how many ended.
+local function end_stranded(q, classes, rests)
+  local ended = 0
+  for _, cls in ipairs(classes) do
+    local cost = string.match(cls, '/([^|]*)|$')
+    if not (cost and has_taker(q, cost, '')) then
+      local left = math.ceil(limit / #classes)
+      for _, agent in ipairs(some_of(K .. 'ready:' .. q .. ':' .. cls, left)) do
+        for _, member in ipairs(left > 0 and some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, left) or {}) do
+          local job, step = string.match(member, '^([^:]+):(.+)$')
+          local err = find_rest_error(job, step, rests)
+          left = left - 1
+          if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
+        end
+      end
+    end
+  end
+  if ended >= limit then more = 1 end
+  return ended
+end
+
 -- Drop stages whose job's keys expired unseen: those of one agent in one class, another each time, as many as come first.
 local function drop_expired(q, classes)
   local cls = classes[NOW % #classes + 1]
@@ -262,10 +283,12 @@ end
 if #chained >= 2 * limit then
   for i = 1, #checked, 1000 do C('ZADD', K .. 'chained', unpack(checked, i, math.min(i + 999, #checked))) end
 end
+local rests = read_rests()
 for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   attempt('queues', queue, function(q)
     local classes = C('HKEYS', K .. 'classes:' .. q)
     found.readmitted = found.readmitted + readmit_queue(q, classes)
+    if rests then found.expired = found.expired + end_stranded(q, classes, rests) end
     if #classes > 0 then drop_expired(q, classes); wake_seat(q)
     elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
   end)

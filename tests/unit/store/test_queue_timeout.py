@@ -180,6 +180,7 @@ def test_a_change_of_class_does_not_restart_the_timer(grid: Grid) -> None:
     grid.fail(grid.take("m.a"), "seat", pause_ms=MINUTE)
     before: float = grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.1")
     grid.age("delays", "backoff:j1:0:m.a")
+    grid.scripts.leave("m.b", "i2", "drain")
     grid.sweep()
     assert list(grid.classes()) == ["0/0|"]
     assert grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.1") == before
