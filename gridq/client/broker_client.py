@@ -76,10 +76,10 @@ class BrokerClient(BaseClient):
             from gridq.profiles.profile import load_profiles
             from gridq.submission.admission import Admission
 
+            with translate_errors(self.url):  # before the lock: if the server hangs, all threads wait at once
+                check_server(self.scripts.client)
             with self._admission_lock:
                 if self._admission is None:
-                    with translate_errors(self.url):
-                        check_server(self.scripts.client)
                     profiles = load_profiles(self.config.profiles)
                     self._admission = Admission(self.scripts, self.config, profiles)
         return self._admission

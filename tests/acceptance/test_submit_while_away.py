@@ -156,6 +156,18 @@ def test_a_thousand_callers_take_few_connections_and_no_memory(
     assert client.run(ECHO, "again", timeout=30) == "again"
 
 
+def test_threads_of_a_cold_client_wait_at_once_not_one_after_another(client: Client, proxy: Proxy) -> None:
+    with Client(config=client.config) as cold:
+        back = swallowed(proxy)
+        started = time.monotonic()
+        with ThreadPoolExecutor(10) as pool:
+            calls = [pool.submit(cold.submit, ECHO, 1) for _ in range(10)]
+            assert all(isinstance(each.exception(), BrokerUnreachable) for each in calls)
+        assert time.monotonic() - started < 12, "ten seconds are documented"
+        back()
+        cold.submit(ECHO, 1)
+
+
 def test_a_client_without_a_server_raises(tmp_path: Path) -> None:
     config = Settings(broker_url="redis://127.0.0.1:1/0", prefix="none:", home=tmp_path, profiles=(BENCH,))
     with Client(config=config) as client, pytest.raises(BrokerUnreachable) as caught:
