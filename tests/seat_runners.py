@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from gridq import stages
@@ -36,6 +37,26 @@ class SeatRunner:
         if stage.implementation.startswith(("builtin:", "python:")):
             return stages.run_builtin(stage, value, context)
         return self.profile.run(stage, value, context)
+
+    def find_queues(self, resting: Collection[str] = ()) -> Sequence[str]:
+        """Return the queues that the seat serves while some of its models rest."""
+        left = self.profile.exclude_models(self.capability, resting)
+        return () if left is None else self.profile.queues(left)
+
+    def advertise(self, name: str, grid: LocalGrid) -> None:
+        """Advertise the seat `name` of `grid` as it is now."""
+        session = grid.sessions[name]
+        resting = session.list_resting_models()
+        left = self.profile.exclude_models(self.capability, {rest.model for rest in resting})
+        rest = session.unavailable
+        advertisement = Advertisement(
+            seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i",
+            kind=self.profile.kind, concurrency=session.concurrency, queues=list(session.queues),
+            started_at=1.0, capability=(left or self.capability).model_dump(mode="json"),
+            resting_models=resting, state=rest.state if rest else "ready", reason=rest.reason if rest else "",
+            until=rest.until if rest else None,
+        )  # fmt: skip
+        registry.advertise(session.scripts.client, session.scripts.keys, advertisement, 600.0)
 
 
 class CpuRunner(SeatRunner):
@@ -73,19 +94,16 @@ class LlmRunner(SeatRunner):
 def llm_grid(config: Settings, runners: Mapping[str, SeatRunner], *, concurrency: int) -> Iterator[LocalGrid]:
     """Run a grid of advertised model seats and a router; delete its keys afterwards."""
     with ExitStack() as stack:
-        serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
+        serves = {name: runner.find_queues() for name, runner in runners.items()}
         client = stack.enter_context(connect(config.broker_url.get_secret_value(), name="tests"))
         stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
         grid = LocalGrid(client, config, {**serves, "m.router": [queue_names.PURE]}, concurrency=concurrency)
         for name, runner in runners.items():
-            grid.sessions[name].runner = runner
+            session = grid.sessions[name]
+            session.runner, session.find_queues = runner, runner.find_queues
+            session.on_change = partial(runner.advertise, name, grid)
             stack.callback(runner.profile.close)
         stack.enter_context(grid)
         for name, runner in runners.items():
-            advertisement = Advertisement(
-                seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i",
-                kind=runner.profile.kind, concurrency=concurrency, queues=serves[name], started_at=1.0,
-                capability=runner.capability.model_dump(mode="json"),
-            )  # fmt: skip
-            registry.advertise(client, grid.scripts.keys, advertisement, 600.0)
+            runner.advertise(name, grid)
         yield grid

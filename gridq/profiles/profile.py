@@ -208,6 +208,13 @@ class Profile(ABC):
         """
         return capability
 
+    def stamp_login(self) -> str:
+        """Return a text that changes when the open seat's key or login is renewed, and contains no secret.
+
+        It is read each half second while the seat or one of its models rests, and ends the rest if it changed.
+        """
+        return ""
+
     def warm_queues(self) -> Sequence[str]:
         """Return the queues whose work starts soonest here, because their model is loaded; must not block."""
         return ()

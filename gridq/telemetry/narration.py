@@ -175,6 +175,11 @@ def _paused(fields: Fields) -> str:
     return f"{fields['worker']} takes no work for {fields['seconds']:.0f} s ({fields['code']})."
 
 
+def _rested(fields: Fields) -> str:
+    where = f"{fields['worker']} does not use its model {fields['model']}"
+    return f"{where} for {fields['seconds']:.0f} s ({fields['code']})."
+
+
 EVENTS: dict[str, Callable[[Fields], str]] = {
     "job admitted": _admitted,
     "job refused": lambda fields: f"{_job(fields)} was refused: {fields['code']}.",
@@ -195,6 +200,7 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "seat draining": lambda fields: f"{fields['worker']} takes no more work.",
     "seat left": lambda fields: f"{fields['worker']} left the grid.",
     "seat cooldown": _paused,
+    "model cooldown": _rested,
     "seat paused": lambda fields: f"The owner of {fields['worker']} paused it; its stages were handed back.",
     "seat available": lambda fields: f"{fields['worker']} takes work again.",
 }

@@ -1,4 +1,4 @@
-"""`gridq seat`: pause, resume and show the seats of this machine."""
+"""`gridq seat`: pause, resume, retry and show the seats of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer()
 seat_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Pause this machine's seats, lend them again, and see what ran on them.",
+    help="Pause this machine's seats, lend them again, try those that rest, and see what ran on them.",
     short_help="Pause this machine's seats, and see what ran on them.",
     epilog=EPILOG,
 )
@@ -59,6 +59,7 @@ NO_SERVER: dict[str, Any] = {
     "budget_window": None,
     "budgets": [],
     "circuit_breaker": None,
+    "resting_models": [],
 }
 """The server's part of a seat's status, if the server does not answer."""
 
@@ -111,14 +112,38 @@ def resume(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugO
     _show_applied(home, seat, json)
 
 
+@seat_app.command(epilog=EPILOG, short_help="Try a seat that rests after a failure, or all, now.")
+def retry(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """End the rest of a seat of this machine and of its models, or of all seats, now.
+
+    A seat rests after its key, credit or login was refused, and a model that its endpoint does not serve. Use
+    it once you have mended the cause: the next request shows whether the seat works, and if it does not, it
+    rests again. A key in a key file, and a login, need no retry: the seat sees by itself that they changed.
+    """
+    from workers.owner import recovery
+    from workers.owner.watch import list_served_seats
+
+    home = _find_home(seat)
+    names = [seat] if seat is not None else list_served_seats(home)
+    recovery.request_retry(home, names)
+    end = time.monotonic() + APPLY_SECONDS
+    while any(recovery.is_retry_due(home, name) for name in names) and time.monotonic() < end:
+        time.sleep(0.05)
+    _show_status(home, seat, json)
+
+
 @seat_app.command(epilog=EPILOG, short_help="Show how this machine's seats are lent.")
 def status(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show which seats of this machine are lent and which are paused, since when, until when and why.
 
-    If the server answers, also show open circuit breakers (of a plan whose limit is used up, for example) and
-    the budgets of the seats: what is left, how much is lent, and the total.
+    If the server answers, also show open circuit breakers (of a plan whose limit is used up, for example),
+    models that rest, and the budgets of the seats: what is left, how much is lent, and the total.
     """
-    home = _find_home(seat)
+    _show_status(_find_home(seat), seat, json)
+
+
+def _show_status(home: Path, seat: str | None, json: bool) -> None:
+    """Print the state of the seats, with what the server knows of them."""
     rows = _read_seats(home, seat)
     live = _read_live_seats(home) if any(row["served"] for row in rows) else {}
     for row in rows:
@@ -183,6 +208,7 @@ def summarize_seat(seat: LiveSeat) -> dict[str, Any]:
     from gridq.protocol.seat_states import PAUSED
 
     found = NO_SERVER | {"budgets": format_other_budgets(seat)}
+    found["resting_models"] = [rest.model_dump() for rest in seat.resting_models]
     own = get_own_money_meter(seat)
     if own is not None:
         whole = own.limit
@@ -219,7 +245,8 @@ def _print_seats(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
 
 
 def make_seats_table(rows: list[dict[str, Any]]) -> Table:
-    from gridq.cli.commands.workers import format_budget
+    from gridq.cli.commands.workers import format_budget, format_resting_model
+    from gridq.protocol.models import RestingModel
     from workers.owner.watch import LENT
 
     budgeted = any(row.get("budget") is not None for row in rows)
@@ -247,6 +274,7 @@ def make_seats_table(rows: list[dict[str, Any]]) -> Table:
             if budgeted
             else []
         )
-        reasons = (*((cause["reason"],) if cause["reason"] else ()), *row.get("budgets", ()))
+        models = [format_resting_model(RestingModel(**rest)) for rest in row.get("resting_models", ())]
+        reasons = (*((cause["reason"],) if cause["reason"] else ()), *models, *row.get("budgets", ()))
         table.add_row(row["seat"], state, *times, *money, "\n".join(reasons))
     return table

@@ -5,4 +5,4 @@ Out: a seat that is lent or paused, and a note of that in the home folder.
 Imported by: workers.machine, workers.process, workers.cli.
 """
 
-__all__ = ["activity", "lend", "rules", "switch", "watch"]
+__all__ = ["activity", "lend", "recovery", "rules", "switch", "watch"]

@@ -36,6 +36,7 @@ from gridq.store.scripts import Scripts
 from workers.machine.locks import take_lock
 from workers.machine.probing import probe_for_seat
 from workers.machine.seats import ProbeResult, Seat
+from workers.owner.recovery import Recovery
 from workers.owner.rules import make_rules
 from workers.owner.watch import Watch
 from workers.process import timeouts
@@ -113,6 +114,8 @@ class Worker:
         )
         rules = make_rules(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)
+        stamp_login = seat.profile.stamp_login if seat.profile is not None else str
+        self.recovery = Recovery(config.home, seat.name, self.session, stamp_login)
         self.shutdown = Shutdown(self.session, on_draining=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.make_seat_queue(self.session.seat))
         self.watchdog = Watchdog(
@@ -140,6 +143,7 @@ class Worker:
         )
         self.heartbeat.start()
         self.owner.start()
+        self.recovery.start()
         run_stage.answer = self.answer_wake_up
 
     def stop(self) -> None:
@@ -163,6 +167,7 @@ class Worker:
 
     def _leave(self) -> None:
         self.owner.stop()
+        self.recovery.stop()
         self.heartbeat.stop()
         if self.seat.profile is not None:
             self.seat.profile.close()

@@ -26,7 +26,7 @@ FULL = {
     **JOB, "stage": "root.body.bindings.draft", "runs": "llm_chat",
     "workers": 1, "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
     "wait_ms": 12.2, "run_ms": 812.4, "tokens_out": 40, "code": "seat.unavailable", "seconds": 60.0,
-    "concurrency": 2, "queues": ["llm:any", "gpu:cpu"], "after": "again",
+    "concurrency": 2, "queues": ["llm:any", "gpu:cpu"], "after": "again", "model": "echo",
 }  # fmt: skip
 
 

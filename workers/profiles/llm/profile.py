@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from gridq.errors import GridError, SeatUnavailable
+from gridq.errors import GridError, SeatDegraded, SeatUnavailable
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from gridq.protocol.queue_names import LLM
@@ -103,6 +103,19 @@ class LlmProfile(Profile):
         context.use_model(model.name)
         priced = PricedContext(context, lambda usage: costs.add_cost(usage, model, capability))
         return run_request(request, model.name, priced, backend)
+
+    def stamp_login(self) -> str:
+        """Return a hash of the key as its file has it now, or when the program's login was last written.
+
+        A key of the environment stays what it was when the worker started.
+        """
+        backend = self._backend
+        if isinstance(backend, ProgramBackend):
+            return backend.stamp_login()
+        try:
+            return "" if backend is None else backend.hash_key()
+        except SeatDegraded as error:  # the key file is gone, or empty
+            return error.message
 
     def close(self) -> None:
         backend, self._backend = self._backend, None

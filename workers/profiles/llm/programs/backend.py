@@ -24,6 +24,13 @@ from workers.profiles.llm.programs.prompts import Prompt, build_prompt
 from workers.profiles.llm.programs.vendor import OutputParser, ProgramCall, VendorProgram
 
 
+LOGIN_FILES = (
+    *(".credentials.json", "auth.json", "config.json"),
+    *(f"{folder}{name}" for folder in ("", ".gemini/") for name in ("oauth_creds.json", "gemini-credentials.json")),
+)
+"""The files in which vendors' programs keep their logins."""
+
+
 @dataclass(frozen=True)
 class ProgramLogin:
     """One login of one program on this machine: what all calls on it have in common.
@@ -57,6 +64,14 @@ class ProgramBackend:
 
     def close(self) -> None:
         """Do nothing: a backend holds nothing between calls, and a running call ends with its stage."""
+
+    def stamp_login(self) -> str:
+        """Return when each file of the login was last written. Not every vendor keeps its login in a file."""
+        stamps = []
+        for name in LOGIN_FILES:
+            with contextlib.suppress(OSError):
+                stamps.append(f"{name} {(self._login.folder / name).stat().st_mtime_ns}")
+        return "; ".join(stamps)
 
     def make_format_error(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(f"{self._login.program.title} returned no usable answer", {"reason": reason})
