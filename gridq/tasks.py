@@ -39,6 +39,10 @@ class GraphTask(Task):  # type: ignore[misc]
         """Return the graph, its input and the job's options of one call."""
         return _split_arguments(*args, **kwargs)
 
+    def apply(self, *_: Any, **__: Any) -> Any:
+        """Raise ConfigError: a graph runs on the grid, never in this process."""
+        raise make_direct_call_error(self)
+
     def apply_async(
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
     ) -> AsyncResult:
@@ -82,6 +86,20 @@ class RunGraph(GraphTask):
         return Task.apply_async(self, (job,), {}, task_id=job, **options)
 
 
+def make_direct_call_error(task: Task) -> ConfigError:
+    """Return the error for a task that is called like a function, which would run nothing."""
+    name = task.name.partition(".")[2]
+    return ConfigError(
+        f"{name} runs on the grid, not in this process",
+        {
+            "path": name,
+            "expected": f"{name}.delay(…).get(timeout=…)",
+            "fix": f"write {name}.delay(…): it submits and returns an AsyncResult, whose .get() waits for "
+            "the answer. Without Celery: gridq.Client().run(graph, input)",
+        },
+    )
+
+
 def _split_arguments(graph: Json, input: Json = None, **options: Json) -> tuple[Json, Json, dict[str, Json]]:
     return graph, input, options
 
@@ -89,17 +107,19 @@ def _split_arguments(graph: Json, input: Json = None, **options: Json) -> tuple[
 # Without Celery's own events: the scripts publish the job's, and Celery's would show the arguments of a
 # message that was sent past `apply_async`.
 @app.task(bind=True, base=RunGraph, name=GRAPH_TASK, ignore_result=False, send_events=False)  # type: ignore[untyped-decorator]
-def run_graph(self: Any, job: str) -> None:
+def run_graph(self: Any, job: str = "", *_: Any, **__: Any) -> None:
     """Run a graph. `run_graph.delay(graph, input, **options)` returns an AsyncResult; its `.get()` returns
     the graph's answer, or raises the GridError that ended the job.
 
     `graph` is a graph as JSON text or dict, `input` any JSON value, the options those of
     `gridq.jobs.record.JobOptions`.
     """
+    if self.request.called_directly:
+        raise make_direct_call_error(self)
     # The answer comes from whoever ends the job. `raise Ignore` would say the same, but Celery copies its
     # traceback twice: several ms of its time and 0.2 MB for each job.
     self.request.ignore_result = True
-    if self.admit is not None:
+    if self.admit is not None and job:
         self.admit(job)
 
 
@@ -126,13 +146,21 @@ def make_model_graph(
     return {"root": node}, {field: value}, job_options
 
 
-def _never(*_: Any) -> None:
-    """Never runs: these tasks are sent as `gridq.run_graph`."""
+def _refuse_direct_call(self: Any, *_: Any, **__: Any) -> None:
+    """Raise ConfigError. It runs only if the task is called: these tasks are sent as `gridq.run_graph`."""
+    raise make_direct_call_error(self)
 
 
 def _model_task(name: str, stage: str, field: str, doc: str) -> Any:
     base = type(f"{name.title()}Task", (ModelTask,), {"abstract": True, "stage": stage, "field": field})
-    task = app.task(_never, base=base, name=f"gridq.{name}", ignore_result=False, send_events=False)
+    task = app.task(
+        _refuse_direct_call,
+        bind=True,
+        base=base,
+        name=f"gridq.{name}",
+        ignore_result=False,
+        send_events=False,
+    )
     task.__doc__ = doc
     return task
 

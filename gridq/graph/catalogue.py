@@ -40,7 +40,8 @@ class StageSpec:
 
     `implementation` names the code that runs it: `builtin:text_template`, `python:pkg.mod:function`,
     `llm:chat`. `config` holds defaults for each node's config. `timeout` is in seconds; None means
-    GRIDQ_STAGE_TIMEOUT.
+    GRIDQ_STAGE_TIMEOUT. `options` names what its code reads of the config: name → whether it needs it. Other
+    keys may be part of the input.
     """
 
     id: str
@@ -57,6 +58,7 @@ class StageSpec:
     tags: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     timeout: float | None = None
+    options: Mapping[str, bool] = field(default_factory=dict, compare=False)
     has_parameters: bool = field(default=False, compare=False)
 
     @property
@@ -93,8 +95,9 @@ class StageSpec:
             "tags": list(self.tags),
             "aliases": list(self.aliases),
             "timeout": self.timeout,
+            "options": dict(self.options),
         }
-        return record | {key: value for key, value in optional.items() if value not in (None, [])}
+        return record | {key: value for key, value in optional.items() if value not in (None, [], {})}
 
     @staticmethod
     def from_json(data: Json, path: str = "", source: str | None = None) -> StageSpec:
@@ -145,6 +148,7 @@ class StageSpec:
             tags=tuple(data.get("tags") or ()),
             aliases=tuple(data.get("aliases") or ()),
             timeout=data.get("timeout"),
+            options=data.get("options") or {},
         )
 
 
@@ -213,6 +217,10 @@ _KEYS: dict[str, tuple[Callable[[Json], bool], str]] = {
         lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v > 0,
         "seconds above 0",
     ),
+    "options": (
+        lambda v: isinstance(v, dict) and all(isinstance(needed, bool) for needed in v.values()),
+        "an object of booleans: whether the stage needs the option",
+    ),
 }
 _REQUIRED = ("name", "input", "output", "implementation")
 
@@ -233,7 +241,11 @@ class Catalogue:
         self._by_signature: dict[str, list[StageSpec]] = {}
         self._by_name: dict[str, list[StageSpec]] = {}
         self._by_alias: dict[str, list[StageSpec]] = {}
+        self._options: dict[str, dict[str, bool]] = {}
+        """Implementation → its options, as any of its stages states them."""
         for spec in specs:
+            if spec.options:
+                self._options.setdefault(spec.implementation, dict(spec.options))
             known = self._by_id.get(spec.id)
             if known is not None:
                 if known == spec:
@@ -253,6 +265,14 @@ class Catalogue:
                 self._by_alias.setdefault(alias, []).append(spec)
         self._prefixes = sorted({*self._by_id, *self._by_signature})
         self._resolved: dict[tuple[str, str], StageSpec] = {}
+
+    def find_options(self, spec: StageSpec) -> dict[str, bool]:
+        """Return the options of a stage, name → whether the stage needs it: its own, those of its
+        implementation, its defaults, and the fields of its input record.
+        """
+        record = spec.input.fields if spec.input.kind in ("Record", "RecordWith") else {}
+        known = dict.fromkeys((*record, *(spec.config or {})), False)
+        return known | self._options.get(spec.implementation, {}) | dict(spec.options)
 
     @property
     def specs(self) -> tuple[StageSpec, ...]:

@@ -8,7 +8,7 @@ parsed. A node does not know its own path; code that walks the tree builds it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,6 +25,12 @@ MAX_DEPTH = 400
 
 MAX_VALUE_NESTING = 200
 """The deepest nesting of arrays and objects in a Const's value or a Stage's config."""
+
+NEAR = 0.8
+"""How alike a misspelt field is to the one that was meant, as difflib measures it."""
+
+COMMENTS = ("ui", "name", "description")
+"""Unknown keys of nodes that authors write on purpose."""
 
 PINNINGS = ("signature", "both")
 
@@ -155,6 +161,21 @@ class Graph:
         return {**self.extra, **head}
 
 
+def list_ignored(graph: Graph) -> list[str]:
+    """Return the paths of the keys that have no meaning, except comments: those that begin with `_`, `ui`,
+    `name` and `description`.
+    """
+    found: list[str] = []
+    pending: list[tuple[str, Node]] = [("root", graph.root)]
+    while pending:
+        path, node = pending.pop()
+        found += [
+            join_path(path, key) for key in node.extra if key not in COMMENTS and not key.startswith("_")
+        ]
+        pending += [(child_path(path, *keys), child) for keys, child in node.children()]
+    return sorted(found)
+
+
 def child_path(path: str, *keys: str | int) -> str:
     """Return the path of a child: `child_path("root", "stages", 2)` is `root.stages[2]`."""
     for key in keys:
@@ -246,6 +267,7 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
                 "fix": f"rename {near[0]!r} to 'root'" if near else 'add "root": {"op": …}',
             },
         )
+    _check_misspelt("The graph", data, ("root", "description", "version"), "")
     for name in ("description", "version"):
         if not isinstance(data.get(name, ""), str):
             raise _make_field_error(f"The graph's {name}", name, data[name], "text")
@@ -272,7 +294,8 @@ def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
     for required in (*_REQUIRED.get(name, ()), *slots):
         if required not in data:
             raise _make_missing_error(name, required, data, path)
-    known = {"op", *_REQUIRED.get(name, ()), *_OPTIONAL.get(name, ()), *slots}
+    known = ("op", *_REQUIRED.get(name, ()), *_OPTIONAL.get(name, ()), *slots)
+    _check_misspelt(name, data, known, path)
     values: dict[str, Any] = {"extra": {k: v for k, v in data.items() if k not in known}}
     values |= _parse_leaf_fields(name, data, path)
     for slot, kind in slots.items():
@@ -348,6 +371,22 @@ def _make_missing_error(op: str, name: str, data: dict[str, Json], path: str) ->
             "fix": f"rename {near[0]!r} to {name!r}" if near else f"add {name!r}",
         },
     )
+
+
+def _check_misspelt(what: str, data: dict[str, Json], known: Collection[str], path: str) -> None:
+    """Raise InvalidField if a key is no known field but looks like one that is absent."""
+    absent = [name for name in known if name not in data]
+    for key in data:
+        near = () if key in known else difflib.get_close_matches(key.lower(), absent, 1, NEAR)
+        if near and not key.startswith("_"):
+            raise InvalidField(
+                f"{what} has no field {key!r}",
+                {
+                    "path": join_path(path, key),
+                    "expected": ", ".join(known),
+                    "fix": f"rename it to {near[0]!r}, or begin it with _ if it is a comment",
+                },
+            )
 
 
 def _describe_kind(value: Json) -> str:

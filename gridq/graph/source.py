@@ -18,6 +18,9 @@ T = TypeVar("T")
 MAX_VALUES = 4_000_000
 """JSON values in one graph. The limit stops Python dicts whose shared parts would expand without end."""
 
+MAX_KEY_CHARS = 100
+"""Characters of a key that an error repeats."""
+
 _PLAIN = re.compile(r"[\w-]+")
 
 
@@ -45,7 +48,7 @@ def load_graph(graph: str | bytes | dict[str, Any], max_nesting: int) -> Json:
         value, doubled = _load_text(graph)
         _check_value(value, max_nesting)
         if doubled:
-            raise _make_duplicate_error(value)
+            raise make_duplicate_error(*_locate_duplicate(value))
         return value
     _check_value(graph, max_nesting)
     return json.loads(_call_with_stack(lambda: json.dumps(graph)))
@@ -55,6 +58,14 @@ class _ObjectWithDuplicate(dict[str, Any]):
     """An object whose text has `key` twice."""
 
     key: str
+
+
+def find_duplicate(text: str | bytes | bytearray) -> tuple[str, str] | None:
+    """Return a key that stands twice in one object of a JSON text, as its path and itself; None if there is
+    none. Raises the errors of `load_graph` for text that is not JSON.
+    """
+    value, doubled = _load_text(text)
+    return _locate_duplicate(value) if doubled else None
 
 
 def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
@@ -112,16 +123,17 @@ def _parse_float(text: str) -> float:
     return number
 
 
-def _make_duplicate_error(value: Json) -> InvalidJson:
-    path, part = next((path, part) for path, part in _walk(value) if isinstance(part, _ObjectWithDuplicate))
+def make_duplicate_error(path: str, key: str) -> InvalidJson:
+    """Return the error for a key that stands twice in one object."""
     return InvalidJson(
-        f"The key {part.key!r} appears twice in one object",
-        {
-            "path": join_path(path, part.key),
-            "expected": "each key once",
-            "fix": "rename or remove one of the two",
-        },
+        f"The key {key[:MAX_KEY_CHARS]!r} appears twice in one object",
+        {"path": path, "expected": "each key once", "fix": "rename or remove one of the two"},
     )
+
+
+def _locate_duplicate(value: Json) -> tuple[str, str]:
+    path, part = next((path, part) for path, part in _walk(value) if isinstance(part, _ObjectWithDuplicate))
+    return join_path(path, part.key[:MAX_KEY_CHARS]), part.key
 
 
 def _walk(value: Json) -> Iterator[tuple[str, Json]]:

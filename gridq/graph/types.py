@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gridq.errors import InvalidField, MissingField
 from gridq.graph.source import join_path
@@ -289,16 +290,17 @@ def find_mismatch(value: Json, wanted: Type, path: str = "") -> tuple[str, Type,
         return None
     if not isinstance(value, expected) or (isinstance(value, bool) and wanted.kind != "Bool"):
         return path, wanted, infer_type(value, 1)
+    whole: Any = value
     parts: Iterable[tuple[str | int, Json, Type]] = ()
     if wanted.kind == "List":
-        parts = ((i, part, wanted.items[0]) for i, part in enumerate(value))
+        parts = ((i, part, wanted.items[0]) for i, part in enumerate(whole))
     elif wanted.kind == "Map":
-        parts = ((name, part, wanted.fields["value"]) for name, part in value.items())
+        parts = ((name, part, wanted.fields["value"]) for name, part in whole.items())
     elif wanted.kind in ("Record", "RecordWith"):
         for name, kind in wanted.fields.items():
-            if name not in value and not _is_nullable(kind):
+            if name not in whole and not _is_nullable(kind):
                 return join_path(path, name), kind, None
-        parts = ((name, value[name], kind) for name, kind in wanted.fields.items() if name in value)
+        parts = ((name, whole[name], kind) for name, kind in wanted.fields.items() if name in whole)
     for at, part, kind in parts:
         found = find_mismatch(part, kind, join_path(path, at))
         if found is not None:

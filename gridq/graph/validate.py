@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping
 
-from gridq.errors import TypeMismatch
+from gridq.errors import InvalidField, MissingField, TypeMismatch
 from gridq.graph.catalogue import Catalogue
 from gridq.graph.nodes import (
     Branch,
@@ -26,6 +27,9 @@ from gridq.graph.types import ANY, Type, fits, infer_type, make_list, make_recor
 from gridq.graph.walk import Walk, run
 from gridq.protocol.models import Json
 
+NEAR = 0.85
+"""How alike a misspelt option is to the one that was meant, as difflib measures it."""
+
 _RECORDS = ("Record", "RecordWith")
 _OPEN = ("Any", "Var", "Union", "Map", "Refined")
 """Kinds of types whose values may or may not be records with certain fields."""
@@ -35,14 +39,26 @@ def validate(graph: Graph, catalogue: Catalogue, given: Type = ANY) -> Type:
     """Check `graph` for an input of type `given`, and return the type of its output.
 
     Raises UnknownStage or AmbiguousStage if `catalogue` cannot resolve a reference, and TypeMismatch, with
-    both types and the path, if a stage cannot take the output or config that it gets.
+    both types and the path, if a stage cannot take the output or config that it gets. InvalidField: a key of
+    a config is a misspelt option; MissingField: a stage lacks an option that it needs.
     """
     return run(_Checker(catalogue).check_node(graph.root, "root", given))
+
+
+def list_needed_from_input(graph: Graph, catalogue: Catalogue) -> list[str]:
+    """Return the paths of the options that a stage needs and only its input could have, as far as is known.
+
+    The graph is valid.
+    """
+    checker = _Checker(catalogue)
+    run(checker.check_node(graph.root, "root", ANY))
+    return checker.needed_from_input
 
 
 class _Checker:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
+        self.needed_from_input: list[str] = []
 
     def check_node(self, node: Node, path: str, given: Type) -> Walk[Type]:
         """Check one node for an input of type `given`, and return the type of its output."""
@@ -52,8 +68,12 @@ class _Checker:
             case Stage():
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
                 config = spec.merge_config(node.config)
+                options = self.catalogue.find_options(spec)
+                _check_option_names(options, node.config or {}, spec.name, child_path(path, "config"))
                 if config is not None:
                     given = _apply_config(given, config)
+                for name in _find_needed_options(options, given, spec.name, child_path(path, "config")):
+                    self.needed_from_input.append(child_path(path, "config", name))
                 _check_fit(given, spec.input, f"The stage {spec.name!r}", path)
                 return spec.output
             case RemoteStage():
@@ -100,6 +120,51 @@ class _Checker:
                 )
                 return output
         raise AssertionError(f"no such node: {node!r}")
+
+
+def _check_option_names(
+    options: Mapping[str, bool], config: Mapping[str, Json], stage: str, path: str
+) -> None:
+    """Raise InvalidField if a key of the config is a misspelt option.
+
+    Other keys are part of the stage's input record, or of its request to a model.
+    """
+    for key in config:
+        if key in options or key in WRAP_KEYS or key.startswith("_"):
+            continue
+        absent = [name for name in options if name not in config]
+        near = difflib.get_close_matches(key.lower().replace("-", "_"), absent, 1, NEAR)
+        if near:
+            raise InvalidField(
+                f"The stage {stage!r} has no option {key!r}",
+                {
+                    "path": child_path(path, key),
+                    "stage": stage,
+                    "expected": ", ".join(options),
+                    "fix": f"use {near[0]!r}",
+                },
+            )
+
+
+def _find_needed_options(options: Mapping[str, bool], given: Type, stage: str, path: str) -> Iterator[str]:
+    """Yield the options that the stage needs and an input of type `given` may lack.
+
+    Raises MissingField if it certainly lacks one.
+    """
+    for name, needed in options.items():
+        if needed and given.kind in (*_OPEN, "RecordWith"):
+            if name not in given.fields:
+                yield name
+        elif needed and name not in given.fields:
+            raise MissingField(
+                f"The stage {stage!r} needs the option {name!r}",
+                {
+                    "path": child_path(path, name),
+                    "stage": stage,
+                    "expected": f"{name!r} in the stage's config or its input record",
+                    "fix": f'add it to the config: "config": {{"{name}": …}}',
+                },
+            )
 
 
 def _check_fit(given: Type, wanted: Type, who: str, path: str) -> None:

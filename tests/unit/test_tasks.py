@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.app.trace import build_tracer
 from celery.worker import state as celery_state
 from celery.worker.request import Request
 
@@ -88,3 +89,31 @@ def test_a_revoked_message_still_wakes_the_router() -> None:
         assert not AdmissionRequest(Received(), **about).revoked()
     finally:
         celery_state.revoked.discard("job-7")
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("run_graph", lambda: gridq.run_graph(ECHO)),
+        ("run_graph", lambda: gridq.run_graph(graph=ECHO, input={"a": 1}, stream=True)),
+        ("run_graph", lambda: gridq.run_graph.apply((ECHO,))),
+        ("complete", lambda: gridq.complete(prompt="Hello")),
+        ("complete", lambda: gridq.complete.apply(kwargs={"prompt": "Hello"})),
+        ("chat", lambda: gridq.chat("Hello")),
+        ("embed", lambda: gridq.embed(input=["a"])),
+    ],
+)
+def test_a_task_that_is_called_like_a_function_says_what_to_call(name: str, call: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    error = caught.value
+    assert (error.code, error.path) == ("config.invalid", name)
+    assert f"{name}.delay" in (error.fix or "")
+
+
+def test_a_router_runs_the_task_by_its_message() -> None:
+    admitted: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gridq.run_graph, "admit", admitted.append)
+        build_tracer(gridq.run_graph.name, gridq.run_graph, app=app)("u", ("the-job",), {}, {})
+    assert admitted == ["the-job"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, to_one_line
 from gridq.cli.inputs import GraphArgument, StagesOption, apply_stages_option, locate_graph_errors, read_graph
 from gridq.cli.output import format_count, print_json
 
@@ -42,28 +42,41 @@ def validate(
     typer.echo(f"effects      {', '.join(report['effects']) or 'none'}")
     for number, (queue, count) in enumerate(chains.items()):
         typer.echo(f"{'' if number else 'queues':11}  {queue:{width}}  {format_count(count, 'step')}")
+    if report["needed_from_input"]:
+        typer.echo(
+            f"from input   {to_one_line(', '.join(report['needed_from_input']))}: no config has it"
+        )
+    if report["ignored"]:
+        typer.echo(f"ignored      {to_one_line(', '.join(report['ignored']))}: no field of these nodes")
 
 
 def validate_graph(text: str, config: Settings) -> dict[str, Json]:
     """Return what a graph consists of and needs, as JSON.
 
-    `queues` counts the steps by their first queue, `chains` by all their queues, with the fallbacks. Raises
+    `queues` counts the steps by their first queue, `chains` by all their queues, with the fallbacks.
+    `ignored`: paths of keys that mean nothing. `needed_from_input`: paths of options that a stage needs and
+    only its input could have. Raises
     GraphError or InputTooLarge if the graph is invalid.
     """
     from gridq.graph.canonical import compute_composition_id
+    from gridq.graph.nodes import list_ignored
+    from gridq.graph.validate import list_needed_from_input
     from gridq.profiles.profile import load_profiles
     from gridq.submission.planning import compile_text, load_local_catalogue
     from gridq.submission.request import encode_graph
 
     profiles = load_profiles(config.profiles)
     encode_graph(text, config)
-    parsed, output, plan = compile_text(text, load_local_catalogue(config, profiles), config, profiles)
+    catalogue = load_local_catalogue(config, profiles)
+    parsed, output, plan = compile_text(text, catalogue, config, profiles)
     return {
         "composition": compute_composition_id(parsed),
         "description": parsed.description,
         "stages": sum(len(step.ops) for step in plan.steps),
         "steps": len(plan.steps),
         "output": output.to_json(),
+        "ignored": list_ignored(parsed),
+        "needed_from_input": list_needed_from_input(parsed, catalogue),
         "effects": sorted({_format_effect(effect) for effect in plan.effects}),
         "queues": dict(sorted(Counter(step.queue for step in plan.steps).items())),
         "chains": [
