@@ -6,7 +6,8 @@ Only the fields that gridq reads are checked. All others are passed on to the en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -90,8 +91,8 @@ def translate_request(translate: Callable[..., T], *arguments: Any) -> T:
     """
     try:
         return translate(*arguments)
-    except SHAPE_ERRORS as exc:
-        raise make_field_error("body", f"a request of its API format ({type(exc).__name__}: {exc})") from None
+    except SHAPE_ERRORS:  # whose text is Python's
+        raise make_field_error("body", "fields of the types that its API defines") from None
 
 
 def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
@@ -122,6 +123,8 @@ def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
             _check_messages(body["messages"])
         if path == RESPONSES:
             _check_items(body["input"])
+        for place, check, expected in SHAPES.get(path, ()):
+            _check_shape(body, _PLACE_PART.findall(place), check, expected)
     except StageError as error:
         raise add_path(error, location) from None
     model = value.get("model")
@@ -252,6 +255,69 @@ FIELDS: Mapping[str, Mapping[str, tuple[bool, Check, str]]] = {
 """By path and field: whether it is required, its check, and the expected value in words. A null field counts
 as absent.
 """
+
+
+_text_or_blocks = (_is_any_of(_is_string, _is_list_of(_is_block)), "a string or a list of blocks")
+_object, _string, _objects = (
+    (_is_object, "an object"),
+    (_is_string, "a string"),
+    (_is_list_of(_is_object), "a list of objects"),
+)
+SHAPES: Mapping[str, Sequence[tuple[str, Check, str]]] = {
+    CHAT: (
+        ("thinking", *_object),
+        ("tool_choice.function", *_object),
+        ("response_format.json_schema", *_object),
+        ("messages[].tool_calls", *_objects),
+        ("messages[].tool_calls[].extra_content", *_object),
+        ("messages[].tool_calls[].extra_content.google", *_object),
+        ("messages[].tool_call_id", *_string),
+        ("messages[].content[file].file", *_object),
+        ("messages[].content[input_audio].input_audio", *_object),
+        ("messages[].content[input_audio].input_audio.format", *_string),
+    ),
+    MESSAGES: (
+        ("output_config", *_object),
+        *(
+            shape
+            for content in ("messages[].content", "messages[].content[tool_result].content")
+            for shape in (
+                (f"{content}[document].source", *_object),
+                (f"{content}[document].source.content", *_text_or_blocks),
+                (f"{content}[search_result].content", _is_list_of(_is_block), "a list of blocks"),
+            )
+        ),
+    ),
+    RESPONSES: (
+        *((f"input[].{name}", *_text_or_blocks) for name in ("content", "output")),
+        ("tool_choice.tools", *_objects),
+        ("tools[custom].format", *_object),
+        ("tools[namespace].tools", _is_list_of(_is_block), "a list of objects with a type"),
+    ),
+}
+"""By path: places deeper in the request that gridq reads, each with its check and the expected value in words.
+`[]` stands for each item of a list, `[file]` for each with this type.
+"""
+
+_PLACE_PART = re.compile(r"\w+|\[\w*\]")
+
+
+def _check_shape(value: Json, parts: Sequence[str], check: Check, expected: str, place: str = "") -> None:
+    """Check what stands in `value` at the place of `parts`, if it is there."""
+    if value is None:
+        return
+    if not parts:
+        if not check(value):
+            raise make_field_error(place, expected)
+        return
+    first, *rest = parts
+    if not first.startswith("["):
+        if isinstance(value, dict):
+            _check_shape(value.get(first), rest, check, expected, f"{place}.{first}" if place else first)
+        return
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if first == "[]" or (isinstance(item, dict) and item.get("type") == first[1:-1]):
+            _check_shape(item, rest, check, expected, f"{place}[{index}]")
 
 
 def _check_fields(body: dict[str, Json], fields: Mapping[str, tuple[bool, Check, str]]) -> None:

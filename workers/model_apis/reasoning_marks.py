@@ -14,9 +14,17 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 
 from gridq.protocol.models import Json
 from workers.model_apis.identity.origins import MARK, REASONING_FIELDS, STATE_FIELDS
+
+MAX_STATE_VALUES = 1_000_000
+"""Values, such as objects and strings, in the states of all items of a request, about 100 MB of memory. A
+model's reasoning has a few in each item.
+"""
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 def make_mark(field: str, origin: str) -> str:
@@ -81,16 +89,40 @@ def pack_state(state: dict[str, Json], origin: str) -> str:
     return mark_content(encoded, origin)
 
 
-def unpack_state(item: dict[str, Json], origin: str) -> dict[str, Json]:
-    """Return the fields of `pack_state`, none if another origin wrote them."""
-    content = find_content(item, origin)
-    if content is None:
-        return {}
-    try:
-        state = json.loads(base64.b64decode(content, validate=True).decode("utf-8", "surrogatepass"))
-    except (binascii.Error, ValueError, RecursionError):
-        return {}
-    if not isinstance(state, dict):
-        return {}
-    types: dict[str, type] = dict.fromkeys(STATE_FIELDS, str) | {"reasoning_details": list}
-    return {name: state[name] for name in types if isinstance(state.get(name), types[name])}
+class StateReader:
+    """Reads the fields of `pack_state` back from the items of one request."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._values = 0
+
+    def read(self, item: dict[str, Json]) -> dict[str, Json]:
+        """Return the fields in an item, none if another origin wrote them.
+
+        Raises OverflowError if the items so far have more than MAX_STATE_VALUES values: a client can write
+        any content, and tiny values take twenty times as much memory as text.
+        """
+        content = find_content(item, self._origin)
+        if content is None:
+            return {}
+        try:
+            raw = base64.b64decode(content, validate=True)
+            self._values += _count_values(raw)
+            if self._values > MAX_STATE_VALUES:
+                raise OverflowError
+            state = json.loads(raw.decode("utf-8", "surrogatepass"))
+        except (binascii.Error, ValueError, RecursionError):
+            return {}
+        if not isinstance(state, dict):
+            return {}
+        types: dict[str, type] = dict.fromkeys(STATE_FIELDS, str) | {"reasoning_details": list}
+        return {name: state[name] for name in types if isinstance(state.get(name), types[name])}
+
+
+def _count_values(raw: bytes) -> int:
+    """Return how many values a JSON text has, or more if they are few."""
+    signs = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if signs <= MAX_STATE_VALUES // 1000:
+        return signs
+    bare = _STRING.sub(b"", raw)
+    return bare.count(b",") + bare.count(b"[") + bare.count(b"{")

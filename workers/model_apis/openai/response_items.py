@@ -14,7 +14,7 @@ from workers.model_apis.api_request import make_field_error
 from workers.model_apis.data_urls import is_data_url, parse_data_url
 from workers.model_apis.fields.responses import AT_CHAT
 from workers.model_apis.identity.origins import REASONING_FIELDS, split_signed_id
-from workers.model_apis.reasoning_marks import unpack_state
+from workers.model_apis.reasoning_marks import MAX_STATE_VALUES, StateReader
 
 CUSTOM_INPUT = "input"
 """The one argument of the function that stands for a custom tool."""
@@ -125,7 +125,7 @@ class Conversation:
 
     def __init__(self, origin: str = "") -> None:
         """Take the model that gets its own reasoning back."""
-        self._origin = origin
+        self._states = StateReader(origin)
         self._state: dict[str, list[Any]] = {}  # of the reasoning before the next item, in its parts
         self._groups: list[list[dict[str, Any]]] = []
         """Each message, behind one with calls their results. Text that grows is a list of its parts."""
@@ -171,7 +171,7 @@ class Conversation:
     def _add_item(self, item: dict[str, Json], place: str) -> None:
         kind = item.get("type") or "message"
         if kind == "reasoning":
-            self._add_reasoning(item)
+            self._add_reasoning(item, place)
             return
         if kind == "message":
             self._add_message(item, place)
@@ -187,9 +187,14 @@ class Conversation:
             )
         self._state = {}
 
-    def _add_reasoning(self, item: dict[str, Json]) -> None:
+    def _add_reasoning(self, item: dict[str, Json], place: str) -> None:
         """Keep the reasoning for the next item, if it is the model's own. No other could use it."""
-        for name, value in unpack_state(item, self._origin).items():
+        try:
+            state = self._states.read(item)
+        except OverflowError:
+            expected = f"what the grid sent: at most {MAX_STATE_VALUES} values in all items of a request"
+            raise make_field_error(f"{place}.encrypted_content", expected) from None
+        for name, value in state.items():
             self._state.setdefault(name, []).extend([value] if isinstance(value, str) else value)
 
     def _open_assistant(self, *, is_text: bool) -> dict[str, Any]:

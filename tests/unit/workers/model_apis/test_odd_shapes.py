@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import GridError, SeatUnavailable
+from gridq.errors import GridError, SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
 from workers.model_apis.api_request import parse_api_request
@@ -64,8 +64,11 @@ MESSAGES = {
     "output_config": {"format": {"type": "json_schema", "schema": {}}},
 }
 CALLED = {"id": "t", "type": "function", "function": {"name": "n", "arguments": "{}"}}
+SIGNED = {**CALLED, "extra_content": {"google": {"thought_signature": "x"}}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
 CHAT = {
     "model": "m",
+    "thinking": {"type": "enabled", "budget_tokens": 2000},
     "messages": [
         {"role": "system", "content": "s"},
         {
@@ -76,7 +79,7 @@ CHAT = {
                 {"type": "file", "file": {"filename": "f", "file_data": "data:application/pdf;base64,AA"}},
             ],
         },
-        {"role": "assistant", "content": "x", "tool_calls": [CALLED]},
+        {"role": "assistant", "content": "x", "tool_calls": [SIGNED]},
         {"role": "tool", "tool_call_id": "t", "content": "r"},
     ],
     "tools": [{"type": "function", "function": {"name": "n", "parameters": {"type": "object"}}}],
@@ -234,6 +237,40 @@ class OwnSeat(Seat, OpenAIClient):
 
     def hash_key(self) -> str:
         return ""
+
+
+SPOKEN = {"model": "m", "messages": [{"role": "user", "content": [TEXT, AUDIO]}]}
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic", "google"])
+@pytest.mark.parametrize(
+    ("client_api", "path", "body"),
+    [
+        ("responses", "responses", RESPONSES),
+        ("anthropic", "messages", MESSAGES),
+        ("openai", "chat/completions", CHAT),
+        ("openai", "chat/completions", SPOKEN),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(api: str, client_api: str, path: str, body: dict[str, Any]) -> None:
+    refused = 0
+    for place in places(body):
+        for junk in JUNK:
+            changed = copy.deepcopy(body)
+            parent: Any = changed
+            for key in place[:-1]:
+                parent = parent[key]
+            parent[place[-1]] = copy.deepcopy(junk)
+            request = {"api": client_api, "path": path, "body": changed}
+            try:
+                seat = Seat(api, COMPLETION, CHUNKS)
+                forward_request(parse_api_request(STAGE, request), "m", StageContext(), seat)
+            except StageError as error:
+                refused += 1
+                assert error.details["param"] != "body", (place, junk)
+            except GridError:
+                pass
+    assert refused
 
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])

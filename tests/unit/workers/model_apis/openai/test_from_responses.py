@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from workers.model_apis.identity.fitting import make_call_id
 from workers.model_apis.identity.origins import make_signed_id
 from workers.model_apis.openai.from_responses import translate_to_chat
 from workers.model_apis.openai.responses_seat import prepare_request
-from workers.model_apis.reasoning_marks import pack_state
+from workers.model_apis.reasoning_marks import MAX_STATE_VALUES, mark_content, pack_state
 
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 PATCH: Any = {
@@ -286,3 +288,28 @@ def test_a_seat_with_responses_gets_everything_but_what_is_the_grids_own():
     assert dropped == ["store"]
     assert made == {**body, "input": [sealed, *items[2:]], "store": False}
     assert prepare_request({"model": "m", "input": "hi"}) == {"model": "m", "input": "hi", "store": False}
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", "0", '""', '{"a,[{":0}'])
+@pytest.mark.parametrize("items", [1, 4])
+def test_forged_reasoning_of_millions_of_values_is_refused_by_name(value: str, items: int) -> None:
+    number = MAX_STATE_VALUES // items + 10
+    state = f'{{"reasoning_details": [{",".join([value] * number)}]}}'.encode()
+    forged = mark_content(base64.b64encode(state).decode(), "12345678")
+    item = {"type": "reasoning", "summary": [], "encrypted_content": forged}
+    tracemalloc.start()
+    with pytest.raises(StageError) as caught:
+        translate_to_chat({"model": "m", "input": [item] * items}, origin="12345678")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert caught.value.details["status"] == 400
+    assert str(caught.value.details["param"]).endswith(".encrypted_content")
+    assert peak < 250_000_000
+
+
+def test_the_commas_of_a_long_thought_are_no_values() -> None:
+    state = {"reasoning_content": 'well, "so [it] goes", ' * 200_000}
+    item = {"type": "reasoning", "summary": [], "encrypted_content": pack_state(state, "12345678")}
+    body = {"model": "m", "input": [item, {"role": "assistant", "content": "x"}]}
+    request, _ = translate_to_chat(body, origin="12345678")
+    assert request["messages"][0]["reasoning_content"] == state["reasoning_content"]
