@@ -39,7 +39,8 @@ class GatewayOptions(BaseSettings):
         10.0,
         gt=0,
         le=3600,
-        description="how long a stream may be silent before the gateway sends a comment to keep it open",
+        description="how long a stream may be silent before the gateway sends a comment to keep it open; "
+        "up to three times as long while the request waits for a seat and may yet be refused",
     )
     max_body: int | None = Field(
         None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -312,6 +312,17 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     if same:
         return f"the live seats of {kind} serve " + _join_names(same)
     return f"no live seat is of kind {kind}; the live seats serve " + _join_names(list(offers))
+
+
+def find_seconds_back(queues: Collection[str], live: Sequence[LiveSeat], now: float) -> float | None:
+    """Return the seconds until the first seat that serves one of `queues` takes work again; None if no seat
+    rests, or it is not known for how long.
+    """
+    ends = [seat.until for seat in live if seat.state != "ready" and not set(queues).isdisjoint(seat.queues)]
+    ends += [
+        rest.until for seat in live for rest in seat.resting_models if not set(queues).isdisjoint(rest.queues)
+    ]
+    return min((max(end - now, 1.0) for end in ends if end is not None), default=None)
 
 
 def _compare_names(one: str, other: str) -> float:

@@ -94,3 +94,11 @@ def find_unserved(error: NoLiveSeat) -> Queues:
     if "queue" not in error.details or error.path != error.details["queue"]:
         return ()
     return tuple(error.details.get("queues") or (error.details["queue"],))
+
+
+def note_wait(error: NoLiveSeat, seconds: float) -> None:
+    """Add to a refusal for how long its job has waited. Its `retry_after` counts from the end of the wait."""
+    error.details["waited_seconds"] = round(seconds, 3)
+    retry_after = error.details.get("retry_after")
+    if isinstance(retry_after, int | float):
+        error.details["retry_after"] = max(round(retry_after - seconds, 1), 1.0)

@@ -47,6 +47,7 @@ from gridq.protocol.money import format_dollars
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 from gridq.seats import access, registry
 from gridq.store import values
+from gridq.store.connection import now_ms
 from gridq.store.replies import (
     Accepted,
     AdmitReply,
@@ -369,6 +370,7 @@ class Admission:
     def _build_no_seat_error(self, queues: Sequence[str]) -> NoLiveSeat:
         live = registry.read_live_seats(self.scripts.client, self.scripts.keys, routers=False)
         reasons = [registry.explain_no_seat(queue, live) for queue in queues]
+        seconds = registry.find_seconds_back(queues, live, now_ms(self.scripts.client) / 1000)
         return NoLiveSeat(
             f"No live seat serves {' or '.join(queues)}",
             {
@@ -376,6 +378,7 @@ class Admission:
                 "queue": queues[0],
                 **({"queues": list(queues)} if len(queues) > 1 else {}),
                 "reason": "; ".join(dict.fromkeys(reasons)),
+                **({} if seconds is None else {"retry_after": round(seconds, 1)}),
                 "fix": "start a worker that serves it, or submit with wait_for_seat",
             },
         )

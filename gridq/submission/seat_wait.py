@@ -14,7 +14,7 @@ from redis import Redis
 
 from gridq.errors import NoLiveSeat
 from gridq.jobs.record import JobOptions
-from gridq.seats.served_queues import POLL_SECONDS, find_unserved, read_served_queues
+from gridq.seats.served_queues import POLL_SECONDS, find_unserved, note_wait, read_served_queues
 from gridq.store.keys import Keys
 
 T = TypeVar("T")
@@ -53,5 +53,5 @@ def admit_once_served(admit: Callable[[], T], client: Redis, keys: Keys, seconds
             queues = ()
         if not queues:
             if waited:
-                error.details["waited_seconds"] = round(time.monotonic() - started, 3)
+                note_wait(error, time.monotonic() - started)
             raise error

@@ -32,6 +32,7 @@ from gridq.seats.served_queues import (
     ask_for_queues,
     ask_for_seats,
     find_unserved,
+    note_wait,
     read_replies,
 )
 from gridq.store.keys import Keys
@@ -128,7 +129,7 @@ class AdmissionWait:
                 await asyncio.sleep(served_queues.POLL_SECONDS)  # the seat came and left
         finally:
             self._waiting_jobs -= 1
-        error.details["waited_seconds"] = round(time.monotonic() - started, 3)
+        note_wait(error, time.monotonic() - started)
         queues = find_unserved(error)
         known = self._polled.is_set()
         if known and not self._is_expected(queues) and not any(map(self._was_served, queues)):

@@ -199,6 +199,17 @@ class GridConnection:
         if fault is None or isinstance(fault, RedisError | BrokerError):
             self.orphaned_jobs.add(job)
 
+    async def read_running_seconds(self, job: str) -> float | None:
+        """Return for how long the only stage of a job has been running; None if it does not run. RedisError:
+        the server is away.
+        """
+        fields, clock = await self.pipe.execute(
+            ("HMGET", self.keys("job", job), "lease:0", "started_at:0"), ("TIME",)
+        )
+        if None in fields:
+            return None
+        return int(clock[0]) + int(clock[1]) / 1e6 - int(fields[1]) / 1000
+
     async def read_ended(self, job: str) -> EndedJob:
         """Return how an ended job ended. Raises JobNotFound if its result has expired."""
         commands = ("LINDEX", self.keys("result", job), 0), ("LRANGE", self.keys("rows", job), 0, -1)

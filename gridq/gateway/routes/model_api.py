@@ -10,11 +10,14 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
+from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -66,6 +69,9 @@ class ModelApi:
     names_answers: bool = False
     response_type: type[ModelApiResponse] | None = None
 
+
+HEAD_WAITS = 3
+"""The head of a stream waits for at most as many times the silence that a stream may have."""
 
 BETA = re.compile(r"[a-z0-9-]{1,100}")
 MAX_BETAS = 50
@@ -273,12 +279,16 @@ class ModelApiResponse(Response):
 
     async def _stream_pieces(self, follower: Follower, request: Request, send: Send) -> None:
         """Send each piece as it arrives. Nothing is sent before the first, or before the first comment that
-        keeps a silent stream open, so that an earlier error has its own status.
+        keeps a silent stream open, so that an earlier error has its own status. The first comment waits for
+        what can still fail fast.
         """
         keep_alive_seconds = self.grid.options.keep_alive
+        started = time.monotonic()
         while True:
-            entry = await follower.next(keep_alive_seconds)
+            entry = await follower.next(keep_alive_seconds if self.head_sent else keep_alive_seconds / 2)
             if entry is None:
+                if not self.head_sent and await self._may_fail_fast(time.monotonic() - started):
+                    continue
                 await self._send(sse.KEEP_ALIVE, request, send)
                 continue
             frames = []
@@ -306,6 +316,20 @@ class ModelApiResponse(Response):
             end = sse.format_event(self.api.end, id=str(EventId(self.job, last))) if self.api.end else b""
             await self._send(headers + end, request, send, more=False)
             return
+
+    async def _may_fail_fast(self, silent_seconds: float) -> bool:
+        """Return whether the stage may yet fail before its endpoint has begun to work: it waits for a seat,
+        or has been running for a moment only. After HEAD_WAITS silences it no longer counts.
+        """
+        keep_alive_seconds = self.grid.options.keep_alive
+        if silent_seconds < keep_alive_seconds:
+            return True
+        if silent_seconds >= HEAD_WAITS * keep_alive_seconds:
+            return False
+        with suppress(RedisError):
+            running = await self.grid.read_running_seconds(self.job)
+            return running is None or running < keep_alive_seconds / 2
+        return False
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None

@@ -56,7 +56,7 @@ local function find_rest_error(job, step, by_queue)
   if not header or patient then return nil end
   local h = read_header(nil, nil, header)
   local links = chain and parse_chain(chain) or {{q = h.q, unfit = unfit or ''}}
-  local rests, queues, since, needs_owner, soonest = {}, {}, tonumber(ready_at or 0), true, FOREVER
+  local rests, queues, since, needs_owner, next_at, back_at = {}, {}, tonumber(ready_at or 0), true, FOREVER, FOREVER
   for i, link in ipairs(links) do
     local function suits(seat)
       if is_excluded(link.unfit, seat) then return false end
@@ -69,10 +69,11 @@ local function find_rest_error(job, step, by_queue)
       if suits(rest.seat) then
         rests[#rests + 1] = rest
         since, needs_owner = math.max(since, rest.since), needs_owner and rest.owner
-        if not rest.owner then soonest = math.min(soonest, rest['until'] or 0) end  -- one without an end may end at any time
+        next_at = math.min(next_at, rest['until'] or FOREVER)
+        if not rest.owner then back_at = math.min(back_at, rest['until'] or 0) end  -- one without an end may end at any time
       end
     end
   end
-  if not rests[1] or NOW < since + HOLD then return nil end
-  if needs_owner or client_waits or soonest > tonumber(deadline) then return build_rest_error(h.path, queues, rests) end
+  if not rests[1] or NOW < since + HOLD or next_at <= NOW then return nil end  -- a rest that is over is about to be tried
+  if needs_owner or client_waits or back_at > tonumber(deadline) then return build_rest_error(h.path, queues, rests) end
 end
