@@ -90,7 +90,9 @@ def read_input(text: str | None) -> Json:
         data = text
     try:
         return json.loads(
-            data.decode("utf-8-sig") if isinstance(data, bytes) else data, parse_constant=_reject_constant
+            data.decode("utf-8-sig") if isinstance(data, bytes) else data,
+            parse_constant=_reject_constant,
+            object_pairs_hook=_build_object,
         )
     except RecursionError:
         raise ConfigError("The input is nested too deeply", {"path": where}) from None
@@ -115,6 +117,15 @@ def apply_stages_option(config: Settings, folder: Path | None) -> Settings:
             f"{str(folder)!r} is not a folder", {"path": "--stages", "expected": "a folder of *.json files"}
         )
     return config.model_copy(update={"stages_dir": folder})
+
+
+def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"the key {twice[:100]!r} appears twice in one object")
+    return found
 
 
 def _reject_constant(word: str) -> Json:

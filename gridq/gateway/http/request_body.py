@@ -9,6 +9,7 @@ import asyncio
 import codecs
 import gc
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from starlette.types import Receive
 
 from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField
 from gridq.gateway.http.body_memory import LARGE_BODY_BYTES
+from gridq.graph.source import find_duplicate, make_duplicate_error
 from gridq.protocol.models import Json
 from gridq.store import values
 
@@ -263,6 +265,33 @@ def _is_deeper(value: Json, depth: int) -> bool:
         if not level:
             return False
     return True
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(?:\s*+(:))?', re.S)
+
+
+def check_keys(raw: bytes | bytearray, body: Json) -> None:
+    """Check that no object of a JSON text has a key twice; `body` is the value of the text. Raises InvalidJson.
+
+    In a body of a model API, which is the vendor's format, the last one counts.
+    """
+    written = sum(1 for found in _STRING.finditer(raw) if found[1])  # a string with a colon after it is a key
+    if written > _count_keys(body):
+        raise make_duplicate_error(*(find_duplicate(raw) or ("body", "")))
+
+
+def _count_keys(value: Json) -> int:
+    """Return how many keys the objects in a value have together."""
+    count = 0
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict):
+            count += len(part)
+            stack += [inner for inner in part.values() if isinstance(inner, _CONTAINERS)]
+        elif isinstance(part, list):
+            stack += [inner for inner in part if isinstance(inner, _CONTAINERS)]
+    return count
 
 
 def _make_depth_error(depth: int) -> InvalidJson:

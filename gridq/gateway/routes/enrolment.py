@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from gridq.config.urls import is_loopback
 from gridq.errors import SeatNotFound
 from gridq.gateway.auth.caller import find_client_address, require_worker_secret
 from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http.request_body import check_keys
 from gridq.gateway.http.schemas import describe_errors
 from gridq.gateway.http_workers.addresses import check_url
 from gridq.gateway.http_workers.enrolment import (
@@ -24,7 +27,30 @@ from gridq.gateway.http_workers.enrolment import (
     remove,
 )
 
-router = APIRouter(tags=["workers"])
+
+class StrictRequest(Request):
+    """A request whose JSON body has no key twice in one object."""
+
+    async def json(self) -> Any:
+        raw = await self.body()
+        body = await super().json()
+        check_keys(raw, body)
+        return body
+
+
+class StrictRoute(APIRoute):
+    """A route that reads its body as a StrictRequest."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return handle_strictly
+
+
+router = APIRouter(tags=["workers"], route_class=StrictRoute)
 
 WorkerId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="The worker's ID.")]
 Secret = [Depends(require_worker_secret)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gridq.errors import RequestError, first_fault
-from gridq.gateway.http.request_body import parse_body
+from gridq.gateway.http.request_body import check_keys, parse_body
 from gridq.jobs.record import JobOptions
 from gridq.protocol.models import Json
 
@@ -93,6 +93,7 @@ class JobSpec(JobOptions):
 def read_spec(raw: bytes | bytearray, depth: int) -> JobSpec:
     """Parse the body of a submission. RequestError names the field that is invalid."""
     body = parse_body(raw, depth)
+    check_keys(raw, body)
     unknown = body.keys() - JobSpec.model_fields.keys()
     if unknown:
         name = min(unknown)[:80]

@@ -133,6 +133,14 @@ def test_an_enrolled_worker_runs_the_stages_that_need_its_model(
     assert worker.requests[-1]["input"]["model"] == "claude-opus-4-6"  # it knows no list
 
 
+@pytest.mark.parametrize("path", ["/workers", "/workers/alice/heartbeat"])
+def test_a_key_that_stands_twice_in_what_a_worker_sends_is_refused(gateway: Gateway, path: str) -> None:
+    raw = b'{"worker_id":"alice","worker_id":"bob"}'
+    reply = gateway.http.post(path, content=raw, headers={**SHOWN, "content-type": "application/json"})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["path"] == "worker_id"
+
+
 def test_an_enrolled_worker_is_listed_for_noether_clients(
     gateway: Gateway, worker: ForeignWorker, config: Settings
 ) -> None:

@@ -167,6 +167,20 @@ def test_a_body_that_is_not_json(gateway: Gateway, raw: bytes) -> None:
     assert reply.json()["error"]["path"] == "body"
 
 
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b'{"graph":{},"priority":"batch","priority":"interactive"}', "priority"),
+        (b'{"graph":{"root":{"op":"Const","value":1,"value":2}}}', "graph.root.value"),
+        (b'{"graph":{},"input":{"a":[{"b":1,"b":2}]}}', "input.a[0].b"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(gateway: Gateway, raw: bytes, path: str) -> None:
+    reply = gateway.http.post("/jobs", content=raw)
+    assert reply.status_code == 400
+    assert (reply.json()["error"]["code"], reply.json()["error"]["path"]) == ("graph.not_json", path)
+
+
 def test_a_body_of_too_many_values(gateway: Gateway) -> None:
     raw = b'{"graph":{},"input":[' + b"[]," * MAX_VALUES + b"[]]}"
     reply = gateway.http.post("/jobs", content=raw)

@@ -39,7 +39,7 @@ def test_an_input_is_json_in_a_file_or_on_stdin(tmp_path: Path, monkeypatch: pyt
     assert read_input("-") == ["ü"]
 
 
-@pytest.mark.parametrize("text", ["{", "", "NaN", "[1, Infinity]", "{'a': 1}"])
+@pytest.mark.parametrize("text", ["{", "", "NaN", "[1, Infinity]", "{'a': 1}", '{"a": 1, "a": 2}'])
 def test_invalid_json_names_the_place(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_input(text)

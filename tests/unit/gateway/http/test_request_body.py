@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from gridq.errors import GridError, InputTooLarge, InvalidJson
 from gridq.gateway.http.body_memory import LARGE_BODY_BYTES
-from gridq.gateway.http.request_body import MAX_VALUES, parse_body, read_json
+from gridq.gateway.http.request_body import MAX_VALUES, check_keys, parse_body, read_json
 from gridq.store import values
 
 VALUES = [
@@ -157,3 +157,34 @@ def test_garbage_is_collected_again_after_a_large_body(monkeypatch: pytest.Monke
         assert not gc.isenabled(), "who had paused it goes on without"
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('{"a":1,"a":2}', "a"),
+        ('{"x":[{"b\\"c" : 1, "b\\"c": 2}]}', 'x[0]["b\\"c"]'),
+        ('{"x":{"y":"\\\\","y":":"}}', "x.y"),
+        ('{"\\u0061":1,"a":2}', "a"),
+    ],
+)
+def test_a_key_that_stands_twice_in_one_object_is_refused_by_its_place(text: str, path: str) -> None:
+    raw = text.encode()
+    with pytest.raises(InvalidJson) as caught:
+        check_keys(raw, parse_body(raw, 20))
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a":":","b":"\\":","c":[{"a":1},{"a":1}]}', '{"a\\\\":"x","a":{"a":"\\\\"}}', "{}", '{"":"\\n:"}'],
+)
+def test_keys_are_told_from_strings(text: str) -> None:
+    check_keys(text.encode(), parse_body(text.encode(), 20))
+
+
+def test_a_doubled_key_in_a_body_that_is_nested_deeply_is_found() -> None:
+    raw = b'{"x":' * 400 + b'{"a":1,"a":2}' + b"}" * 400
+    with pytest.raises(InvalidJson) as caught:
+        check_keys(raw, parse_body(raw, 1000))
+    assert str(caught.value.path).endswith(".x.a")
