@@ -7,7 +7,8 @@ finds it from anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import Task
@@ -23,11 +24,68 @@ from gridq.submission import inbox
 
 _FOLLOW_UP = "wait for the answer, or put both steps into one graph: Celery would go on at the admission"
 _DELAY = "submit it when it is due"
+_TIME = "use the job's option `deadline`, or a stage's `timeout`"
+_ROUTE = "leave it out: routers listen to one queue, and a stage's capability decides where it runs"
+_WIRE = "leave it out: the message, which holds only the job's id, is JSON and not kept"
 REFUSED_OPTIONS = {
     "chain": _FOLLOW_UP, "chord": _FOLLOW_UP, "link": _FOLLOW_UP, "link_error": _FOLLOW_UP,
-    "countdown": _DELAY, "eta": _DELAY, "expires": "use the job's option `deadline`",
+    "countdown": _DELAY, "eta": _DELAY,
+    "expires": "use the job's option `deadline`", "expiration": "use the job's option `deadline`",
+    "priority": "pass the job's option: kwargs={'priority': 'batch'} or {'priority': 'interactive'}",
+    "time_limit": _TIME, "soft_time_limit": _TIME,
+    "queue": _ROUTE, "exchange": _ROUTE, "routing_key": _ROUTE, "router": _ROUTE,
+    "serializer": _WIRE, "delivery_mode": _WIRE, "mandatory": _WIRE, "immediate": _WIRE,
+    "retries": "use a Retry in the graph",
 }  # fmt: skip
-"""Options of `apply_async` that are about the message, which only announces a job, and not about the job."""
+"""Options of `apply_async` that would have no effect, or another one than they say: its message only announces
+a job. Each with what to do instead.
+"""
+
+HONOURED_OPTIONS = frozenset({
+    "connection", "producer", "publisher", "retry", "retry_policy", "timeout",  # how the message is published
+    "compression", "correlation_id", "headers", "reply_to", "shadow", "ignore_result", "add_to_parent",
+    "group_id", "group_index", "parent_id", "root_id", "replaced_task_nesting", "stamped_headers", "task_type",
+    "result_cls", "route_name", "argsrepr", "kwargsrepr", "origin",
+})  # fmt: skip
+"""Options of `apply_async` that have the same effect as for any task, some of them set by Celery itself."""
+
+NEUTRAL_OPTIONS = {
+    "countdown": (0,),
+    "link": ([], ()),
+    "link_error": ([], ()),
+    "chain": ([], ()),
+    "retries": (0,),
+}
+"""Values beside None that ask for nothing."""
+
+
+def check_message_options(options: Mapping[str, Any]) -> None:
+    """Check the options of `apply_async`. Raises ConfigError, which names one without effect."""
+    stamps = options.get("stamped_headers") or ()
+    for name, value in options.items():
+        if (
+            value is None
+            or value in NEUTRAL_OPTIONS.get(name, ())
+            or name in HONOURED_OPTIONS
+            or name in stamps
+        ):
+            continue
+        if name in REFUSED_OPTIONS:
+            raise ConfigError(
+                f"Celery's option {name!r} does not apply to graphs",
+                {"path": name, "fix": REFUSED_OPTIONS[name]},
+            )
+        shown = name[:64]
+        if name in JobOptions.model_fields:
+            fix = f"pass it with the arguments: kwargs={{{shown!r}: …}}"
+            raise ConfigError(
+                f"{shown!r} is an option of the job, not of Celery", {"path": shown, "fix": fix}
+            )
+        near = difflib.get_close_matches(name, [*HONOURED_OPTIONS, *REFUSED_OPTIONS], 1)
+        raise ConfigError(
+            f"Unknown option of apply_async: {shown!r}",
+            {"path": shown, "fix": f"did you mean {near[0]!r}?" if near else "leave it out"},
+        )
 
 
 class GraphTask(Task):  # type: ignore[misc]
@@ -46,21 +104,21 @@ class GraphTask(Task):  # type: ignore[misc]
     def apply_async(
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
     ) -> AsyncResult:
-        """Store the job, then send its id. Takes Celery's own options, except those in REFUSED_OPTIONS.
+        """Store the job, then send its id. Takes the options of Celery in HONOURED_OPTIONS.
 
         InputTooLarge, ValueNotJson, ConfigError, IdempotencyConflict: nothing was stored. BrokerUnreachable:
         the job may have been stored; calling again with the same `task_id` or `idempotency_key` is safe.
         """
-        for name in REFUSED_OPTIONS.keys() & options.keys():
-            if options[name]:
-                raise ConfigError(
-                    f"Celery's option {name!r} does not apply to graphs",
-                    {"path": name, "fix": REFUSED_OPTIONS[name]},
-                )
+        check_message_options(options)
         graph, value, job_options = self.make_graph(*(args or ()), **(kwargs or {}))
         job = check_job_id(task_id or make_job_id())
         known = inbox.get_default_inbox().enqueue(
-            job, graph, value, celery=True, is_new_id=task_id is None, **job_options
+            job,
+            graph,
+            value,
+            celery=not options.get("ignore_result"),
+            is_new_id=task_id is None,
+            **job_options,
         )
         if known != job:
             if options.get("group_id"):  # Celery would wait for the id that it has given to this one

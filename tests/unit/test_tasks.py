@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +33,21 @@ def submitted(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> GridEnv:
     "option",
     [
         {"countdown": 3},
+        {"eta": datetime.now(UTC)},
         {"expires": 3},
+        {"expires": 0},
+        {"priority": 9},
+        {"priority": 0},
+        {"priority": "batch"},
+        {"queue": "nope"},
+        {"routing_key": "nope"},
+        {"exchange": "nope"},
+        {"serializer": "pickle"},
+        {"time_limit": 5},
+        {"soft_time_limit": 5},
+        {"delivery_mode": 1},
+        {"deadline": 5},
+        {"prioritty": 5},
         {"link": gridq.run_graph.si(ECHO)},
         {"link_error": gridq.run_graph.si(ECHO)},
         {"chain": [gridq.run_graph.si(ECHO)]},
@@ -46,6 +61,25 @@ def test_celery_options_of_the_message_are_refused_and_nothing_is_stored(
     assert caught.value.path in option
     assert caught.value.fix
     assert list(submitted.client.scan_iter(f"{submitted.prefix}.*")) == []
+
+
+def test_celery_options_that_keep_their_meaning_are_honoured(submitted: GridEnv) -> None:
+    options = {
+        "countdown": 0, "expires": None, "link": [], "retry": True, "retry_policy": {"max_retries": 1},
+        "headers": {"x": "y"}, "shadow": "mine", "compression": "gzip",
+    }  # fmt: skip
+    job = gridq.run_graph.apply_async((ECHO,), **options).id
+    assert submitted.client.hget(f"{submitted.prefix}.submitted:{job}", "celery") == b"1"
+    ignored = gridq.run_graph.apply_async((ECHO,), ignore_result=True)
+    assert submitted.client.hget(f"{submitted.prefix}.submitted:{ignored.id}", "celery") is None
+    assert ignored.get(timeout=1) is None
+
+
+def test_a_job_leaves_no_key_without_a_ttl(submitted: GridEnv, key_hygiene: None) -> None:
+    gridq.run_graph.delay(ECHO)
+    with pytest.raises(ConfigError):
+        gridq.run_graph.apply_async((ECHO,), queue="nope")
+    assert not submitted.client.exists("nope", "_kombu.binding.nope", f"{submitted.prefix}nope")
 
 
 def test_a_chain_or_chord_that_would_go_on_too_early_is_refused(submitted: GridEnv) -> None:
