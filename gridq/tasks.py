@@ -37,15 +37,15 @@ REFUSED_OPTIONS = {
     "serializer": _WIRE, "delivery_mode": _WIRE, "mandatory": _WIRE, "immediate": _WIRE,
     "retries": "use a Retry in the graph",
 }  # fmt: skip
-"""Options of `apply_async` that would have no effect, or another one than they say: its message only announces
-a job. Each with what to do instead.
+"""Options of `apply_async` that would have no effect, or another one than they say, because its message only
+announces a job. Each with what to do instead.
 """
 
 HONOURED_OPTIONS = frozenset({
     "connection", "producer", "publisher", "retry", "retry_policy", "timeout",  # how the message is published
     "compression", "correlation_id", "headers", "reply_to", "shadow", "ignore_result", "add_to_parent",
-    "group_id", "group_index", "parent_id", "root_id", "replaced_task_nesting", "stamped_headers", "task_type",
-    "result_cls", "route_name", "argsrepr", "kwargsrepr", "origin",
+    "group_id", "group_index", "parent_id", "root_id", "replaced_task_nesting", "stamped_headers",
+    "task_type", "result_cls", "route_name", "argsrepr", "kwargsrepr", "origin",
 })  # fmt: skip
 """Options of `apply_async` that have the same effect as for any task, some of them set by Celery itself."""
 
