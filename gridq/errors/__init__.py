@@ -66,7 +66,6 @@ from gridq.errors.program import (
     JoinRefused,
     JoinTokenInvalid,
     StartTimeout,
-    first_fault,
 )
 from gridq.errors.queue import QueueDropped, QueueFull
 from gridq.errors.quota import (
@@ -121,6 +120,7 @@ from gridq.errors.stage import (
     StreamCut,
     WrongType,
 )
+from gridq.errors.validation import describe_fault, first_fault
 from gridq.errors.value import InputTooLarge, OutputTooLarge, StreamTrimmed, ValueGone, ValueNotJson
 
 __all__ = [
@@ -141,5 +141,5 @@ __all__ = [
     "StageQuarantined", "StageTimeout", "StartTimeout", "StreamCut", "StreamTrimmed", "TeamJobsExceeded",
     "TeamMoneyExceeded", "TeamTokensExceeded", "TooManyAttempts", "TypeMismatch", "UnknownCapability",
     "UnknownOperator", "UnknownStage", "ValueGone", "ValueNotJson", "WaitTimeout", "WorkersFull",
-    "WrongType", "error_from_record", "first_fault",
+    "WrongType", "describe_fault", "error_from_record", "first_fault",
 ]  # fmt: skip

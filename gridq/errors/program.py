@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gridq.errors.base import GridError
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
 
 
 class ConfigError(GridError):
@@ -50,10 +45,3 @@ class GridBusy(GridError):
 
     code = "grid.busy"
     remedy = "Try again when fewer jobs run and older results have expired."
-
-
-def first_fault(exc: ValidationError) -> tuple[str, str]:
-    """Return the field (`a.0.b`, empty for the whole value) and the reason of the first fault in `exc`."""
-    first = exc.errors()[0]
-    reason = first["msg"].removeprefix("Value error, ")  # pydantic's own prefix to a validator's message
-    return ".".join(str(part) for part in first["loc"]), reason

@@ -44,6 +44,7 @@ from gridq.errors import (
     RequestError,
     RouteNotFound,
     StageError,
+    describe_fault,
 )
 from gridq.gateway.http.base_urls import ANTHROPIC_HEADER, find_intended_route, find_vendor
 from gridq.gateway.streaming.sse import encode_data
@@ -133,7 +134,7 @@ GOOGLE_STATUSES = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 405: "UNIMPLEMENTE
 OVERLOADED = 529
 """Anthropic's status for an overloaded model, which only its own clients know. Others get 503."""
 
-SEATS_STATUSES = {429: 429, 503: 503, OVERLOADED: 503}
+SEATS_STATUSES = {404: 404, 429: 429, 503: 503, OVERLOADED: 503}
 """The status of a request that failed at its seats, by that of the last seat's endpoint."""
 
 RETRYABLE_STATUSES = (429, 503)
@@ -176,8 +177,8 @@ def find_status(error: GridError) -> int:
     """Return the HTTP status of an error.
 
     A failed stage keeps its endpoint's own 4xx, from `details["status"]`. If every seat failed, the last
-    one's rate limit or overload decides (SEATS_STATUSES). NoLiveSeat is 404 if `details["served"]` is False,
-    because no seat ever served that queue. QueueFull is 400 if the job alone has more ready stages than
+    one's rate limit, overload or missing model decides (SEATS_STATUSES). NoLiveSeat is 404 if
+    `details["served"]` is False, because no seat ever served that queue. QueueFull is 400 if the job alone has more ready stages than
     the queue may hold, because waiting does not help.
     """
     stated = error.details.get("status")
@@ -452,9 +453,7 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
 async def _handle_validation_error(request: Request, exc: Exception) -> Response:
     """Answer a request that does not match the schema of its route. The invalid value is not repeated."""
     assert isinstance(exc, RequestValidationError)
-    fault: dict[str, Any] = dict(exc.errors()[0]) if exc.errors() else {}
-    path = ".".join(str(part) for part in fault.get("loc", ()))
-    reason = str(fault.get("msg", "it does not match the schema"))
+    path, reason = describe_fault(exc.errors()) if exc.errors() else ("", "it does not match the schema")
     return make_error_response(
         request, RequestError("The request is invalid", {"path": path[:200], "reason": reason[:500]})
     )
