@@ -12,7 +12,14 @@ import anthropic
 import openai
 import pytest
 
-from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.errors import (
+    GridError,
+    RequestRefused,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+)
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall, Usage
 from tests.fakes.gemini_server import KEY, GeminiServer
@@ -316,9 +323,9 @@ def test_cached_tokens_are_charged_at_their_price(profile: LlmProfile, streaming
     [
         ("status-400", StageError),
         ("status-401", SeatDegraded),
-        ("status-403", SeatDegraded),
+        ("status-403", RequestRefused),
         ("bad-key", SeatDegraded),
-        ("status-404", StageError),
+        ("status-404", RequestRefused),
         ("status-429", SeatRateLimited),
         ("quota", SeatRateLimited),
         ("status-500", SeatUnavailable),

@@ -295,7 +295,7 @@ SHAPES: Mapping[str, Sequence[tuple[str, Check, str]]] = {
         ("tools[namespace].tools", _is_list_of(_is_block), "a list of objects with a type"),
     ),
 }
-"""By path: places deeper in the request that gridq reads, each with its check and the expected value in words.
+"""By path: places deeper in the request that gridq reads, with their checks and expected values in words.
 `[]` stands for each item of a list, `[file]` for each with this type.
 """
 

@@ -178,8 +178,8 @@ def find_status(error: GridError) -> int:
 
     A failed stage keeps its endpoint's own 4xx, from `details["status"]`. If every seat failed, the last
     one's rate limit, overload or missing model decides (SEATS_STATUSES). NoLiveSeat is 404 if
-    `details["served"]` is False, because no seat ever served that queue. QueueFull is 400 if the job alone has more ready stages than
-    the queue may hold, because waiting does not help.
+    `details["served"]` is False, because no seat ever served that queue. QueueFull is 400 if the job
+    alone has more ready stages than the queue may hold, because waiting does not help.
     """
     stated = error.details.get("status")
     reported = stated if isinstance(stated, int) else 0

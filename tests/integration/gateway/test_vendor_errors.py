@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from gridq.config.settings import Settings
+from gridq.execution.session import Session
 from tests.fakes.anthropic_server import KEY, AnthropicServer
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
@@ -23,6 +24,7 @@ HELLO: Any = [{"role": "user", "content": "so it goes on"}]
 TOO_LONG = "status-400-context_length_exceeded-messages"
 LIMITED = "status-429-rate_limit_exceeded"
 BUSY = "status-503-overloaded"
+SESSIONS: list[Session] = []
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,16 @@ def gateway(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
         for at, name in enumerate(("status-529", "status-413", "unknown", "error-event", "error-late")):
             table: dict[str, Any] = {"api": "anthropic", "key_file": str(home / "key")}
             runners[f"m.messages-{at}"] = LlmRunner(messages.url, [{"name": name}], **table)
-        stack.enter_context(llm_grid(config, runners, concurrency=4))
+        grid = stack.enter_context(llm_grid(config, runners, concurrency=4))
+        SESSIONS[:] = grid.sessions.values()
         yield stack.enter_context(serving(config, admission_wait=10))
+
+
+@pytest.fixture(autouse=True)
+def every_seat_works(gateway: Gateway) -> None:
+    """End the rests of the test before."""
+    for session in SESSIONS:
+        session.end_rest()
 
 
 @pytest.fixture

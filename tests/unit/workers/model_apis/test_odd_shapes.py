@@ -253,7 +253,7 @@ SPOKEN = {"model": "m", "messages": [{"role": "user", "content": [TEXT, AUDIO]}]
     ],
 )
 def test_a_field_of_a_wrong_type_is_named(api: str, client_api: str, path: str, body: dict[str, Any]) -> None:
-    refused = 0
+    named = []
     for place in places(body):
         for junk in JUNK:
             changed = copy.deepcopy(body)
@@ -266,11 +266,11 @@ def test_a_field_of_a_wrong_type_is_named(api: str, client_api: str, path: str, 
                 seat = Seat(api, COMPLETION, CHUNKS)
                 forward_request(parse_api_request(STAGE, request), "m", StageContext(), seat)
             except StageError as error:
-                refused += 1
-                assert error.details["param"] != "body", (place, junk)
+                named.append((error.details["param"], place, junk))
             except GridError:
                 pass
-    assert refused
+    assert named
+    assert not [each for each in named if each[0] == "body"]
 
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
