@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clis compatibility bench bench-http bench-seats recovery soak machines lint check states docs
+.PHONY: help setup demo test clis compatibility bench bench-http bench-seats recovery soak machines endpoints lint check states docs
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for 
 
 machines: $(STAMP) ## 12,500 stages on three machines under budgets, the ledger held against the vendors' invoices; ARGS="--faults all"
 	@nice $(BIN)/python -m tests.acceptance.three_machines --stages 12500 $(ARGS)
+
+endpoints: $(STAMP) ## 10,000 requests to two healthy seats of three, the third failing in every way; ARGS="--failures status-503"
+	@nice $(BIN)/python -m tests.chaos.endpoints.trial --requests 10000 $(ARGS)
 
 lint: $(STAMP) ## format, lint, type and import rules, without the tests
 	@$(BIN)/ruff format --check .

@@ -14,11 +14,11 @@ from pathlib import Path
 from gridq.limits.ledger import Entry
 from gridq.protocol.models import Json
 from tests.acceptance import paid_cli
-from tests.acceptance.vendor_apis import ProtocolModel
 from tests.acceptance.vendors import Price
 from tests.chaos import limits as chaos_limits
 from tests.chaos.layout import Layout, Machine
 from tests.chaos.limits import Bound, Use, format_quotas_file, format_seat_limits
+from tests.fakes.vendor_apis import ProtocolModel
 
 STAGE_CENTS = 0.09
 """The declared cost of a stage. No call costs more, so each reservation covers its call."""

@@ -17,12 +17,12 @@ from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, compute_uses
-from tests.acceptance.vendor_apis import Used
 from tests.acceptance.vendors import Call, CallContent, Price, Vendors, make_system_text
 from tests.chaos.agents import SubmittedJob
 from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph
 from tests.chaos.plan import Job
 from tests.chaos.records import GridRecords, JobRecord
+from tests.fakes.vendor_apis import Used
 
 PATHS = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
 

@@ -42,12 +42,13 @@ from tests.acceptance.machines import (
 from tests.acceptance.vendors import answer, make_system_text, read
 from tests.chaos import records
 from tests.chaos.agents import SubmittedJob
-from tests.chaos.graphs import ExpectedOutcome, GeneratedGraph, GraphGenerator, Node
+from tests.chaos.graphs import JOB, ExpectedOutcome, GeneratedGraph, GraphGenerator, Node
 from tests.chaos.grid import ChaosGrid
 from tests.chaos.plan import (
     Fault,
     Job,
     Plan,
+    address,
     choose_channel,
     limit_agent,
     make_faults,
@@ -56,8 +57,6 @@ from tests.chaos.plan import (
 )
 from tests.chaos.run import SETTLE_SECONDS, AuditOutcome, Result, read_celery_result, run
 
-JOB = "JOB-ID"
-"""The placeholder in a graph for its job's id, which is not known yet."""
 STAGES_PER_SECOND = 25
 """Stages submitted a second."""
 MIN_STAGES_PER_SECOND = 20
@@ -136,9 +135,7 @@ def make(stages: int, seed: int, seconds: float, faults: list[Fault], undeclared
 
 def _job(chance: random.Random, sort: str, made: GeneratedGraph, at: float) -> Job:
     job = choose_channel(chance, make_job(chance, "plain" if sort in AGENTS else sort, made, at))
-    job = limit_agent(job, sort) if sort in AGENTS else job
-    graph = json.loads(json.dumps(made.graph).replace(JOB, job.id))
-    return replace(job, made=replace(made, graph=graph))
+    return address(limit_agent(job, sort) if sort in AGENTS else job)
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.acceptance.vendor_apis import ANSWERS, STREAMS, ProtocolModel, Used, refusal
 from tests.fakes.http_server import Handler, LocalServer
+from tests.fakes.vendor_apis import ANSWERS, STREAMS, ProtocolModel, Used, refusal
 
 MARK = "gq-stage "
 TRIES = 16

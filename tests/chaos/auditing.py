@@ -224,7 +224,10 @@ class Auditor:
         for run in self.runs[job]:
             spent[number[state.job.made.stages[run.stage]], run.attempt] += run.spend
         wrong = []
+        asked = frozenset(state.job.made.asked.values())
         for n, step in enumerate(self.steps[job]):
+            if any(op.path in asked for op in step.ops):  # its witness is the endpoint
+                continue
             recorded = set(record.recorded(n, step.ops[0].path)) if step.ops else set()
             lost, entries = record.lost.get(n, {}), record.entries.get(n, {})
             for attempt in sorted(recorded | lost.keys() | entries.keys()):

@@ -14,14 +14,15 @@ from redis.exceptions import RedisError
 
 from gridq.errors import GridError
 from tests.chaos import clock
-from tests.chaos.grid import ChaosGrid, Part
+from tests.chaos.disturbances import SERVER
+from tests.chaos.endpoints.server import MODES
+from tests.chaos.grid import DRAIN_SECONDS, ChaosGrid, Part
 from tests.chaos.plan import Fault
 from tests.chaos.proxy import Proxy
-from workers.owner import switch
+from workers.owner import recovery, switch
 
 DAY = 86_400.0
 CLIENT = "client"
-SERVER = "server"
 
 
 def is_dispensable(part: Part, parts: Iterable[Part], always_restarted: Collection[str]) -> bool:
@@ -60,7 +61,7 @@ class FaultInjector:
             if hit:
                 self.counts[fault.kind] += 1
                 lasts = "" if fault.seconds == 0 else f" for {fault.seconds:g} s"
-                self.report(f"{elapsed:7.1f} s  {fault.kind:15}{hit.replace('@', lasts)}")
+                self.report(f"{elapsed:7.1f} s  {fault.kind:19}{hit.replace('@', lasts)}")
 
     def end(self) -> None:
         """Undo all faults."""
@@ -104,6 +105,7 @@ class FaultInjector:
         ):
             seconds = 6.0
         self.grid.kill(part)
+        self.grid.disturbances.add(part.name, seconds)
         if math.isinf(seconds):
             part.gone = True
             return f"{part.name} for good"
@@ -150,6 +152,7 @@ class FaultInjector:
             part = parts[chosen]
             child = part.child
             self.grid.suspend(part)
+            self.grid.disturbances.add(part.name, fault.seconds)
 
             def resume() -> None:
                 if part.child is child:
@@ -162,6 +165,7 @@ class FaultInjector:
             return ""
         suspender = self.grid.suspender
         suspender.stop(pid)
+        self.grid.disturbances.add(SERVER, fault.seconds)
         self._later(fault.seconds, lambda: suspender.resume(pid) if self.grid.server.pid == pid else None)
         return SERVER + "@"
 
@@ -170,6 +174,7 @@ class FaultInjector:
         if part is None or part.terminated_at is not None:
             return ""
         self.grid.drain(part)
+        self.grid.disturbances.add(part.name, DRAIN_SECONDS)
         return part.name
 
     def _server_restart(self, fault: Fault) -> str:
@@ -183,6 +188,7 @@ class FaultInjector:
             return ""
         self._server_is_down = True
         self.grid.stop_server(kill=kill)
+        self.grid.disturbances.add(SERVER, fault.seconds)
 
         def restart_server() -> None:
             self.grid.server.start()
@@ -195,18 +201,21 @@ class FaultInjector:
         name, proxy = self._choose_link(fault)
         reset = fault.size < 0.5
         proxy.cut(reset=reset)
+        self.grid.disturbances.add(name)
         return f"{name} by {'RST' if reset else 'FIN'}"
 
     def _blackhole(self, fault: Fault) -> str:
         name, proxy = self._choose_link(fault)
         forget = fault.size < 0.6
         proxy.blackhole(True)
+        self.grid.disturbances.add(name, fault.seconds)
         self._later(fault.seconds, lambda: proxy.blackhole(False, forget=forget))
         return f"{name}@" + (", then forgotten" if forget else "")
 
     def _delay(self, fault: Fault) -> str:
         name, proxy = self._choose_link(fault)
         proxy.delay = round(0.002 + fault.size * 0.1, 3)
+        self.grid.disturbances.add(name, fault.seconds)
 
         def reset_delay() -> None:
             proxy.delay = 0.0
@@ -222,6 +231,7 @@ class FaultInjector:
         return f"{machine} by {seconds:+g} s"
 
     def _client_kill(self, fault: Fault) -> str:
+        self.grid.disturbances.add(SERVER)
         return self._call_server(self._kill_clients, "every connection")
 
     def _kill_clients(self) -> None:
@@ -264,6 +274,7 @@ class FaultInjector:
         part = spare[int(fault.pick * len(spare))]
         home = self.grid.home(part.machine)
         switch.pause(home, part.seat)
+        self.grid.disturbances.add(part.name, fault.seconds)
         self._pauses[part.name] += 1
 
         def resume() -> None:
@@ -274,3 +285,41 @@ class FaultInjector:
 
         self._later(fault.seconds, resume)
         return part.name + "@"
+
+    # -- model endpoints
+
+    def _endpoint_dead(self, fault: Fault) -> str:
+        return self._break_endpoint(fault, "dead")
+
+    def _endpoint_refusing(self, fault: Fault) -> str:
+        return self._break_endpoint(fault, "refusing")
+
+    def _endpoint_slow(self, fault: Fault) -> str:
+        return self._break_endpoint(fault, "slow")
+
+    def _endpoint_flapping(self, fault: Fault) -> str:
+        return self._break_endpoint(fault, "flapping")
+
+    def _endpoint_half_open(self, fault: Fault) -> str:
+        return self._break_endpoint(fault, "half-open")
+
+    def _break_endpoint(self, fault: Fault, mode: str) -> str:
+        """Change the mode of an endpoint. The last one may only be slow: what all the others cannot do, it
+        does.
+        """
+        endpoints = self.grid.endpoints
+        names = list(self.grid.layout.endpoints)[: None if mode == "slow" else -1]
+        if endpoints is None or not names:
+            return ""
+        name = names[int(fault.pick * len(names))]
+        hows = MODES[mode]
+        how = hows[int(fault.size * len(hows))]
+        change = endpoints.set_mode(name, mode, how)
+
+        def restore() -> None:
+            if endpoints.restore(name, change) and mode == "refusing":  # its owner has renewed the key, say
+                machine, _, seat = name.partition(".")
+                recovery.request_retry(self.grid.home(machine), [seat])
+
+        self._later(fault.seconds, restore)
+        return f"{name} {how}@".replace(" @", "@")

@@ -15,6 +15,7 @@ from typing import Any
 
 from gridq.graph.nodes import child_path
 from gridq.protocol.models import Json
+from tests.chaos.endpoints.calls import MAX_TOKENS, MODEL, make_answer, make_system_text
 from tests.chaos.profile import CENTS, SEATED
 from tests.chaos.witness import ORDERS, answer
 
@@ -22,6 +23,10 @@ Node = dict[str, Any]
 LONG = 70_000
 """Characters of an answer that is stored under its own key."""
 ALWAYS = 1_000_000
+JOB = "JOB-ID"
+"""The placeholder in a graph for the id of its job, which is not known yet."""
+LAYER_WIDTH = 50
+"""Stages side by side in a huge graph of layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +39,15 @@ class ExpectedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedGraph:
-    """A graph with its input and expected outcome. `stages`: the witnessed stages, id → path."""
+    """A graph with its input and expected outcome. `stages`: the witnessed stages, id → path. `asked`: the
+    same for those that call a model.
+    """
 
     graph: dict[str, Json]
     input: Json
     outcome: ExpectedOutcome
     stages: dict[str, str]
+    asked: dict[str, str] = field(default_factory=dict)
 
 
 class GraphGenerator:
@@ -48,10 +56,16 @@ class GraphGenerator:
     """
 
     tight = False
+    asking = 0.0
+    """The probability that a stage calls a model, in graphs that are not tight: the tokens of calls are
+    numbers.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self._stages: dict[str, str] = {}
+        self._asked: dict[str, str] = {}
+        self._brief = False
         self._spends = False
         self._failing = 0.0
 
@@ -63,15 +77,40 @@ class GraphGenerator:
         not repeated.
         """
         self._stages, self._spends, self._failing, self._slow = {}, paid, failing, slow
-        self._streamed = streamed
+        self._streamed, self._brief, self._asked = streamed, False, {}
         value: Json = self.chance.choice([None, 7, "text", [1, 2], {"a": 1, "b": [True]}])
         shape = self.chance.choices(
             [self.chain, self.wide, self.fan, self.mixture, self.deep, self.single], [4, 3, 3, 6, 1, 3]
         )[0]
         root, outcome = shape(value, "root")
         return GeneratedGraph(
-            {"description": "chaos", "version": "0.1.0", "root": root}, value, outcome, self._stages
+            {"description": "chaos", "version": "0.1.0", "root": root},
+            value,
+            outcome,
+            self._stages,
+            self._asked,
         )
+
+    def generate_huge(self, stages: int, *, layered: bool, failing: float = 0.0) -> GeneratedGraph:
+        """Return a graph of about `stages` brief stages: a wide fan-out, or if `layered` one layer after
+        another, each of whose stages gets all answers of the layer before.
+        """
+        self._stages, self._asked, self._failing = {}, {}, failing
+        self._spends = self._slow = self._streamed = False
+        self._brief = True
+        value: Json = {"huge": stages}
+        if layered:
+            nodes, outcome = [], ExpectedOutcome(value)
+            for layer in range(max(stages // LAYER_WIDTH, 1)):
+                path = child_path("root", "stages", layer)
+                node, after = self.parallel(outcome.value, path, min(stages, LAYER_WIDTH), 0)
+                nodes.append(node)
+                outcome = outcome if outcome.errors else after
+            root: Node = {"op": "Sequential", "stages": nodes}
+        else:
+            root, outcome = self.fanout(value, "root", stages, 0)
+        graph: dict[str, Json] = {"description": "huge", "version": "0.1.0", "root": root}
+        return GeneratedGraph(graph, value, outcome, self._stages, self._asked)
 
     # -- shapes
 
@@ -194,23 +233,45 @@ class GraphGenerator:
             return {"op": "Stage", "id": "format_json"}, ExpectedOutcome(text)
         return self.stage(value, path)
 
+    def ask(self, value: Any, path: str) -> tuple[Node, ExpectedOutcome]:
+        """Return a stage that calls a model with its input as the prompt."""
+        name = f"a{len(self._asked)}"
+        self._asked[name] = child_path(path, "stages", 1)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        config = {"model": MODEL, "system": make_system_text(JOB, name), "max_tokens": MAX_TOKENS}
+        stages = [
+            {"op": "Stage", "id": "format_json"},
+            {"op": "Stage", "id": "llm_complete", "config": config},
+        ]
+        return {"op": "Sequential", "stages": stages}, ExpectedOutcome(make_answer(name, text))
+
     def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, ExpectedOutcome]:
         chance = self.chance
+        if not orders and not self.tight and chance.random() < self.asking:
+            return self.ask(value, path)
         name = f"s{len(self._stages)}"
         self._stages[name] = path
         ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 800), 2000], [4, 6, 6, 2])[0]
+        if self._brief:
+            ms = chance.randint(0, 2)
         orders = {"id": name, "ms": ms * (3 if self._slow else 1), **orders}
-        kind = "chaos_seat" if self._spends or chance.random() < 0.55 else "chaos_local"
+        kind = (
+            "chaos_seat"
+            if self._spends or chance.random() < (0.3 if self._brief else 0.55)
+            else "chaos_local"
+        )
         if kind == "chaos_seat":
             kind = chance.choices([kind, "chaos_rare"], [3, 1])[0]
-            orders["spend"] = chance.choice([0, 100, round(CENTS * 10_000)])
-        if self._streamed:
+            orders["spend"] = 0 if self._brief else chance.choice([0, 100, round(CENTS * 10_000)])
+        if self._brief:
+            pass
+        elif self._streamed:
             orders["emit"] = chance.randint(1, 3)
         elif chance.random() < 0.05:
             orders["seat"] = chance.randint(1, 2)
         elif chance.random() < 0.02:
             orders["die"] = 1
-        if "say" not in orders and chance.random() < 0.03:
+        if "say" not in orders and not self._brief and chance.random() < 0.03:
             orders["size"] = LONG
         errors = {}
         if chance.random() < self._failing:

@@ -22,7 +22,9 @@ from gridq.errors import ConfigError, StartTimeout
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.chaos import clock, time_zone, witness
-from tests.chaos.layout import AMPLE_DOLLARS, Layout, Machine
+from tests.chaos.disturbances import Disturbances
+from tests.chaos.endpoints.control import EndpointProcess
+from tests.chaos.layout import AMPLE_DOLLARS, Layout, Machine, make_placeholder
 from tests.chaos.proxy import HOST, Proxy
 from tests.chaos.suspension import Suspender
 from workers.supervisor import programs
@@ -89,6 +91,10 @@ class ChaosGrid:
         self.keys = Keys(self.prefix)
         self.server = EmbeddedServer(folder / "server", appendonly=True, fsync="always")
         self.witness = folder / "witness"
+        self.calls = folder / "calls"
+        """The file of the endpoints."""
+        self.endpoints: EndpointProcess | None = None
+        self.disturbances = Disturbances()
         self.quotas = folder / "quotas.toml"
         self.parts: dict[str, Part] = {}
         self.deaths: list[tuple[int, int]] = []
@@ -108,6 +114,10 @@ class ChaosGrid:
         """Start everything and return once every seat is live. ConfigError, StartTimeout: it failed."""
         self.server.start()
         self.set_poor_agents_budget(True)
+        if self.layout.endpoints:
+            self.endpoints = EndpointProcess(
+                self.calls, self.layout.endpoints, self.layout.answer_seconds
+            ).start()
         hook = clock.install(self.folder / "hook")
         if self.layout.midnight is not None:
             begins = time.time() + USUAL_START_SECONDS + self.layout.midnight
@@ -152,6 +162,8 @@ class ChaosGrid:
             killed += [part.name for part in group if part.child in late]
         for proxy in self._proxies:
             proxy.close()
+        if self.endpoints is not None:
+            self.endpoints.stop()
         self.server.stop()
         self.suspender.close()
         return [f"{name} had to be killed" for name in killed] + [
@@ -273,6 +285,14 @@ class ChaosGrid:
         self._proxies.append(proxy)
         return proxy
 
+    def _fill_in_urls(self, terms: str) -> str:
+        """Return the text of a seats.toml with the URLs of the endpoints."""
+        if self.endpoints is None:
+            return terms
+        for name in self.layout.endpoints:
+            terms = terms.replace(make_placeholder(name), self.endpoints.get_url(name))
+        return terms
+
     def home(self, machine: str) -> Path:
         """Return a machine's home folder."""
         return self.folder / machine
@@ -282,7 +302,7 @@ class ChaosGrid:
         home = self.home(machine.name)
         home.mkdir(mode=0o700, exist_ok=True)
         (home / "machine").write_text(machine.name + "\n")
-        (home / "seats.toml").write_text(machine.terms)
+        (home / "seats.toml").write_text(self._fill_in_urls(machine.terms))
         clock.shift(self.clock_file(machine.name), 0)
         proxy = self._proxy()
         config = self.config(proxy, home)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.endpoints.calls import MODEL
 from tests.chaos.limits import Bound, format_quotas_file, format_seat_limits
 from tests.chaos.plan import LIMITED_AGENTS, Plan
 from tests.chaos.profile import MAX_MICRO_DOLLARS, PROFILE, RARE
 from tests.chaos.witness import tokens
+from tests.fakes.vendor_apis import ProtocolModel
 
 CONCURRENCY = 4
 BUDGET = 1_000_000
@@ -19,6 +21,12 @@ AMPLE_DOLLARS = 1_000_000
 OWNER = "alice"
 """The owner of the first machine's seat."""
 TEAM = "research"
+MODEL_SEAT = "model"
+"""The name and the sort of each machine's model seat."""
+SILENCE_SECONDS = 3.0
+"""Seconds without a byte after which a model seat gives up a call."""
+MAX_ATTEMPTS = 8
+"""More attempts than a model call needs on average."""
 MIN_STAGES = 10
 """Number of stages that the smallest budget of money or tokens admits at once."""
 
@@ -26,7 +34,7 @@ MIN_STAGES = 10
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One machine. `seats`: name → sort; seats of one sort can replace each other. `terms`: the text of its
-    seats.toml.
+    seats.toml, with placeholders for the URLs of endpoints (`make_placeholder`).
     """
 
     name: str
@@ -42,7 +50,8 @@ class Layout:
     `quotas`: the text of the quotas file, with `{dollars}` for the money of the agent `poor`. `limits`: the
     limits in that file and in the machines' files. `owners`: by the ids of seats. `midnight`: seconds from
     the grid's start to the start of a day; None: days of UTC. `always_restarted`: seats that are always
-    restarted.
+    restarted. `endpoints`: the API formats of model endpoints by name, each of which is also the id of its
+    seat. `answer_seconds`: the time that their answers take while they are healthy.
     """
 
     machines: tuple[Machine, ...]
@@ -55,15 +64,19 @@ class Layout:
     owners: Mapping[str, str] = field(default_factory=dict)
     midnight: float | None = None
     always_restarted: frozenset[str] = frozenset()
+    endpoints: Mapping[str, ProtocolModel] = field(default_factory=dict)
+    answer_seconds: float = 0.0
 
 
 def make_layout(machines: int, plan: Plan) -> Layout:
-    """Return machines with a bench seat and a local seat each, whose stages write to the witness's file, and
-    limits that restrict the plan. Some stages prefer the first machine's bench seat. The last machine's has
-    twice the slots, and runs what the budgets of the others do not admit.
+    """Return machines with a bench seat, a local seat and a model seat each, whose stages write to the
+    witness's file or call an endpoint, and limits that restrict the plan. Some stages prefer the first
+    machine's bench seat. The last machine's has twice the slots, and runs what the budgets of the others do
+    not admit. Its endpoint stays sound.
     """
     limits = make_limits(machines, plan)
-    seats = {"bench": "bench", "local": "local"}
+    seats = {"bench": "bench", "local": "local", MODEL_SEAT: MODEL_SEAT}
+    endpoints: dict[str, ProtocolModel] = {}
     made = []
     for at in range(1, machines + 1):
         lines = [f"budget = {BUDGET}", format_seat_limits(f"m{at}.bench", limits)]
@@ -72,17 +85,46 @@ def make_layout(machines: int, plan: Plan) -> Layout:
         text = "\n".join(
             ["[bench]", f"concurrency = {concurrency}", *lines, "[local]", f"concurrency = {CONCURRENCY}", ""]
         )
+        endpoint = f"m{at}.{MODEL_SEAT}"
+        endpoints[endpoint] = "anthropic" if at == 2 else "openai"
+        text += format_model_seat(endpoint, endpoints[endpoint], (MODEL,))
         made.append(Machine(f"m{at}", seats, text))
     return Layout(
         machines=tuple(made),
-        profiles=(PROFILE,),
+        profiles=(PROFILE, "llm"),
         stages=("tests.chaos.stages",),
         quotas=format_quotas_file(limits, dict.fromkeys(LIMITED_AGENTS, TEAM)),
         limits=limits,
         owners={"m1.bench": OWNER},
         midnight=plan.seconds / 2,
-        always_restarted=frozenset({f"m{machines}.bench"}),
+        always_restarted=frozenset({f"m{machines}.bench", f"m{machines}.{MODEL_SEAT}"}),
+        endpoints=endpoints,
     )
+
+
+def make_placeholder(endpoint: str) -> str:
+    """Return the URL that stands for an endpoint's until it listens."""
+    return f"http://{endpoint}.invalid/v1"
+
+
+def format_model_seat(
+    endpoint: str, api: ProtocolModel, models: Sequence[str], concurrency: int = CONCURRENCY
+) -> str:
+    """Return the table of a model seat in its machine's seats.toml. `endpoint`: its id. It costs nothing, so
+    that what it does not report cannot exceed a budget.
+    """
+    listed = ", ".join(f'{{name = "{model}"}}' for model in models)
+    return f"""\
+[[llm]]
+name = "{endpoint.partition(".")[2]}"
+url = "{make_placeholder(endpoint)}"
+api = "{api}"
+allow_loopback = true
+billing = "subscription"
+concurrency = {concurrency}
+silence = {SILENCE_SECONDS:g}
+models = [{listed}]
+"""
 
 
 def make_limits(machines: int, plan: Plan) -> tuple[Bound, ...]:
@@ -107,10 +149,12 @@ def make_limits(machines: int, plan: Plan) -> tuple[Bound, ...]:
     def requests(part: float) -> int:
         return max(round(len(spends) * part), MIN_STAGES)
 
+    asked = plan.asked * MAX_ATTEMPTS
+
     last = f"seat m{machines}.bench"
     limits = [
         Bound("grid", "dollars", money(used), "1m"),
-        Bound("grid", "requests", requests(2), "day"),
+        Bound("grid", "requests", requests(2) + asked, "day"),
         Bound(last, "dollars", money(0.9 * used), "1m", own=False),
         Bound(last, "tokens", words(3), "5h"),
         Bound("agent thrifty", "dollars", money(0.02), "month", key="monthly_dollars"),

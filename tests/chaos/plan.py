@@ -4,6 +4,8 @@ same plan.
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import uuid
 from dataclasses import dataclass, field, replace
@@ -11,7 +13,8 @@ from typing import Literal
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Json
-from tests.chaos.graphs import GeneratedGraph, GraphGenerator, spends
+from tests.chaos.endpoints.clients import Request, make_requests
+from tests.chaos.graphs import JOB, GeneratedGraph, GraphGenerator, spends
 
 FAULTS = {
     "kill": "kill -9 of a worker, started again after a while or never",
@@ -30,16 +33,31 @@ FAULTS = {
     "script-flush": "the server forgets the scripts",
     "quota": "an agent's money is used up for a while",
     "pause": "an owner keeps a seat for a while: what runs there is handed back",
+    "endpoint-dead": "a model endpoint refuses connections for a while",
+    "endpoint-refusing": "a model endpoint refuses each call at once: a key, a path, a rate, overload, …",
+    "endpoint-slow": "a model endpoint answers after seconds, or piece by piece",
+    "endpoint-flapping": "a model endpoint answers each second call",
+    "endpoint-half-open": "a model endpoint accepts calls and answers nothing, or breaks off",
 }
 """Name → description."""
 
 _WEIGHTS = {
     "kill": 6, "router-kill": 2, "gateway-kill": 2, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1,
     "server-kill": 1, "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2,
-    "quota": 2, "pause": 3,
+    "quota": 2, "pause": 3, "endpoint-dead": 2, "endpoint-refusing": 3, "endpoint-slow": 1,
+    "endpoint-flapping": 2, "endpoint-half-open": 3,
 }  # fmt: skip
 
 
+ENDPOINT_FAULTS = frozenset(kind for kind in FAULTS if kind.startswith("endpoint-"))
+ASKING = 0.1
+"""The probability that a stage calls a model."""
+STAGES_PER_REQUEST = 4
+"""Stages of jobs for each request that clients send through the gateways."""
+HUGE_SHARE = 0.3
+"""The part of all stages that huge graphs have."""
+HUGE_STAGES = 2500
+"""The most stages of one of them."""
 LIMITED_AGENTS = ("thrifty", "cat")
 """Agents with little money, and with few jobs: their jobs may be refused."""
 QUOTAS = frozenset(f"quota.{who}_{what}" for who in ("agent", "team") for what in ("money", "jobs", "tokens"))
@@ -89,11 +107,18 @@ class Plan:
     seconds: float
     jobs: list[Job]
     faults: list[Fault] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    """Those of the clients of the gateways' model APIs."""
 
     @property
     def stages(self) -> int:
-        """Number of witnessed stages of all jobs, those of branches not taken included."""
-        return sum(len(job.made.stages) for job in self.jobs)
+        """Number of witnessed stages of all jobs, also those of branches not taken, and of model calls."""
+        return sum(count_stages(job.made) for job in self.jobs)
+
+    @property
+    def asked(self) -> int:
+        """Number of stages and requests that call a model."""
+        return len(self.requests) + sum(len(job.made.asked) for job in self.jobs)
 
     @property
     def spends(self) -> list[int]:
@@ -121,15 +146,30 @@ def make_plan(stages: int, seed: int, seconds: float, faults: tuple[str, ...], e
     """
     # Separate random sources: other faults must not change the jobs.
     jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)
-    jobs = [choose_channel(random.Random(f"door {job.id}"), job) for job in jobs]
-    return Plan(seed, seconds, jobs, make_faults(seed, seconds, faults, every))
+    jobs = [address(choose_channel(random.Random(f"door {job.id}"), job)) for job in jobs]
+    requests = make_requests(seed, stages // STAGES_PER_REQUEST, seconds)
+    return Plan(seed, seconds, jobs, make_faults(seed, seconds, faults, every), requests)
+
+
+def count_stages(made: GeneratedGraph) -> int:
+    """Return the number of a graph's stages that a witness sees."""
+    return len(made.stages) + len(made.asked)
+
+
+def address(job: Job) -> Job:
+    """Return the job with its id in the graph, where model calls name it."""
+    graph = json.loads(json.dumps(job.made.graph).replace(JOB, job.id))
+    return replace(job, made=replace(job.made, graph=graph))
 
 
 def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
     generator = GraphGenerator(chance)
+    generator.asking = ASKING
+    huge = _make_huge_jobs(chance, generator, stages * HUGE_SHARE, seconds)
+    left = stages - sum(count_stages(job.made) for job in huge)
     drafts = []
     total = 0
-    while total < stages:
+    while total < left:
         sort = chance.choices(
             ["plain", "failing", "cancelled", "late", "waiting", "poor", "streamed", *LIMITED_AGENTS],
             [48, 10, 10, 6, 4, 8, 4, 6, 4],
@@ -144,8 +184,24 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
         if not made.stages:
             continue
         drafts.append((sort, made, total))
-        total += len(made.stages)
-    return [make_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
+        total += count_stages(made)
+    jobs = [make_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
+    return sorted(jobs + huge, key=lambda job: job.at)
+
+
+def _make_huge_jobs(
+    chance: random.Random, generator: GraphGenerator, stages: float, seconds: float
+) -> list[Job]:
+    """Return jobs of huge graphs with about `stages` stages together, in the first part of the run."""
+    number = math.ceil(stages / HUGE_STAGES)
+    jobs = []
+    for each in range(number):
+        sort = chance.choices(["plain", "failing", "cancelled"], [6, 1, 1])[0]
+        made = generator.generate_huge(
+            round(stages / number), layered=each % 2 == 1, failing=0.001 if sort == "failing" else 0.0
+        )
+        jobs.append(make_job(chance, sort, made, seconds * chance.uniform(0.05, 0.7)))
+    return jobs
 
 
 def make_job(chance: random.Random, sort: str, made: GeneratedGraph, at: float) -> Job:
@@ -210,8 +266,17 @@ def choose_channel(chance: random.Random, job: Job) -> Job:
 
 
 def make_faults(seed: int, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
-    """Return faults of these kinds over `seconds`, on average one every `every` seconds."""
-    chance = random.Random(f"faults {seed}")
+    """Return faults of these kinds over `seconds`, on average one of the grid every `every` seconds, and one
+    of the endpoints every other time.
+    """
+    of_endpoints = tuple(kind for kind in kinds if kind in ENDPOINT_FAULTS)
+    of_grid = tuple(kind for kind in kinds if kind not in ENDPOINT_FAULTS)
+    made = _make_series(random.Random(f"faults {seed}"), seconds, of_grid, every)
+    made += _make_series(random.Random(f"endpoints {seed}"), seconds, of_endpoints, 2 * every)
+    return sorted(made, key=lambda fault: fault.at)
+
+
+def _make_series(chance: random.Random, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
     made: list[Fault] = []
     at = 2.0
     while kinds and at < seconds:

@@ -10,6 +10,7 @@ from gridq.cli.commands.audit import print_checks as show_checks
 from gridq.cli.commands.audit import to_json as checks_as_json
 from gridq.cli.output import make_console, make_table
 from tests.chaos.auditing import WAIT_CLASSES
+from tests.chaos.script_times import LOGGED_SECONDS, TARGET_SECONDS, SlowCall
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +27,7 @@ def percentile(sorted_values: list[float], share: float) -> float | None:
 
 def list_figures(result: Result) -> list[tuple[str, str]]:
     """Return the lines of the table: name, value."""
-    audit, plan = result.audit_result, result.plan
+    audit, plan, endpoints = result.audit_result, result.plan, result.endpoints
     reached = sum(use.reached for use in audit.uses)
     turned = sum(use.windows > 1 for use in audit.uses)
     return [
@@ -39,6 +40,10 @@ def list_figures(result: Result) -> list[tuple[str, str]]:
         ("runs seen", str(audit.runs)),
         ("extra runs", str(audit.extra_runs)),
         ("unrecorded attempts", f"{audit.unrecorded}, of them lost with their worker {result.losses}"),
+        ("requests", f"{endpoints.answered} answered; " + _format_counts(endpoints.failed)),
+        ("model calls", _format_counts(endpoints.calls)),
+        ("calls billed", f"{endpoints.billed}, not known to the grid {endpoints.unknown}"),
+        ("longest server call", _format_slow(result.slow_calls)),
         ("limits", f"{len(audit.uses)}, of them used up {reached}; {turned} with several windows"),
         ("faults", f"{result.faults.total()}: " + _format_counts(result.faults)),
         ("programs killed", str(result.deaths)),
@@ -53,6 +58,16 @@ def list_figures(result: Result) -> list[tuple[str, str]]:
 def _format_times(seconds: list[float]) -> str:
     shown = [percentile(seconds, share) for share in (0.5, 0.99)]
     return " / ".join("-" if time is None else f"{time:.1f} s" for time in shown) + f", {len(seconds)} times"
+
+
+def _format_slow(calls: list[SlowCall]) -> str:
+    over = sum(call.seconds > TARGET_SECONDS for call in calls)
+    longest = (
+        f"{calls[0].name} {calls[0].seconds * 1000:.0f} ms"
+        if calls
+        else f"below {LOGGED_SECONDS * 1000:g} ms"
+    )
+    return f"{longest}; over {TARGET_SECONDS * 1000:g} ms: {over}"
 
 
 def _format_counts(counts: Any) -> str:
@@ -88,6 +103,13 @@ def to_json(result: Result) -> dict[str, Any]:
         "extra_runs": audit_result.extra_runs,
         "attempts_without_result": audit_result.unrecorded,
         "losses": result.losses,
+        "requests": {"answered": result.endpoints.answered, "failed": dict(result.endpoints.failed)},
+        "model_calls": dict(result.endpoints.calls),
+        "calls_billed": result.endpoints.billed,
+        "calls_unknown": result.endpoints.unknown,
+        "slow_server_calls": [
+            {"name": call.name, "ms": round(call.seconds * 1000, 1)} for call in result.slow_calls[:20]
+        ],
         "limits": [use.to_json() for use in audit_result.uses],
         "faults": dict(result.faults),
         "killed": result.deaths,

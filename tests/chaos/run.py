@@ -26,11 +26,14 @@ from gridq.views.audit import Check, run_audit
 from tests.chaos import records, witness
 from tests.chaos.agents import Agents, SubmittedJob
 from tests.chaos.auditing import Auditor, AuditResult, recovery
+from tests.chaos.endpoints.audit import EndpointAudit, audit_endpoints
+from tests.chaos.endpoints.clients import Clients
 from tests.chaos.faults import FaultInjector
 from tests.chaos.grid import GATEWAYS, START_TIMEOUT_SECONDS, ChaosGrid
 from tests.chaos.layout import Layout
 from tests.chaos.limits import compute_uses, list_overdrawn
 from tests.chaos.plan import Plan
+from tests.chaos.script_times import BOUND_SECONDS, ScriptTimes, SlowCall
 
 SETTLE_SECONDS = 180.0
 """Time after the last fault in which every job must end."""
@@ -56,6 +59,9 @@ class Result:
     recovery: dict[str, list[float]]
     deaths: int
     unexpected_ends: list[str] = field(default_factory=list)
+    endpoints: EndpointAudit = field(default_factory=EndpointAudit)
+    slow_calls: list[SlowCall] = field(default_factory=list)
+    """The server's slow calls, longest first."""
     folder: Path | None = None
 
     @property
@@ -161,11 +167,13 @@ def _run(
         report(f"Starting a server, {routers} routers, {GATEWAYS} gateways and the seats {seats} ...")
         grid.start()
         agents = Agents(plan, grid.config(grid.client_proxy, folder / "agents"), grid.urls)
+        clients = Clients(plan.requests, grid.urls.split(","))
         attacker = FaultInjector(grid, plan.faults, report)
         began = time.monotonic()
-        watch = _ProgressWatch(grid, agents, report)
+        watch = _ProgressWatch(grid, agents, clients, report)
         try:
             agents.start()
+            clients.start()
             _attack(plan, grid, attacker, watch, began)
             attacker.end()
             report("The faults are over. Waiting for the jobs to end ...")
@@ -174,17 +182,27 @@ def _run(
         finally:
             watch.close()
             agents.stop()
+            clients.stop()
         seconds = time.monotonic() - began
         outcome = audit_jobs(grid, agents.submitted)
+        endpoints = EndpointAudit()
+        if layout.endpoints:
+            endpoints = audit_endpoints(grid, agents.submitted, clients.replies)
         disconnect()
         left = grid.stop()
         checks = outcome.audit_result.checks
         checks.insert(0, Check("every job ends once the faults are over", tuple(hung)))
+        checks += endpoints.checks
+        slow = watch.script_times.select(grid.disturbances.suspensions)
+        late = tuple(
+            f"{call.name} took {call.seconds:.2f} s" for call in slow if call.seconds > BOUND_SECONDS
+        )
+        checks.append(Check(f"no call keeps the server busy for more than {BOUND_SECONDS:g} s", late))
         checks += left_over
         checks.append(Check("every program stops after SIGTERM", (*grid.late_ends, *left)))
         return Result(
             plan, outcome.audit_result, attacker.counts, seconds, outcome.losses,
-            outcome.recovery, len(grid.deaths), grid.unexpected_ends,
+            outcome.recovery, len(grid.deaths), grid.unexpected_ends, endpoints, slow,
         )  # fmt: skip
     except RedisError as exc:
         raise translate_error(exc, grid.server.url) from exc
@@ -197,12 +215,16 @@ def _run(
 class _ProgressWatch:
     """The progress of the jobs, read through a separate connection."""
 
-    def __init__(self, grid: ChaosGrid, agents: Agents, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, grid: ChaosGrid, agents: Agents, clients: Clients, report: Callable[[str], None]
+    ) -> None:
         self.grid = grid
         self.agents = agents
+        self.clients = clients
         self.report = report
         self.open = list(agents.submitted)
         self._client = grid.direct()
+        self.script_times = ScriptTimes(self._client, grid.config(grid.client_proxy, grid.folder / "agents"))
         self._due = 0.0
         self._told = time.monotonic()
 
@@ -214,6 +236,7 @@ class _ProgressWatch:
         self._due = now + 0.5
         try:
             ended = self._ended(self.open[:MAX_POLLED_JOBS])
+            self.script_times.collect(self._client)
         except (RedisError, OSError):
             return
         self.open = [job for job in self.open if job not in ended]
@@ -253,7 +276,7 @@ def _attack(
 def _settle(grid: ChaosGrid, watch: _ProgressWatch, settle: float) -> list[str]:
     """Wait until all jobs have ended. Return a sentence for each that has not."""
     until = time.monotonic() + settle
-    while watch.open or watch.agents.busy:
+    while watch.open or watch.agents.busy or watch.clients.busy:
         grid.tick()
         watch.tick()
         if time.monotonic() > until:
@@ -277,6 +300,8 @@ def _hung(grid: ChaosGrid, watch: _ProgressWatch) -> list[str]:
         lines.append(f"and {len(watch.open) - MAX_LISTED_JOBS} more jobs")
     if watch.agents.busy:
         lines.append(f"{watch.agents.busy} calls of agents are not answered")
+    if watch.clients.busy:
+        lines.append(f"{watch.clients.busy} requests to gateways are not answered")
     return lines
 
 

@@ -10,7 +10,7 @@ from gridq.config.settings import Settings
 from gridq.limits import quotas_file
 from gridq.profiles.profile import load_profiles
 from tests.chaos import plan
-from tests.chaos.layout import CONCURRENCY, TEAM, make_layout, make_limits
+from tests.chaos.layout import CONCURRENCY, MODEL_SEAT, TEAM, make_layout, make_limits
 from workers.machine import probing
 
 PLAN = plan.make_plan(2000, 5, 300, (), 1.5)
@@ -29,7 +29,9 @@ def test_every_generated_file_is_valid_and_has_its_limits(tmp_path: Path, machin
         (home / "seats.toml").write_text(machine.terms)
         config = Settings(home=home, profiles=layout.profiles, stages=layout.stages)
         seats = probing.probe_machine(config, load_profiles(layout.profiles))
-        assert not seats.missing
+        # Keys in the environment are not used: each program serves one seat of its machine's file.
+        assert not [line for line in seats.missing if not line.startswith("llm: Not set in the environment")]
+        assert {seat.name for seat in seats.seats} >= set(machine.seats)
         bench = next(seat for seat in seats.seats if seat.name == "bench")
         id = f"{machine.name}.bench"
         assert bench.terms.owner == layout.owners.get(id, "")
@@ -42,7 +44,8 @@ def test_every_generated_file_is_valid_and_has_its_limits(tmp_path: Path, machin
         }
     concurrency = next(seat for seat in seats.seats if seat.name == "bench").offer.concurrency
     assert concurrency == 2 * CONCURRENCY
-    assert layout.always_restarted == {f"m{machines}.bench"}
+    assert layout.always_restarted == {f"m{machines}.bench", f"m{machines}.{MODEL_SEAT}"}
+    assert list(layout.endpoints) == [f"m{at}.{MODEL_SEAT}" for at in range(1, machines + 1)]
 
 
 def test_windows_reset_and_the_last_machine_has_room_for_all() -> None:

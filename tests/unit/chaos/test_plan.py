@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from gridq.graph.nodes import parse
 from gridq.profiles.profile import load_profiles
 from gridq.submission.planning import compile_text, load_local_catalogue
 from tests.chaos import plan
-from tests.chaos.graphs import GraphGenerator, spends
+from tests.chaos.endpoints.calls import make_answer, parse_system_text
+from tests.chaos.graphs import JOB, GraphGenerator, spends
 from tests.chaos.profile import PROFILE
 from tests.chaos.witness import ORDERS, answer
 from tests.reference import Reference, StageFailed
 
-CONFIG = Settings(profiles=(PROFILE,), stages=("tests.chaos.stages",))
+CONFIG = Settings(profiles=(PROFILE, "llm"), stages=("tests.chaos.stages",))
 CATALOGUE = load_local_catalogue(CONFIG, load_profiles(CONFIG.profiles))
 
 
@@ -32,6 +34,8 @@ class Calls:
     def __call__(self, implementation: str, value: Any, path: str) -> Any:
         if implementation == "builtin:format_json":
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        if implementation == "llm:complete":
+            return make_answer(parse_system_text(value["system"])[1], value["items"])
         orders = value[ORDERS]
         self.attempts[path] = self.attempts.get(path, 0) + 1
         if (
@@ -47,9 +51,12 @@ class Calls:
 @pytest.mark.parametrize("failing", [0.0, 0.15])
 def test_the_expected_outcome_matches_the_reference(failing: float) -> None:
     generator = GraphGenerator(random.Random(int(failing * 100)))
+    generator.asking = plan.ASKING
     has_errors = set()
+    models: set[str] = set()
     for _ in range(150):
         made = generator.generate(failing=failing)
+        models.update(made.asked)
         outcome = Reference(CATALOGUE, Calls()).outcome(parse(made.graph).root, made.input)
         assert set(made.outcome.errors) == outcome.errors
         if not outcome.failed:
@@ -57,6 +64,51 @@ def test_the_expected_outcome_matches_the_reference(failing: float) -> None:
         has_errors.add(bool(outcome.errors))
         compile_text(json.dumps(made.graph), CATALOGUE, CONFIG, load_profiles(CONFIG.profiles))
     assert has_errors == ({False} if not failing else {False, True})
+    assert models
+
+
+@pytest.mark.parametrize("layered", [False, True])
+def test_a_huge_graph_has_its_size_and_the_expected_outcome(layered: bool) -> None:
+    generator = GraphGenerator(random.Random(1))
+    generator.asking = plan.ASKING
+    made = generator.generate_huge(1000, layered=layered)
+    assert 800 < plan.count_stages(made) <= 1000
+    assert made.asked
+    outcome = Reference(CATALOGUE, Calls()).outcome(parse(made.graph).root, made.input)
+    assert outcome.value == made.outcome.value
+    stages = [node["config"][ORDERS] for node in find_stages(made.graph) if ORDERS in node.get("config", {})]
+    assert max(orders["ms"] for orders in stages) <= 2
+    assert not any(orders.keys() & {"die", "seat", "size", "emit"} for orders in stages)
+
+
+def find_stages(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict) and node.get("op") == "Stage":
+        yield node
+    elif isinstance(node, dict | list):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from find_stages(inner)
+
+
+def test_a_part_of_the_stages_is_in_huge_graphs_and_model_calls_name_their_job() -> None:
+    made = plan.make_plan(10_000, 4, 500, tuple(plan.FAULTS), 1.5)
+    huge = [job for job in made.jobs if job.made.graph["description"] == "huge"]
+    assert sum(plan.count_stages(job.made) for job in huge) == pytest.approx(3000, rel=0.25)
+    assert max(plan.count_stages(job.made) for job in huge) > 1000
+    assert len(made.requests) == 10_000 // plan.STAGES_PER_REQUEST
+    assert made.asked > len(made.requests)
+    for job in made.jobs:
+        text = json.dumps(job.made.graph)
+        assert JOB not in text
+        assert text.count(job.id) == len(job.made.asked)
+
+
+def test_faults_of_endpoints_leave_those_of_the_grid_as_they_are() -> None:
+    kinds = tuple(kind for kind in plan.FAULTS if kind not in plan.ENDPOINT_FAULTS)
+    made = plan.make_plan(1000, 4, 500, tuple(plan.FAULTS), 1.5)
+    assert {fault.kind for fault in made.faults} > plan.ENDPOINT_FAULTS
+    without = plan.make_plan(1000, 4, 500, kinds, 1.5)
+    assert [fault for fault in made.faults if fault.kind not in plan.ENDPOINT_FAULTS] == without.faults
+    assert (without.jobs, without.requests) == (made.jobs, made.requests)
 
 
 def test_a_plan_uses_every_operator_and_distinct_stage_ids() -> None:

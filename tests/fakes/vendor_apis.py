@@ -1,4 +1,4 @@
-"""The answers of the three-machines test's vendors, in each API format."""
+"""Answers of fake vendors, in each API format."""
 
 from __future__ import annotations
 
