@@ -4,7 +4,7 @@ In: a message, and details as JSON.
 Out: an exception that survives Celery's result backend, HTTP and Redis with its class and fields.
 Imported by: everything. Celery stores an exception's class name and its `args`, and builds it again from
 them. GridError's `args` are `(message, details)`, so whoever calls `.get()` catches the same class that was
-raised.
+raised, testing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gridq.errors.auth import (
     OriginRefused,
     TooManyAttempts,
 )
-from gridq.errors.base import GridError, error_from_record
+from gridq.errors.base import GridError, error_from_record, quote
 from gridq.errors.broker import (
     BrokerError,
     BrokerEvicts,
@@ -141,5 +141,5 @@ __all__ = [
     "StageQuarantined", "StageTimeout", "StartTimeout", "StreamCut", "StreamTrimmed", "TeamJobsExceeded",
     "TeamMoneyExceeded", "TeamTokensExceeded", "TooManyAttempts", "TypeMismatch", "UnknownCapability",
     "UnknownOperator", "UnknownStage", "ValueGone", "ValueNotJson", "WaitTimeout", "WorkersFull",
-    "WrongType", "describe_fault", "error_from_record", "first_fault",
+    "WrongType", "describe_fault", "error_from_record", "first_fault", "quote",
 ]  # fmt: skip

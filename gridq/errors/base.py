@@ -11,11 +11,22 @@ MAX_JSON_CHARACTERS = 64 * 1024
 megabytes would block the server, or the server would reject the text and the failure would go unrecorded.
 """
 
+MAX_MESSAGE_CHARACTERS = 1000
+"""Characters of a message. Nobody reads more, and what is longer repeats somebody's value."""
+
+MAX_QUOTED_CHARACTERS = 80
+"""Characters of a value that a message repeats (`quote`)."""
+
 MAX_DETAIL_CHARACTERS = 2000
-"""Characters that are kept of each text in an error that is too long, and of a detail that is not JSON."""
+"""Characters that are kept of a text among KNOWN_DETAILS, of each text in an error that is too long, and of a
+detail that is not JSON.
+"""
+
+MAX_PATH_CHARACTERS = 8000
+"""Characters that are kept of a path: one through GRIDQ_MAX_DEPTH levels has fewer."""
 
 KNOWN_DETAILS = frozenset({"path", "expected", "fix", "worker", "reason", "stage", "retry_after"})
-"""The details that are kept if all of them together are too long."""
+"""Details for people to read; those that are kept if all of them together are too long."""
 
 
 class GridError(Exception):
@@ -36,9 +47,14 @@ class GridError(Exception):
     """Where the user's code raised. It stays on this machine: it is neither in the record nor in the JSON."""
 
     def __init__(self, message: str = "", details: dict[str, Any] | None = None) -> None:
-        super().__init__(message, details or {})
+        message, details = _truncate(message, MAX_MESSAGE_CHARACTERS), details or {}
+        for name in KNOWN_DETAILS & details.keys():
+            limit = MAX_PATH_CHARACTERS if name == "path" else MAX_DETAIL_CHARACTERS
+            if isinstance(details[name], str) and len(details[name]) > limit:
+                details = {**details, name: _truncate(details[name], limit)}
+        super().__init__(message, details)
         self.message = message
-        self.details: dict[str, Any] = details or {}
+        self.details: dict[str, Any] = details
 
     @property
     def path(self) -> str | None:
@@ -129,6 +145,20 @@ def _to_short_json(value: object, limit: int) -> object:
 
 def _truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def quote(value: object) -> str:
+    """Return how an error names a value that somebody sent: as JSON writes it, and never at length."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= MAX_QUOTED_CHARACTERS else f"{value[:MAX_QUOTED_CHARACTERS]!r}…"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return "a list"
+    try:
+        return _truncate(json.dumps(value), MAX_QUOTED_CHARACTERS)
+    except (TypeError, ValueError):  # no JSON, or a number of thousands of digits
+        return "a number" if isinstance(value, int) else f"a {type(value).__name__}"
 
 
 def _subclasses(cls: type[GridError]) -> dict[str, type[GridError]]:

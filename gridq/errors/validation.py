@@ -1,7 +1,7 @@
 """Say in gridq's own words what is wrong with a value that a pydantic model refuses.
 
-pydantic names Python's types ("a valid tuple") and, in the path, the members of a union (`graph.dict[str,any]`).
-Whoever reads an error writes JSON, TOML or environment variables.
+pydantic names Python's types ("a valid tuple") and, in the path, the members of a union
+(`graph.dict[str,any]`). Whoever reads an error writes JSON, TOML or environment variables.
 """
 
 from __future__ import annotations

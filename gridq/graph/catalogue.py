@@ -20,6 +20,7 @@ from gridq.errors import (
     InvalidJson,
     MissingField,
     UnknownStage,
+    quote,
 )
 from gridq.graph import effects as effect_rules
 from gridq.graph.canonical import hash_json
@@ -116,7 +117,7 @@ class StageSpec:
             )
             if near and near[0] not in data:
                 raise InvalidField(
-                    f"A stage has no key {key!r}",
+                    f"A stage has no key {quote(key)}",
                     {"path": join_path(path, key), "expected": ", ".join(_KEYS), "fix": f"use {near[0]!r}"},
                 )
         for key in _REQUIRED:
@@ -130,7 +131,7 @@ class StageSpec:
                 continue
             if not valid(data[key]):
                 raise InvalidField(
-                    f"The stage's {key} is invalid: {json.dumps(data[key])[:80]}",
+                    f"The stage's {key} is invalid: {quote(data[key])}",
                     {"path": join_path(path, key), "expected": expected},
                 )
         return make_stage_spec(
@@ -251,7 +252,7 @@ class Catalogue:
                 if known == spec:
                     continue
                 raise ConfigError(
-                    f"The stages {known.name!r} and {spec.name!r} have the same id",
+                    f"The stages {quote(known.name)} and {quote(spec.name)} have the same id",
                     {
                         "path": spec.id,
                         "expected": "one id per stage",
@@ -336,7 +337,7 @@ class Catalogue:
             return specs[0]
         candidates = [f"{spec.name} ({spec.id})" for spec in specs[:5]]
         raise AmbiguousStage(
-            f"{ref!r} matches {len(specs)} stages: " + ", ".join(candidates),
+            f"{quote(ref)} matches {len(specs)} stages: " + ", ".join(candidates),
             {
                 "path": path,
                 "stage": ref,
@@ -370,7 +371,7 @@ class Catalogue:
             details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
         elif not is_withdrawn:
             details["fix"] = "correct the name; for your own stages set GRIDQ_STAGES or GRIDQ_STAGES_DIR"
-        return UnknownStage(f"Unknown stage {ref!r}", details)
+        return UnknownStage(f"Unknown stage {quote(ref)}", details)
 
 
 def load_directory(path: Path) -> list[StageSpec]:

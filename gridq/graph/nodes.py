@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from gridq.errors import GraphError, GraphTooLarge, InvalidField, MissingField, UnknownOperator
+from gridq.errors import GraphError, GraphTooLarge, InvalidField, MissingField, UnknownOperator, quote
 from gridq.graph.source import join_path, load_graph, measure_nesting
 from gridq.graph.types import Type, parse_type
 from gridq.graph.walk import Walk, run
@@ -329,7 +329,7 @@ def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
 def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
     if "$ref" in data and "op" not in data:
         raise InvalidField(
-            f"$ref is not supported: {str(data['$ref'])[:80]!r} is not resolved",
+            f"$ref is not supported: {quote(data['$ref'])} is not resolved",
             {
                 "path": child_path(path, "$ref"),
                 "expected": "the node itself",
@@ -351,7 +351,7 @@ def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
         lower = {name.lower(): name for name in OPERATORS}
         near = difflib.get_close_matches(op.lower(), lower, 1, 0.0) if isinstance(op, str) else []
         raise UnknownOperator(
-            f"Unknown operator {op!r}",
+            f"Unknown operator {quote(op)}",
             {
                 "path": child_path(path, "op"),
                 "expected": "one of " + ", ".join(OPERATORS),
@@ -380,7 +380,7 @@ def _check_misspelt(what: str, data: dict[str, Json], known: Collection[str], pa
         near = () if key in known else difflib.get_close_matches(key.lower(), absent, 1, NEAR)
         if near and not key.startswith("_"):
             raise InvalidField(
-                f"{what} has no field {key!r}",
+                f"{what} has no field {quote(key)}",
                 {
                     "path": join_path(path, key),
                     "expected": ", ".join(known),
@@ -445,7 +445,7 @@ def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
     pinning = data.get("pinning")
     if pinning is not None and pinning not in PINNINGS:
         raise InvalidField(
-            f"Unknown pinning {pinning!r}",
+            f"Unknown pinning {quote(pinning)}",
             {"path": join_path(path, "pinning"), "expected": "'signature' or 'both'"},
         )
     config = data.get("config")
@@ -459,7 +459,7 @@ def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
 def _parse_count(value: Json, path: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidField(
-            f"{value!r} is out of range here",
+            f"{quote(value)} is out of range here",
             {"path": path, "expected": f"a whole number from {low} to {high}"},
         )
     return value

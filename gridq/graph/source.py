@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from gridq.errors import GraphCycle, GraphTooLarge, InvalidField, InvalidJson
+from gridq.errors import GraphCycle, GraphTooLarge, InvalidField, InvalidJson, quote
 from gridq.protocol.models import Json
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ def _parse_float(text: str) -> float:
 def make_duplicate_error(path: str, key: str) -> InvalidJson:
     """Return the error for a key that stands twice in one object."""
     return InvalidJson(
-        f"The key {key[:MAX_KEY_CHARS]!r} appears twice in one object",
+        f"The key {quote(key)} appears twice in one object",
         {"path": path, "expected": "each key once", "fix": "rename or remove one of the two"},
     )
 
@@ -240,7 +240,7 @@ def _check_value(value: Any, max_nesting: int) -> None:
             wrong = next((k for k in part if not isinstance(k, str)), None)
             if wrong is not None:
                 raise InvalidField(
-                    f"The key {wrong!r} is not text",
+                    f"The key {quote(wrong)} is not text",
                     {"path": here(key), "expected": "text as every object's key"},
                 )
             children: Iterator[tuple[str | int, Any]] = iter(list(part.items()))

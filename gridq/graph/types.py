@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridq.errors import InvalidField, MissingField
+from gridq.errors import InvalidField, MissingField, quote
 from gridq.graph.source import join_path
 from gridq.protocol.models import Json
 
@@ -155,7 +155,7 @@ def parse_type(data: Json, path: str, levels_left: int = MAX_NESTING) -> Type:
     kind = data["kind"]
     if kind not in KINDS:
         raise InvalidField(
-            f"Unknown type {kind!r}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
+            f"Unknown type {quote(kind)}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
         )
     if kind in SIMPLE_KINDS:
         return Type(kind)

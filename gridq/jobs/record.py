@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationError
 
 from gridq.config.settings import Settings
-from gridq.errors import ConfigError, GridError, error_from_record, first_fault
+from gridq.errors import ConfigError, GridError, error_from_record, first_fault, quote
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol.calendar import format_iso_time
 from gridq.protocol.meters import format_local_time
@@ -96,7 +96,7 @@ def parse_options(given: dict[str, Json]) -> JobOptions:
     unknown = set(given) - set(JobOptions.model_fields)
     if unknown:
         raise ConfigError(
-            f"Unknown option {min(unknown)!r}",
+            f"Unknown option {quote(min(unknown))}",
             {"path": min(unknown), "expected": "one of " + ", ".join(JobOptions.model_fields)},
         )
     try:
@@ -139,7 +139,7 @@ def check_job_id(job: str) -> str:
     """Return `job`. Raises ConfigError if it cannot be a job id, which is part of key names."""
     if not isinstance(job, str) or not JOB_ID.fullmatch(job):
         raise ConfigError(
-            f"Invalid job id {job!r}", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
+            f"Invalid job id {quote(job)}", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
         )
     return job
 

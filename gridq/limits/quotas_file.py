@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from gridq.config.source_positions import ConfigText
-from gridq.errors import ConfigError, QuotasFileError
+from gridq.errors import ConfigError, QuotasFileError, quote
 from gridq.protocol import budget_syntax, meters
 from gridq.protocol import queue_names as names
 from gridq.protocol.budget_syntax import AGENT_UNITS, MINUTE, NO_WINDOW, SEAT_UNITS, BudgetError, Unit
@@ -256,7 +256,9 @@ class _Reader(ConfigText):
             self.check_alias_name(name, at)
             targets = [value] if isinstance(value, str) else value
             if not isinstance(targets, list) or not 1 <= len(targets) <= MAX_ALIAS_TARGETS:
-                self.refuse(at, f"{name!r} stands for no list of models", f"1 to {MAX_ALIAS_TARGETS} models")
+                self.refuse(
+                    at, f"{quote(name)} stands for no list of models", f"1 to {MAX_ALIAS_TARGETS} models"
+                )
             normalized = names.normalize_slug(name)
             self.refuse_duplicate(written, f"model {normalized}", at, "model")
             listed[normalized] = name, targets
@@ -276,9 +278,9 @@ class _Reader(ConfigText):
             self.refuse(at, f"Invalid name {name[:MAX_FAMILY_NAME_LENGTH]!r}", expected)
         if names.get_kind(name) == LLM and name != LLM:
             model = name.removeprefix(f"{LLM}:")
-            self.refuse(at, f"{name!r} is a queue, not a model", repr(model), f"write {model!r}")
+            self.refuse(at, f"{quote(name)} is a queue, not a model", repr(model), f"write {model!r}")
         if names.normalize_slug(name) == ANY_MODEL:
-            self.refuse(at, f"{name!r} cannot stand for others", "another name", "remove it")
+            self.refuse(at, f"{quote(name)} cannot stand for others", "another name", "remove it")
 
     def resolve_alias(
         self,
@@ -314,7 +316,7 @@ class _Reader(ConfigText):
         at = ("models", name)
         for target in targets:
             if not isinstance(target, str) or not target.isprintable():
-                self.refuse(at, f"{target!r} is not a model", TARGETS)
+                self.refuse(at, f"{quote(target)} is not a model", TARGETS)
             kind, colon, model = target.partition(":")
             if target == ANY_MODEL:
                 yield names.make_queue_name(LLM, ANY_MODEL)
@@ -328,7 +330,7 @@ class _Reader(ConfigText):
                 yield from self.resolve_alias(inner, (*trail, inner), listed, resolved)
             else:
                 fix = f'write "{LLM}:{target}"' if target and WILDCARD not in target else None
-                self.refuse(at, f"{target!r} is not a known model", TARGETS, fix)
+                self.refuse(at, f"{quote(target)} is not a known model", TARGETS, fix)
 
     # -- values
 
@@ -348,16 +350,18 @@ class _Reader(ConfigText):
             if kind == "families":
                 self.check_family(name, at)
             elif kind != "queues" and not everyone and not NAME.fullmatch(name):
-                self.refuse(at, f"Invalid name {name!r}", "1 to 64 letters, digits, '_', '.', '@' or '-'")
+                self.refuse(
+                    at, f"Invalid name {quote(name)}", "1 to 64 letters, digits, '_', '.', '@' or '-'"
+                )
             if kind == "teams" and name == NO_TEAM:
                 self.refuse(
                     at,
-                    f"{name!r} cannot be a team's name",
+                    f"{quote(name)} cannot be a team's name",
                     "another name",
                     "rename the team: the grid uses this name for no team",
                 )
             if not isinstance(table, dict):
-                self.refuse(at, f"The entry of {name!r} must be a table", f"a table such as {_EXAMPLE}")
+                self.refuse(at, f"The entry of {quote(name)} must be a table", f"a table such as {_EXAMPLE}")
             self.check_keys(table, at, keys)
             found.append((name, at, table))
         return found
@@ -365,7 +369,7 @@ class _Reader(ConfigText):
     def check_keys(self, table: dict[str, Any], at: tuple[str, ...], keys: tuple[str, ...]) -> None:
         for key in table:
             if key not in keys:
-                self.refuse((*at, key), f"Unknown key {key!r}", "one of " + ", ".join(keys))
+                self.refuse((*at, key), f"Unknown key {quote(key)}", "one of " + ", ".join(keys))
 
     def read_money(self, table: dict[str, Any], at: tuple[str, ...], what: str) -> int | None:
         """Return micro-dollars; None: no limit."""
@@ -448,7 +452,7 @@ class _Reader(ConfigText):
                 if isinstance(team, str)
                 else "write the team's name"
             )
-            self.refuse((*at, "team"), f"Unknown team {team!r}", expected, fix)
+            self.refuse((*at, "team"), f"Unknown team {quote(team)}", expected, fix)
         return team
 
     def read_choice(
@@ -459,12 +463,12 @@ class _Reader(ConfigText):
         for choice in choices:
             if value == choice:
                 return choice
-        return self.refuse((*at, key), f"Unknown {key} {value!r}", "one of " + ", ".join(choices))
+        return self.refuse((*at, key), f"Unknown {key} {quote(value)}", "one of " + ", ".join(choices))
 
     def read_owner(self, table: dict[str, Any], at: tuple[str, ...]) -> str | None:
         name = table.get("owner")
         if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
-            self.refuse((*at, "owner"), f"Invalid agent name {name!r}", "an agent's name")
+            self.refuse((*at, "owner"), f"Invalid agent name {quote(name)}", "an agent's name")
         return name
 
     def check_family(self, name: str, at: tuple[str, ...]) -> None:
@@ -474,11 +478,16 @@ class _Reader(ConfigText):
             self.refuse(at, f"Invalid name {name[:MAX_FAMILY_NAME_LENGTH]!r}", expected)
         if names.normalize_slug(name) == ANY_MODEL:
             self.refuse(
-                at, f"{name!r} is not a family", "the name of a model or a family", "use [grid] to limit all"
+                at,
+                f"{quote(name)} is not a family",
+                "the name of a model or a family",
+                "use [grid] to limit all",
             )
         if names.get_kind(name) == LLM:
             model = name.removeprefix(f"{LLM}:")
-            self.refuse(at, f"{name!r} is a queue, not a family", repr(model), f'write [families."{model}"]')
+            self.refuse(
+                at, f"{quote(name)} is a queue, not a family", repr(model), f'write [families."{model}"]'
+            )
 
     def read_queue(self, name: str, at: tuple[str, ...]) -> str:
         """Return the queue of a name, as `gridq queues` shows it, or with the model's own name in it."""
@@ -489,7 +498,7 @@ class _Reader(ConfigText):
             )
         except ConfigError as exc:
             self.refuse(
-                at, f"Invalid queue name {name!r}", str(exc.expected), "use a name from `gridq queues`"
+                at, f"Invalid queue name {quote(name)}", str(exc.expected), "use a name from `gridq queues`"
             )
 
     def refuse_duplicate(self, written: dict[str, str], name: str, at: tuple[str, ...], what: str) -> None:

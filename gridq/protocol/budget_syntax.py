@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
+from gridq.errors import quote
 from gridq.protocol.models import Limit, Resource
 
 Unit = Literal["dollars", "cents", "tokens", "requests", "jobs"]
@@ -63,7 +64,9 @@ def parse_limit(table: Any, units: Sequence[Unit], *, first_use: bool = True) ->
         raise BudgetError("", "A budget must be a table", example)
     for key in table:
         if key not in (*units, "per"):
-            raise BudgetError(key, f"A budget has no key {key!r}", "one of " + ", ".join((*units, "per")))
+            raise BudgetError(
+                key, f"A budget has no key {quote(key)}", "one of " + ", ".join((*units, "per"))
+            )
     given = [unit for unit in units if unit in table]
     if len(given) != 1:
         fault = "has no amount" if not given else f"has both {given[0]} and {given[1]}"
@@ -110,7 +113,7 @@ def parse_window(value: Any, *, first_use: bool = True) -> str:
         raise BudgetError("per", "per is not a window", _describe_windows(first_use))
     close = difflib.get_close_matches(value, CALENDAR, 1)
     expected = repr(close[0]) if close else _describe_windows(first_use)
-    raise BudgetError("per", f"{value!r} is not a window", expected)
+    raise BudgetError("per", f"{quote(value)} is not a window", expected)
 
 
 def check_distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
