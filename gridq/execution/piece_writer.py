@@ -1,8 +1,9 @@
 """Write the streamed pieces of all attempts of a session to the server.
 
-One thread writes, so pieces cannot overtake one another: emit.lua drops pieces that were written before by
-their number alone. A piece is written at once if nothing was written for GATHER_SECONDS. Pieces that come
-meanwhile, of whatever attempt, go together in one round trip.
+One write is under way at a time, so pieces cannot overtake one another: emit.lua drops pieces that were
+written before by their number alone. The thread that adds a piece writes it itself if no write is under way.
+Pieces that come meanwhile, of whatever attempt, go together in the next write, by a thread of the writer's
+own.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from gridq.store.scripts import Pieces, Scripts
 
 log = logging.getLogger(__name__)
 
-GATHER_SECONDS = 0.005
-"""The time from the end of one write to the next."""
+GATHER_SECONDS_PER_STREAM = 0.001
+"""The pause after a write, for each stream in it but one. From about 1,000 pieces a second on more come in a
+pause than the last write had, and share the next one. The first and the last pieces of a stream wait for no
+pause.
+"""
+
+MAX_GATHER_SECONDS = 0.004
 
 RETRY_SECONDS = 0.5
 """The time between two tries while the server is away."""
@@ -65,7 +71,7 @@ class PieceStream:
                 break
             selected.append(piece)
             characters -= len(piece)
-        return Pieces(self.lease, path, selected, self.written, self.dropped)
+        return Pieces(self.lease, path, self.written, self.dropped, selected)
 
     def remove(self, written: Pieces) -> None:
         """Forget pieces that are in the job's stream."""
@@ -81,8 +87,12 @@ class PieceStream:
         self.characters = 0
 
 
+Batch = list[tuple[PieceStream, Pieces]]
+"""The pieces of one write, with their streams."""
+
+
 class PieceWriter:
-    """The thread that writes; it starts with the first piece. Any thread may call its methods."""
+    """Writes pieces, on the threads that add them and on one of its own. Any thread may call its methods."""
 
     def __init__(self, seat: str, scripts: Scripts) -> None:
         self._scripts = scripts
@@ -90,31 +100,46 @@ class PieceWriter:
         self._lock = threading.Lock()  # of everything here and in the streams
         self._work = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
+        self._is_writing = False
+        self._is_away = False
+        """True if the server did not answer the last write."""
+        self._paused_until = 0.0
         self._stopped = False
         self._thread = threading.Thread(target=self._loop, name=f"pieces {seat}", daemon=True)
 
     def add(self, stream: PieceStream, path: str, pieces: Sequence[str]) -> None:
-        """Have pieces written soon, in one write. Wait while too many of the stream's are not written."""
+        """Write pieces, or have them written soon. Wait while too many of the stream's are not written."""
         with self._lock:
             if self._stopped or stream.is_closed:
                 return
-            if self._thread.ident is None:
-                self._thread.start()
             stream.append(path, pieces)
             if not stream.is_queued:
                 stream.is_queued = True
                 self._queue.append(stream)
-                self._work.notify()
-            self._progress.wait_for(
-                lambda: stream.characters < MAX_BUFFERED_CHARACTERS or stream.is_closed or self._stopped
-            )
+            batch = self._begin(is_urgent=not stream.written)
+        if batch:
+            self._write(batch)
+        if stream.characters >= MAX_BUFFERED_CHARACTERS:
+            with self._lock:
+                self._progress.wait_for(
+                    lambda: stream.characters < MAX_BUFFERED_CHARACTERS or stream.is_closed or self._stopped
+                )
 
     def finish(self, stream: PieceStream) -> None:
         """Wait until all pieces are written, or the attempt no longer counts. RedisError: the server could
         not be reached; the pieces are kept.
         """
         with self._lock:
-            self._progress.wait_for(lambda: not stream.waiting or stream.error or self._stopped)
+            while stream.waiting and not stream.error and not self._stopped:
+                batch = self._begin(is_urgent=True)
+                if batch:
+                    self._lock.release()
+                    try:
+                        self._write(batch)
+                    finally:
+                        self._lock.acquire()
+                else:
+                    self._progress.wait()
             if stream.waiting and stream.error is not None:
                 raise stream.error
 
@@ -124,27 +149,28 @@ class PieceWriter:
             self._stopped = True
             self._work.notify_all()
             self._progress.notify_all()
+            self._progress.wait_for(lambda: not self._is_writing, 5)
         if self._thread.is_alive():
             self._thread.join(5)
 
-    # -- the thread
+    def _begin(self, *, is_urgent: bool) -> Batch:
+        """Return the pieces of a write that this thread must do now; empty if another thread does it."""
+        if self._is_writing or self._stopped or not self._queue:
+            return []
+        if self._is_away or not (is_urgent or time.monotonic() >= self._paused_until):
+            self._wake_thread()
+            return []
+        return self._take()
 
-    def _loop(self) -> None:
-        while True:
-            with self._lock:
-                self._work.wait_for(lambda: self._queue or self._stopped)
-                if self._stopped:
-                    return
-                batch = self._take()
-            if self._write(batch):
-                time.sleep(GATHER_SECONDS)
-            else:
-                with self._lock:
-                    self._work.wait_for(lambda: self._stopped, RETRY_SECONDS)
+    def _wake_thread(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        self._work.notify()
 
-    def _take(self) -> list[tuple[PieceStream, Pieces]]:
+    def _take(self) -> Batch:
         """Return the pieces of the next write, at most one path of each stream."""
-        batch: list[tuple[PieceStream, Pieces]] = []
+        self._is_writing = True
+        batch: Batch = []
         room = MAX_WRITE_CHARACTERS
         while self._queue and room > 0:
             stream = self._queue.popleft()
@@ -153,15 +179,15 @@ class PieceWriter:
             batch.append((stream, pieces))
         return batch
 
-    def _write(self, batch: Sequence[tuple[PieceStream, Pieces]]) -> bool:
-        """Write pieces and note what became of them. Return whether the server answered."""
+    def _write(self, batch: Batch) -> None:
+        """Write pieces and note what became of them."""
         found: Sequence[bool | RedisError]
         try:
             found = self._scripts.emit_all([pieces for _, pieces in batch])
         except RedisError as exc:
             log.warning("the pieces of %d stages wait for the server: %s", len(batch), exc)
             found = [exc] * len(batch)
-        except Exception:  # whatever it is, no attempt may wait for this thread in vain
+        except Exception:  # whatever it is, no attempt may wait for this write in vain
             log.exception("the pieces of %d stages are lost", len(batch))
             found = [False] * len(batch)
         fenced = []
@@ -174,8 +200,28 @@ class PieceWriter:
                     stream.close()
                     fenced.append(stream)
                 stream.is_queued = bool(stream.waiting)
-            self._queue.extend(stream for stream, _ in batch if stream.is_queued)
+                if stream.is_queued:
+                    self._queue.append(stream)
+            self._is_writing = False
+            self._is_away = all(isinstance(result, RedisError) for result in found)
+            gather = min(GATHER_SECONDS_PER_STREAM * (len(batch) - 1), MAX_GATHER_SECONDS)
+            self._paused_until = time.monotonic() + (RETRY_SECONDS if self._is_away else gather)
             self._progress.notify_all()
+            if self._queue:
+                self._wake_thread()
         for stream in fenced:
             stream.on_fenced()
-        return not all(isinstance(result, RedisError) for result in found)
+
+    # -- the thread
+
+    def _loop(self) -> None:
+        while True:
+            with self._lock:
+                self._work.wait_for(lambda: (self._queue and not self._is_writing) or self._stopped)
+                while not self._stopped and (pause := self._paused_until - time.monotonic()) > 0:
+                    self._work.wait(pause)
+                if self._stopped:
+                    return
+                batch = self._take() if self._queue and not self._is_writing else []
+            if batch:
+                self._write(batch)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class EventTooLong(ValueError):
     """One event is longer than `max_characters`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SseEvent:
+class SseEvent(NamedTuple):
     """One event: the id of the last event that had one, the event's kind, and its data."""
 
     id: str
@@ -52,7 +51,9 @@ class SseParser:
         carriage_return = ""
         if text.endswith("\r") and not is_final:
             text, carriage_return = text[:-1], "\r"  # the LF of this CRLF may be in the next chunk
-        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.split("\n")
         self._rest = lines.pop() + carriage_return
         events: list[SseEvent] = []
         for line in lines:

@@ -92,9 +92,9 @@ class Pieces(NamedTuple):
 
     lease: str
     path: str
-    pieces: Sequence[str]
     before: int
-    dropped: Sequence[str] = ()
+    dropped: Sequence[str]
+    pieces: Sequence[str]
 
 
 @cache
@@ -323,29 +323,27 @@ class Scripts:
         """Add pieces, as `Pieces` names them, to the job's stream. Returns False if the attempt no longer
         counts.
         """
-        return bool(self.run("emit", *_order_pieces(Pieces(lease, path, pieces, before, dropped))))
+        [counts] = self._emit([Pieces(lease, path, before, dropped, pieces)])
+        return counts
 
     def emit_all(self, batch: Sequence[Pieces]) -> list[bool | ResponseError]:
-        """Add pieces to the streams of several jobs, in one round trip.
+        """Add pieces to the streams of several jobs, in one call, so that a reader of all gets them together.
 
         Returns for each whether the attempt still counts, or the error with which the server refused it.
         """
-        replies: list[Any] = [NoScriptError()]
-        if len(batch) > 1:
-            pipe = self.client.pipeline(transaction=True)  # so that a reader of all gets them in one reply
-            for pieces in batch:
-                pipe.evalsha(self.shas["emit"], 0, *_order_pieces(pieces))
-            replies = pipe.execute(raise_on_error=False)
-        return [
-            self._try_emit(pieces) if isinstance(reply, ResponseError) else bool(reply)
-            for pieces, reply in zip(batch, replies, strict=True)
-        ]
-
-    def _try_emit(self, pieces: Pieces) -> bool | ResponseError:
         try:
-            return self.emit(*pieces)
+            return [*self._emit(batch)]
         except ResponseError as exc:
-            return exc
+            if len(batch) == 1:
+                return [exc]
+        return [self.emit_all([pieces])[0] for pieces in batch]  # one is at fault
+
+    def _emit(self, batch: Sequence[Pieces]) -> list[bool]:
+        words: list[Word] = []
+        for lease, path, before, dropped, pieces in batch:
+            stated = json.dumps(dropped, separators=(",", ":")) if dropped else ""
+            words += (lease, path, before, stated, len(pieces), *pieces)
+        return [bool(counts) for counts in self.call("emit", streams=words)]
 
     def find_fenced(self, leases: Sequence[str]) -> list[str]:
         """Return those of `leases` that no longer count: their job has ended, or their stage goes on without
@@ -448,11 +446,6 @@ def order_arguments(script: str, arguments: Mapping[str, Value | Sequence[Word]]
         unknown = sorted(arguments.keys() - {*names, rest})
         raise TypeError(f"{script}.lua has no argument {', '.join(unknown)}")
     return (*words, *more)  # type: ignore[misc]
-
-
-def _order_pieces(found: Pieces) -> tuple[Word, ...]:
-    dropped = json.dumps(found.dropped, separators=(",", ":")) if found.dropped else ""
-    return order_arguments("emit", {**found._asdict(), "dropped": dropped})
 
 
 def build_admit_words(job: NewJob) -> tuple[Word, ...]:

@@ -21,6 +21,8 @@ CHUNK_BYTES = 1024 * 1024
 SLICE_BYTES = 256 * 1024
 """The part of a long text that is searched at once, because each search makes a copy."""
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
 
 def encode(value: Json, *, limit: int, what: str = "output", path: str | None = None) -> bytes:
     """Return `value` as compact UTF-8 JSON.
@@ -30,8 +32,7 @@ def encode(value: Json, *, limit: int, what: str = "output", path: str | None = 
     """
     details: dict[str, Any] = {"path": path} if path else {}
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        data = text.encode()
+        data = _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # a lone surrogate is valid JSON but not UTF-8: escape it
         data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as exc:

@@ -72,30 +72,73 @@ def start_stream(grid: Grid, number: int, fenced: list[int] | None = None) -> Pi
     return PieceStream(lease, on_fenced=lambda: (fenced if fenced is not None else []).append(number))
 
 
+def hold_write(server_of: Server, writer: PieceWriter, stream: PieceStream, piece: str) -> threading.Thread:
+    """Begin the write of a piece, which ends once `server_of.open` is set. Return the thread that writes."""
+    server_of.open.clear()
+    thread = threading.Thread(target=writer.add, args=(stream, "root", [piece]), daemon=True)
+    thread.start()
+    wait_for(lambda: server_of.batches)
+    return thread
+
+
+def list_writes(server_of: Server) -> list[list[list[str]]]:
+    return [[list(each.pieces) for each in batch] for batch in server_of.batches]
+
+
 def read_pieces(keeper: Any, job: str) -> list[bytes]:
     entries = keeper.client.xrange(keeper.keys("stream", job))
     return [fields.get(b"piece", b"end") for _, fields in entries]
 
 
 def test_the_first_pieces_are_written_at_once_and_together(
-    grid: Grid, server_of: Server, writer: PieceWriter, monkeypatch: pytest.MonkeyPatch
+    grid: Grid, server_of: Server, writer: PieceWriter
 ) -> None:
-    monkeypatch.setattr(piece_writer, "GATHER_SECONDS", 2.0)  # the first write does not wait for it
-    begun = time.monotonic()
     stream = start_stream(grid, 0)
     writer.add(stream, "root", ['"opening"', '"first"'])
-    writer.finish(stream)
-    assert [[list(each.pieces) for each in batch] for batch in server_of.batches] == [
-        [['"opening"', '"first"']]
-    ]
-    assert time.monotonic() - begun < 1.5
+    assert list_writes(server_of) == [[['"opening"', '"first"']]]
+    assert read_pieces(grid, "j0") == [b'"opening"', b'"first"']
+
+
+def test_no_piece_waits_while_no_write_is_under_way(
+    grid: Grid, server_of: Server, writer: PieceWriter
+) -> None:
+    streams = [start_stream(grid, number) for number in range(2)]
+    for number in range(5):
+        for stream in streams:
+            writer.add(stream, "root", [str(number)])
+            assert not stream.waiting
+    assert {len(batch) for batch in server_of.batches} == {1}
+    assert writer._thread.ident is None
+
+
+def test_only_pieces_between_the_first_and_the_last_wait_for_others(
+    grid: Grid, server_of: Server, writer: PieceWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a write of several streams more are gathered, but not for the first pieces of a stream, nor at
+    its end.
+    """
+    monkeypatch.setattr(piece_writer, "GATHER_SECONDS_PER_STREAM", 60.0)
+    monkeypatch.setattr(piece_writer, "MAX_GATHER_SECONDS", 60.0)
+    streams = [start_stream(grid, number) for number in range(3)]
+    holder = hold_write(server_of, writer, streams[0], "0")
+    for stream in streams[:2]:
+        writer.add(stream, "root", ["1"])
+    server_of.open.set()
+    holder.join(20)
+    wait_for(lambda: not streams[1].waiting)
+    writer.add(streams[0], "root", ["2"])
+    assert streams[0].waiting
+    writer.add(streams[2], "root", ['"first"'])
+    assert list_writes(server_of) == [[["0"]], [["1"], ["1"]], [["2"], ['"first"']]]
+    writer.add(streams[1], "root", ["2"])
+    assert streams[1].waiting
+    writer.finish(streams[1])
+    assert list_writes(server_of)[3:] == [[["2"]]]
 
 
 def test_pieces_of_many_streams_share_a_write(grid: Grid, server_of: Server, writer: PieceWriter) -> None:
     streams = [start_stream(grid, number) for number in range(3)]
-    server_of.open.clear()
-    writer.add(streams[0], "root", ["0"])
-    wait_for(lambda: server_of.batches)
+    hold_write(server_of, writer, streams[0], "0")
     for number in range(1, 10):
         for stream in streams:
             writer.add(stream, "root", [str(number)])
@@ -141,9 +184,7 @@ def test_scripts_that_the_server_forgot_are_loaded_again(
     grid: Grid, server_of: Server, writer: PieceWriter
 ) -> None:
     streams = [start_stream(grid, number) for number in range(2)]
-    server_of.open.clear()
-    writer.add(streams[0], "root", ["0"])
-    wait_for(lambda: server_of.batches)
+    hold_write(server_of, writer, streams[0], "0")
     for stream in streams:
         writer.add(stream, "root", ["1"])
     grid.client.script_flush()
@@ -189,9 +230,7 @@ def test_a_long_stream_goes_in_parts_and_lets_others_pass(
 ) -> None:
     monkeypatch.setattr(piece_writer, "MAX_WRITE_CHARACTERS", 100)
     long, short = start_stream(grid, 0), start_stream(grid, 1)
-    server_of.open.clear()
-    writer.add(short, "root", ["0"])
-    wait_for(lambda: server_of.batches)
+    hold_write(server_of, writer, short, "0")
     writer.add(long, "root", ['"%s"' % ("x" * 48)] * 10)
     writer.add(long, "other", ['"y"'])
     writer.add(short, "root", ["1"])
@@ -210,13 +249,13 @@ def test_an_attempt_waits_while_too_much_of_it_is_not_written(
 ) -> None:
     monkeypatch.setattr(piece_writer, "MAX_BUFFERED_CHARACTERS", 100)
     stream, added = start_stream(grid, 0), []
+    hold_write(server_of, writer, start_stream(grid, 1), "0")
 
     def emit() -> None:
         for number in range(100):
             writer.add(stream, "root", ['"%s"' % ("x" * 8)])
             added.append(number)
 
-    server_of.open.clear()
     thread = threading.Thread(target=emit, daemon=True)
     thread.start()
     wait_for(lambda: len(added) == 9)
@@ -336,14 +375,15 @@ def test_the_opening_and_the_first_word_are_one_write(slot: OneSlot) -> None:
     slot.runner.act = act
     job = slot.client.submit(ECHO, "whole", stream=True)
     assert slot.client.result(job, timeout=20) == "whole"
-    (((lease, path, pieces, before, dropped),),) = server.batches
+    (((lease, path, before, dropped, pieces),),) = server.batches
     assert lease.startswith(job)
     assert (path, pieces, before, dropped) == ("root", ['"opening"', '"first"'], 0, ("seed",))
 
 
 def test_a_stopped_session_leaves_no_thread(slot: OneSlot) -> None:
-    emit_and(slot, lambda context: "whole")
-    assert slot.client.run(ECHO, None, stream=True, timeout=20) == "whole"
+    writer = slot.session._piece_writer
+    with writer._lock:
+        writer._wake_thread()
     assert "pieces m.a" in {thread.name for thread in threading.enumerate()}
     slot.session.stop(0)
     assert "pieces m.a" not in {thread.name for thread in threading.enumerate()}

@@ -7,7 +7,6 @@ from typing import Any
 
 from gridq.protocol.meters import parse_budget
 from gridq.store.replies import Claim, read_claim
-from gridq.store.scripts import read_arguments
 from tests.unit.store.plans import Grid
 
 TEAM = "team"
@@ -44,7 +43,7 @@ class Shadow:
             self._charge(lease, used)
             if reply != b"fenced" and row:
                 self.rows[lease.split(":")[0]].append(row)
-        elif script == "emit" and reply:
+        elif script == "emit" and reply == [1]:
             self._emitted(args)
 
     def is_allowed(self, agent: str, micro: int) -> bool:
@@ -157,10 +156,9 @@ class Shadow:
             self.charged[lease] = max(used, self.charged.get(lease, 0))
 
     def _emitted(self, args: tuple[Any, ...]) -> None:
-        lease = args[0]
+        lease, _path, _before, _dropped, _count, *emitted = args
         self.streamed.setdefault(lease.rsplit(":", 2)[0], lease)
         pieces = self.pieces[lease.split(":")[0]]
-        emitted = args[len(read_arguments("emit").names) :]
         pieces += [piece for piece in emitted if piece not in pieces]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-import time
 from array import array
 
 from gridq.errors import SeatUnavailable, StageError
@@ -25,7 +24,6 @@ from workers.model_apis.api_request import (
     EMBEDDINGS,
     OPENAI,
     RESPONSES,
-    SHAPE_ERRORS,
     ApiRequest,
     add_path,
     make_field_error,
@@ -37,15 +35,13 @@ from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.response_assembly import ResponseAssembler
 from workers.model_apis.stages import complete_embedding_usage
 from workers.model_apis.usage import parse_openai_usage
+from workers.model_apis.usage_reports import report_usage
 
 OPENAI_NAMES = ("text-embedding-ada-", "text-embedding-3-", "davinci", "babbage", "gpt-3.5-turbo-instruct")
 """Parts of the names of models whose vocabulary clients use if they send tokens."""
 
 TOKEN_FIELDS = {EMBEDDINGS: ("input",), COMPLETIONS: ("prompt",)}
 """By path: the fields that may be tokens instead of text."""
-
-REPORT_SECONDS = 0.2
-"""Interval between usage reports of a stream. The last report follows when the stream ends or fails."""
 
 
 def forward_request(request: ApiRequest, model: str, context: StageContext, backend: Backend) -> Json:
@@ -117,20 +113,15 @@ def _forward_stream(
     assembler: Assembler,
 ) -> None:
     relay = StreamRelay(request, context)
-    next_report = 0.0
-    try:
-        with contextlib.closing(backend.stream(request.path, body, context)) as events:
-            for event in events:
-                has_content = parse_answer(backend, assembler.add_event, event)
-                if time.monotonic() >= next_report:
-                    context.report(parse_answer(backend, assembler.compute_usage))
-                    next_report = time.monotonic() + REPORT_SECONDS
-                relay.send(event, has_content)
+    with (
+        report_usage(context, backend, assembler) as report,
+        contextlib.closing(backend.stream(request.path, body, context)) as events,
+    ):
+        for event in events:
+            relay.send(event, parse_answer(backend, assembler.add_event, event))
+            report()
         if not assembler.is_complete:
             raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
-    finally:
-        with contextlib.suppress(*SHAPE_ERRORS):  # the usage that it stated so far may be malformed
-            context.report(assembler.compute_usage())
     if isinstance(assembler, ChatAssembler):
         relay.send_usage(assembler)
 

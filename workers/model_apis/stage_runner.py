@@ -22,6 +22,7 @@ from workers.model_apis.stages import (
     parse_request,
 )
 from workers.model_apis.usage import parse_openai_usage
+from workers.model_apis.usage_reports import report_usage
 
 
 def parse_stage_input(stage: StageCall, value: Json) -> ModelRequest | ApiRequest:
@@ -50,12 +51,15 @@ def run_request(
         return parse_answer(adapted, extract_vectors, response, isinstance(body["input"], str))
     assembler = ChatAssembler(request.path, request.body)
     if context.is_streaming:
-        with contextlib.closing(adapted.stream(request.path, body, context)) as chunks:
+        with (
+            report_usage(context, adapted, assembler) as report,
+            contextlib.closing(adapted.stream(request.path, body, context)) as chunks,
+        ):
             for chunk in chunks:
                 parse_answer(adapted, assembler.add_event, chunk)
-                context.report(assembler.compute_usage())
                 if text := parse_answer(adapted, extract_text, chunk):
                     context.emit(text)
+                report()
         if not assembler.is_complete:
             raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
     else:

@@ -37,7 +37,7 @@ MAX_ENTRIES = 100
 RETRY_SECONDS = 0.2
 """Seconds between two attempts while the server is away."""
 
-GATHER_SECONDS_PER_FOLLOWER = 20e-6
+GATHER_SECONDS_PER_FOLLOWER = 10e-6
 """Pause between two reads for each follower. With thousands of followers a read is expensive, so each
 should return the entries of several; with few, entries arrive at once.
 """
@@ -167,8 +167,7 @@ class Relay:
                 if follower.wants_more:
                     await self._deliver(follower, entries, now, alone=len(group) == 1)
         pause = min(GATHER_SECONDS_PER_FOLLOWER * len(keys), MAX_GATHER_SECONDS)
-        if pause > 2e-3:
-            await asyncio.sleep(pause)
+        await asyncio.sleep(pause if pause > 2e-3 else 0)  # 0: what was read is sent before the next read
 
     def _streams_to_read(self) -> dict[bytes, list[Follower]]:
         """Return the streams to read, each with the followers that have room for more."""

@@ -23,6 +23,7 @@ from gridq.errors import GridError, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from gridq.protocol.sse import EventTooLong, SseParser
+from gridq.store import values
 from workers.model_apis.http.connections import Call, CallDropped, Connections, NotConnected
 from workers.model_apis.http.failures import find_error, make_error
 from workers.model_apis.model_kinds import ModelKind, find_kind
@@ -260,7 +261,7 @@ class ApiClient(ABC):
 
     def _parse_json(self, text: str) -> Json:
         try:
-            return json.loads(text, parse_constant=_drop_constant, parse_float=_parse_float)
+            return values.parse_json(text.encode(), decoder=_DECODER)
         except ValueError:
             raise self.make_format_error("it sent something that is not JSON") from None
         except RecursionError:
@@ -317,6 +318,9 @@ def _drop_constant(name: str) -> None:
 def _parse_float(text: str) -> float | None:
     number = float(text)
     return number if math.isfinite(number) else None
+
+
+_DECODER = json.JSONDecoder(parse_constant=_drop_constant, parse_float=_parse_float)
 
 
 def _iter_body(response: http.client.HTTPResponse) -> Iterator[bytes]:

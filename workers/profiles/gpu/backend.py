@@ -23,6 +23,7 @@ from workers.model_apis.api_request import (
 )
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.fields.chat import CHAT_TO_ENGINE
+from workers.model_apis.usage_reports import report_usage
 from workers.profiles.gpu.model_process import ModelProcess
 
 SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
@@ -49,10 +50,13 @@ class EngineBackend:
         if path == EMBEDDINGS:
             return self._post_embeddings(path, body, context)
         assembler = ChatAssembler(path, body)
-        with contextlib.closing(self.stream(path, body, context)) as chunks:
+        with (
+            report_usage(context, self, assembler) as report,
+            contextlib.closing(self.stream(path, body, context)) as chunks,
+        ):
             for chunk in chunks:
                 assembler.add_event(chunk)
-                context.report(assembler.compute_usage())
+                report()
         return assembler.build_answer()
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
