@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.execution.session import Session
-from tests.fakes.http_server import Handler, ModelServer
-from tests.fakes.openai_server import usage
+from tests.fakes.refusing_server import RefusingServer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
 from tests.seat_runners import LlmRunner, llm_grid
@@ -29,41 +27,13 @@ from workers.supervisor.embedded_server import EmbeddedServer
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-class Endpoint(ModelServer):
-    """Answers each chat, or refuses it with `refusals[model]`, a status and a body. `calls`: the models."""
-
-    def __init__(self) -> None:
-        super().__init__(_make_handler(self), None)
-        self.refusals: dict[str, tuple[int, Any]] = {}
-        self.calls: list[str] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-
-def _make_handler(state: Endpoint) -> type[Handler]:
-    class Chat(Handler):
-        def do_POST(self) -> None:
-            model = state.take(self)["model"]
-            state.calls.append(model)
-            if model in state.refusals:
-                status, body = state.refusals[model]
-                self.answer(status, body)
-                return
-            state.gate.wait(10)
-            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
-            answer = {"id": "c", "object": "chat.completion", "created": 1, "model": model}
-            self.answer(200, {**answer, "choices": [choice], "usage": usage(1, 1)})
-
-    return Chat
-
-
 @dataclass
 class Seats:
     """A gateway before two seats, or one, each with the models `m` and `n`, of the families `f` and `g`."""
 
     gateway: Gateway
     grid: LocalGrid
-    endpoints: list[Endpoint]
+    endpoints: list[RefusingServer]
 
     def ask(self, model: str) -> httpx.Response:
         body = {"model": model, "messages": HELLO}
@@ -88,7 +58,7 @@ def run_seats(server: EmbeddedServer, home: Path, number: int, **given: Any) -> 
     )
     models: Any = [{"name": "m", "families": ["f"]}, {"name": "n", "families": ["g"]}]
     with ExitStack() as stack:
-        endpoints = [stack.enter_context(Endpoint()) for _ in range(number)]
+        endpoints = [stack.enter_context(RefusingServer()) for _ in range(number)]
         runners = {f"m.s{at}": LlmRunner(each.url, models) for at, each in enumerate(endpoints)}
         grid = stack.enter_context(llm_grid(config, runners, concurrency=4))
         yield Seats(stack.enter_context(serving(config, admission_wait=0.3)), grid, endpoints)

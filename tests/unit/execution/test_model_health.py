@@ -1,0 +1,74 @@
+"""What opens the breaker of one model, and who may try it afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.errors import ModelRests, ModelUnavailable, RequestRefused, SeatError
+from gridq.execution.model_health import REFUSALS_OF_ONE_AGENT, REFUSALS_TO_OPEN, ModelHealth
+
+GONE = ModelUnavailable("The endpoint does not serve this model")
+REFUSED = RequestRefused("The endpoint refused the request with HTTP 403")
+
+
+def fail(
+    health: ModelHealth, error: ModelUnavailable | RequestRefused, request: str, agent: str = "a"
+) -> bool:
+    """Record a failure of the model `m`; return whether it rests for it."""
+    return health.record_failure("m", error, request=request, agent=agent) is not None
+
+
+def test_one_failure_that_blames_the_model_is_enough() -> None:
+    health = ModelHealth()
+    assert fail(health, GONE, "1")
+    assert list(health.resting) == ["m"]
+    health.begin("n", "x")  # another model
+    with pytest.raises(ModelRests, match="does not serve"):
+        health.begin("m", "x")
+
+
+def test_attempts_of_one_request_count_once() -> None:
+    health = ModelHealth()
+    assert not any(fail(health, REFUSED, "1") for _ in range(100))
+    assert not health.resting
+
+
+def test_refusals_of_several_agents_in_a_row_are_enough() -> None:
+    health = ModelHealth()
+    assert not fail(health, REFUSED, "1", "ada")
+    assert not fail(health, REFUSED, "2", "ada")
+    assert fail(health, REFUSED, "3", "bob")
+    assert REFUSALS_TO_OPEN == 3
+
+
+def test_refusals_of_one_agent_must_be_many() -> None:
+    health = ModelHealth()
+    rested = [fail(health, REFUSED, str(number)) for number in range(REFUSALS_OF_ONE_AGENT)]
+    assert rested == [False] * (REFUSALS_OF_ONE_AGENT - 1) + [True]
+
+
+def test_a_success_starts_the_count_anew() -> None:
+    health = ModelHealth()
+    for number in range(50):
+        assert not fail(health, REFUSED, str(number), f"agent {number % 2}")
+        if number % 2:
+            health.record_success("m")
+
+
+def test_one_attempt_at_a_time_tries_a_model() -> None:
+    health = ModelHealth()
+    fail(health, GONE, "1")
+    assert health.end_rest()
+    assert health.advance()
+    assert not health.resting
+    health.begin("m", "first")
+    health.begin("m", "first")
+    with pytest.raises(ModelRests, match="another request tries it"):
+        health.begin("m", "second")
+    health.end("first")
+    health.begin("m", "second")
+    health.record_success("m")
+    assert health.advance()
+    health.begin("m", "third")
+    assert not health.advance(), "it is as if it had never failed"
+    assert not health.end_rest()
