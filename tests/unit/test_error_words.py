@@ -12,7 +12,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import GridError, quote
-from gridq.errors.base import MAX_DETAIL_CHARACTERS, MAX_MESSAGE_CHARACTERS
+from gridq.errors.base import MAX_DETAIL_CHARACTERS, MAX_MESSAGE_CHARACTERS, MAX_PATH_CHARACTERS
 from gridq.gateway.routes.job_spec import read_spec
 from gridq.graph.catalogue import StageSpec
 from gridq.graph.effects import parse_effects
@@ -24,8 +24,8 @@ from gridq.profiles.profile import load_profiles
 from gridq.submission.planning import compile_text, load_local_catalogue
 
 PYTHON = re.compile(
-    r"\b(None|True|False|NoneType|dict|str|tuple|int|float|bool|frozenset|TypeError|KeyError|ValueError|object at"
-    r"|Traceback|pydantic)\b|<class|\bInput should\b"
+    r"\b(None|True|False|NoneType|dict|str|tuple|int|float|bool|frozenset|TypeError|KeyError|ValueError"
+    r"|object at|Traceback|pydantic)\b|<class|\bInput should\b"
 )
 LONG = "x" * 100_000
 ODD: list[Any] = [
@@ -47,14 +47,16 @@ NODES: list[Any] = [
 FILE = {
     "name": "mine", "implementation": "builtin:text.template", "id": "a" * 64, "description": "d",
     "input": {"kind": "Any"}, "output": {"kind": "List", "value": {"kind": "Text"}},
-    "effects": [{"effect": "Cost", "cents": 5}, {"effect": "Llm", "model": ["a", {"model": "b", "context": 5}]}],
-    "lifecycle": "Active", "config": {"a": 1}, "examples": [{}], "tags": ["a"], "aliases": ["b"], "timeout": 5,
-    "options": {"a": True},
+    "effects": [
+        {"effect": "Cost", "cents": 5}, {"effect": "Llm", "model": ["a", {"model": "b", "context": 5}]},
+    ],
+    "lifecycle": "Active", "config": {"a": 1}, "examples": [{}], "tags": ["a"], "aliases": ["b"],
+    "timeout": 5, "options": {"a": True},
 }  # fmt: skip
 BODY = {
     "graph": {"root": STAGE}, "input": 1, "job": "j", "agent": "a", "priority": "batch", "deadline": 5,
-    "queue_timeout": 5, "budget_cents": 5, "wait_for_seat": True, "session": "s", "prefer": "a", "avoid": ["a"],
-    "pin": "a", "stream": True, "idempotency_key": "k", "deadline_secs": 5, "name": "n",
+    "queue_timeout": 5, "budget_cents": 5, "wait_for_seat": True, "session": "s", "prefer": "a",
+    "avoid": ["a"], "pin": "a", "stream": True, "idempotency_key": "k", "deadline_secs": 5, "name": "n",
 }  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def check(error: GridError) -> None:
     assert len(error.message) < MAX_MESSAGE_CHARACTERS + 50
     for name, text in error.details.items():
         shown = text if isinstance(text, str) else json.dumps(text)
-        assert len(shown) < MAX_DETAIL_CHARACTERS + 50, name
+        assert len(shown) < (MAX_PATH_CHARACTERS if name == "path" else MAX_DETAIL_CHARACTERS) + 50, name
         assert not PYTHON.search(shown), (name, shown[:300])
     assert not PYTHON.search(error.message), error.message[:300]
 
@@ -134,9 +136,11 @@ def test_bodies_and_options(key: str) -> None:
 
 @pytest.mark.parametrize("value", [*ODD, [{"dollars": None}], [{"tokens": True, "per": 5}], {"dollars": "x"}])
 def test_quotas_files(value: Any) -> None:
-    for data in (value, {"agents": value}, {"agents": {"a": value}}, {"queues": {"llm:any": value}}, {"models": value},
-                 {"agents": {"a": {"budgets": value}}}, {"queues": {"llm:any": {"max_pending": value}}},
-                 {"seats": {"a": {"budget_dollars": value, "period": value}}}, {"models": {"a": value}}):  # fmt: skip
+    for data in (
+        value, {"agents": value}, {"agents": {"a": value}}, {"agents": {"a": {"budgets": value}}},
+        {"queues": {"llm:any": value}}, {"queues": {"llm:any": {"max_pending": value}}}, {"models": value},
+        {"models": {"a": value}}, {"seats": {"a": {"budget_dollars": value, "period": value}}},
+    ):  # fmt: skip
         try:
             quotas_file.parse(json.dumps(data), "quotas.json")
         except GridError as exc:
