@@ -17,11 +17,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gridq.errors import StageError
 from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
-from tests.reference import StageFailed
 
 PURE = Effect(effect="Pure")
 BENCH = Effect(effect="Bench", slug="any")
@@ -57,8 +57,12 @@ class Calls:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
+    def call(self, spec: StageSpec, value: Any, path: str) -> Any:
+        """Do the same for an interpreter."""
+        return self(spec.implementation, value, path)
+
     def __call__(self, implementation: str, value: Any, path: str) -> Any:
-        """Return the output of one stage. Raises StageFailed."""
+        """Return the output of one stage. Raises StageError."""
         self.counts[path] += 1
         name = implementation.partition(":")[2].removeprefix("slow_")
         if name in ("echo", "labelled"):
@@ -74,13 +78,13 @@ class Calls:
             return len(json.dumps(value))
         if name == "remote_stage":
             if "fail" in value["url"]:
-                raise StageFailed(path)
+                raise StageError("it failed", {"path": path})
             return {"from": value["url"], "got": value["input"]}
         if name == "flaky" and self.counts[path] > value["fails"]:
             return value
         if name == "fail_on_null" and value is not None:
             return value
-        raise StageFailed(path)
+        raise StageError("it failed", {"path": path})
 
 
 KEYS = ("a", "b", "source_0", "source_1", "items", "text", "ü ñ.", "label")

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
+from gridq.errors import StageError
+from gridq.graph.interpreter import Outcome
 from gridq.graph.plan import Plan, Step, dump_step, evaluate, load_step
-from tests.reference import Call, Outcome, StageFailed
+
+Call = Callable[[str, Any, str], Any]
+"""`call(implementation, value, path)`."""
 
 WAITING, READY, RUNNING, DONE, SKIPPED = "waiting", "ready", "running", "done", "skipped"
 
 
 def simulate(plan: Plan, value: Any, call: Call, order: random.Random) -> Any:
-    """Return the answer of `plan` for the job's input `value`. Raises StageFailed if the job fails."""
+    """Return the answer of `plan` for the job's input `value`. Raises StageError if the job fails."""
     return Simulation(plan, value, call, order).run()
 
 
@@ -40,7 +45,7 @@ class Simulation:
         self.state = [WAITING] * len(plan.steps)
         self.waits = [len(step.after) for step in plan.steps]
         self.outputs: dict[int, str] = {}
-        self.running: dict[int, tuple[str | None, StageFailed | None]] = {}
+        self.running: dict[int, tuple[str | None, StageError | None]] = {}
         self.tries = [0] * len(plan.scopes)
         self.dependents: list[list[int]] = [[] for _ in plan.steps]
         for number, step in enumerate(plan.steps):
@@ -56,11 +61,11 @@ class Simulation:
         """Return the answer, or the path of the stage that ended the job."""
         try:
             return Outcome(self.run())
-        except StageFailed as exc:
-            return Outcome(errors=frozenset((exc.path,)))
+        except StageError as exc:
+            return Outcome(failures={str(exc.path): exc})
 
     def run(self) -> Any:
-        """Return the answer. Raises StageFailed if the job fails."""
+        """Return the answer. Raises StageError if the job fails."""
         while self.state[self.plan.answer] != DONE:
             ready = [number for number, state in enumerate(self.state) if state == READY]
             choices = ready + list(self.running)
@@ -94,7 +99,7 @@ class Simulation:
                 self.calls.append((op.path, given))
                 done.append(self.call(op.implementation, given, op.path))
             self.running[number] = json.dumps(evaluate(step.value, job_input, output, done)), None
-        except StageFailed as exc:
+        except StageError as exc:
             self.running[number] = None, exc
 
     def finish(self, number: int) -> None:
@@ -122,7 +127,7 @@ class Simulation:
             if self.waits[dependent] == 0 and self.state[dependent] == WAITING:
                 self.state[dependent] = READY
 
-    def fail(self, number: int, error: StageFailed) -> None:
+    def fail(self, number: int, error: StageError) -> None:
         scope = self.plan.steps[number].scope
         while scope is not None:
             self.tries[scope] += 1

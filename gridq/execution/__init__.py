@@ -2,7 +2,7 @@
 
 In: claims from the server, a runner for stages.
 Out: recorded outputs and failures; the seat's circuit breaker and pauses.
-Imported by: router, gateway, workers.owner, workers.process.
+Imported by: router, gateway, testing, workers.owner, workers.process.
 """
 
-__all__ = ["attempt", "session", "shutdown", "tasks"]
+__all__ = ["attempt", "outcome", "session", "shutdown", "tasks"]

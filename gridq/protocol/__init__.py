@@ -3,8 +3,8 @@
 In: JSON, text from Redis, tables of the operator's files.
 Out: frozen models, and errors that name the place at fault. No module here talks to a server.
 Imported by: telemetry, graph, store, jobs, seats, profiles, stages, limits, submission, messaging, tasks,
-execution, router, views, client, gateway, cli, workers.model_apis, workers.profiles, workers.owner,
-workers.machine, workers.process, workers.supervisor, workers.demo, workers.cli.
+execution, router, views, client, gateway, cli, testing, workers.model_apis, workers.profiles,
+workers.owner, workers.machine, workers.process, workers.supervisor, workers.demo, workers.cli.
 """
 
 __all__ = [

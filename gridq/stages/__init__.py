@@ -2,7 +2,7 @@
 
 In: a stage call, its input, a StageContext.
 Out: the stage's output, checked to be JSON of bounded size, or StageError or SeatError.
-Imported by: submission, router, gateway, workers, and modules with stages of your own.
+Imported by: submission, router, gateway, testing, workers, and modules with stages of your own.
 """
 
 from __future__ import annotations

@@ -202,8 +202,29 @@ def load_modules(names: tuple[str, ...]) -> list[dict[str, Json]]:
                     else "decorate a function with gridq.stages.stage",
                 },
             )
-        specs.extend(_add_id(entry) for entry in _REGISTRY[name].values())
+        specs += list_module_specs(name)
     return specs
+
+
+def list_module_specs(name: str) -> list[dict[str, Json]]:
+    """Return the specifications of the stages that the imported module `name` defines."""
+    return [_add_id(entry) for entry in _REGISTRY.get(name, {}).values()]
+
+
+def find_entry(function: Callable[..., Any]) -> PythonStage | None:
+    """Return the stage that @stage made of `function`, or None."""
+    where = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    entry = _REGISTRY.get(where[0], {}).get(where[1])
+    return entry if entry is not None and entry.function is function else None
+
+
+def make_stand_in(spec: StageSpec, function: Callable[..., Any]) -> PythonStage:
+    """Return a stage that calls `function` under the name and types of `spec`, as if it were under @stage.
+
+    Raises ConfigError if it has other parameters than a stage.
+    """
+    record = {"name": spec.name, "input": spec.input.to_json(), "output": spec.output.to_json()}
+    return PythonStage(function, record, "", _takes_context(function, spec.name))
 
 
 def _add_id(entry: PythonStage) -> dict[str, Json]:
@@ -244,7 +265,11 @@ def call_python(implementation: str, value: Json, context: StageContext) -> Json
     OutputTooLarge if the result cannot be passed on. The processes that it started are killed if `context`
     is cancelled.
     """
-    entry = find_stage(implementation)
+    return call_stage(find_stage(implementation), value, context)
+
+
+def call_stage(entry: PythonStage, value: Json, context: StageContext) -> Json:
+    """Do the same for a stage that was found."""
     _check_type(entry, value, "input")
     extra = {"context": context} if entry.takes_context else {}
     try:

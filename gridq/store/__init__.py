@@ -3,7 +3,7 @@
 In: settings, plans, leases, limits.
 Out: connections, keys, typed calls of the Lua scripts, values, snapshots.
 Imported by: jobs, seats, process, limits, submission, app, messaging, tasks, execution, router, views,
-client, gateway, cli, workers.machine, workers.process, workers.supervisor, workers.cli.
+client, gateway, cli, testing, workers.machine, workers.process, workers.supervisor, workers.cli.
 """
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 In: a graph, an input, job options.
 Out: an admitted job, a job in the inbox, or a refusal that says what would help.
-Imported by: messaging, tasks, router, client, gateway, cli.
+Imported by: messaging, tasks, router, client, gateway, cli, testing.
 """
 
 __all__ = [

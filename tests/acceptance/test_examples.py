@@ -124,6 +124,15 @@ def test_own_stage(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "b, a\n"), done.stderr
 
 
+def test_own_stage_is_tested_without_a_grid(environment: dict[str, str], tmp_path: Path) -> None:
+    alone = {**environment, "GRIDQ_BROKER_URL": "redis://127.0.0.1:1/0", "PYTHONPATH": str(EXAMPLES)}
+    tests = str(EXAMPLES / "test_own_stage.py")
+    done = run(
+        alone, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), tests
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_own_profile_is_short() -> None:
     text = (EXAMPLES / "own_profile" / "gridq_dataset.py").read_text()
     code = re.sub(r'"""[^"]*"""', "", text)

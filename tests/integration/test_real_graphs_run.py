@@ -17,12 +17,12 @@ import pytest
 
 from gridq.config.settings import Settings, settings
 from gridq.graph.catalogue import Catalogue, StageSpec
+from gridq.graph.interpreter import Interpreter
 from gridq.graph.nodes import Stage, parse
 from gridq.protocol import queue_names
 from gridq.store.connection import connect
 from tests.builders import walk_nodes
 from tests.local_grid import LocalGrid
-from tests.reference import Reference
 from workers.supervisor.embedded_server import EmbeddedServer
 
 TOP = Path(__file__).parents[2]
@@ -97,10 +97,10 @@ def test_a_real_graph_answers_as_the_reference(real_grid: LocalGrid, name: str) 
     files = [json.loads(path.read_text()) for path in real_grid.config.stages_dir.glob("*.json")]
     digest: Any = importlib.import_module(MODULE).digest
 
-    def call(implementation: str, given: Any, path: str) -> Any:
+    def call(spec: StageSpec, given: Any, path: str) -> Any:
         return digest(given)
 
-    expected = Reference(Catalogue(map(StageSpec.from_json, files)), call).outcome(parse(text).root, value)
+    expected = Interpreter(Catalogue(map(StageSpec.from_json, files)), call).run(parse(text).root, value)
     job = real_grid.client.submit(text, value)
     assert real_grid.client.result(job, timeout=30) == expected.value
     stages = [node for _, node in walk_nodes(parse(text).root) if isinstance(node, Stage)]

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, StageError
+from gridq.graph.catalogue import StageSpec
+from gridq.graph.interpreter import Interpreter
 from gridq.graph.nodes import parse
 from gridq.profiles.profile import load_profiles
 from gridq.submission.planning import compile_text, load_local_catalogue
@@ -19,7 +21,6 @@ from tests.chaos.endpoints.calls import make_answer, parse_system_text
 from tests.chaos.graphs import JOB, GraphGenerator, spends
 from tests.chaos.profile import PROFILE
 from tests.chaos.witness import ORDERS, answer
-from tests.reference import Reference, StageFailed
 
 CONFIG = Settings(profiles=(PROFILE, "llm"), stages=("tests.chaos.stages",))
 CATALOGUE = load_local_catalogue(CONFIG, load_profiles(CONFIG.profiles))
@@ -31,7 +32,8 @@ class Calls:
     def __init__(self) -> None:
         self.attempts: dict[str, int] = {}
 
-    def __call__(self, implementation: str, value: Any, path: str) -> Any:
+    def __call__(self, spec: StageSpec, value: Any, path: str) -> Any:
+        implementation = spec.implementation
         if implementation == "builtin:format_json":
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         if implementation == "llm:complete":
@@ -44,7 +46,7 @@ class Calls:
             or orders["ms"] == 5000
             or orders.get("die", 0) > 1
         ):
-            raise StageFailed(path)
+            raise StageError("it was told to fail", {"path": path})
         return answer(value)
 
 
@@ -57,11 +59,11 @@ def test_the_expected_outcome_matches_the_reference(failing: float) -> None:
     for _ in range(150):
         made = generator.generate(failing=failing)
         models.update(made.asked)
-        outcome = Reference(CATALOGUE, Calls()).outcome(parse(made.graph).root, made.input)
-        assert set(made.outcome.errors) == outcome.errors
+        outcome = Interpreter(CATALOGUE, Calls()).run(parse(made.graph).root, made.input)
+        assert made.outcome.errors.keys() == outcome.failures.keys()
         if not outcome.failed:
             assert made.outcome.value == outcome.value
-        has_errors.add(bool(outcome.errors))
+        has_errors.add(outcome.failed)
         compile_text(json.dumps(made.graph), CATALOGUE, CONFIG, load_profiles(CONFIG.profiles))
     assert has_errors == ({False} if not failing else {False, True})
     assert models
@@ -74,7 +76,7 @@ def test_a_huge_graph_has_its_size_and_the_expected_outcome(layered: bool) -> No
     made = generator.generate_huge(1000, layered=layered)
     assert 800 < plan.count_stages(made) <= 1000
     assert made.asked
-    outcome = Reference(CATALOGUE, Calls()).outcome(parse(made.graph).root, made.input)
+    outcome = Interpreter(CATALOGUE, Calls()).run(parse(made.graph).root, made.input)
     assert outcome.value == made.outcome.value
     stages = [node["config"][ORDERS] for node in find_stages(made.graph) if ORDERS in node.get("config", {})]
     assert max(orders["ms"] for orders in stages) <= 2

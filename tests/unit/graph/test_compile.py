@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gridq.graph.compile import compile_plan
+from gridq.graph.interpreter import Interpreter
 from gridq.graph.nodes import parse
 from gridq.graph.plan import Plan
 from gridq.protocol import queue_names
 from tests.builders import Node, branch, const, fanout, let, parallel, retry, seq, stage
 from tests.generators import CATALOGUE, Calls, place
-from tests.reference import Reference
 from tests.simulate import Simulation
 from tests.unit.graph.test_plan_meaning import check_plan
 
@@ -31,13 +31,13 @@ def outcome(root: Node, value: Any = None) -> tuple[Any, list[str]]:
     plan = compile_plan(parsed, CATALOGUE, place)
     check_plan(plan)
     for seed in range(20):
-        reference = Reference(CATALOGUE, Calls())
-        expected = reference.outcome(parsed.root, value)
+        reference = Interpreter(CATALOGUE, Calls().call)
+        expected = reference.run(parsed.root, value)
         run = Simulation(plan, value, Calls(), random.Random(seed))
         actual = run.outcome()
-        assert actual.errors <= expected.errors
+        assert actual.failures.keys() <= expected.failures.keys()
         assert actual.failed or actual == expected
-    return next(iter(actual.errors), actual.value), [path for path, _ in run.calls]
+    return next(iter(actual.failures), actual.value), [path for path, _ in run.calls]
 
 
 # -- operators that are only expressions ---------------------------------------------------------------------
