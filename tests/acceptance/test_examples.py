@@ -126,6 +126,7 @@ def test_own_stage(environment: dict[str, str]) -> None:
 
 def test_own_stage_is_tested_without_a_grid(environment: dict[str, str], tmp_path: Path) -> None:
     alone = {**environment, "GRIDQ_BROKER_URL": "redis://127.0.0.1:1/0", "PYTHONPATH": str(EXAMPLES)}
+    alone["GRIDQ_PROFILES"] = "llm"
     tests = str(EXAMPLES / "test_own_stage.py")
     done = run(
         alone, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), tests
