@@ -23,7 +23,9 @@ from gridq.config.settings import Settings
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, QueueFull, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.options import PREFIX, GatewayOptions
+from gridq.graph import catalogue
 from gridq.graph.nodes import parse
+from gridq.graph.types import KINDS, parse_type
 from gridq.jobs.record import JobOptions
 from gridq.limits.accounts import Account, AccountsReport, Window
 from gridq.limits.ledger import ATTEMPTS, Entry
@@ -201,6 +203,27 @@ def test_every_operator_is_documented_with_a_valid_example(op: str) -> None:
     (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     assert f'"op": "{op}"' in example
     assert validate_graph(example, Settings())["steps"] >= 0
+
+
+def test_every_kind_of_type_is_documented() -> None:
+    section = (REFERENCE / "graphs.md").read_text("utf-8").partition("\n## Types\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.M)))) == {
+        "kind",
+        *KINDS,
+    }
+    (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    parse_type(json.loads(example), "")
+
+
+def test_every_key_of_a_stage_file_is_documented() -> None:
+    page = (DOCS / "how-to" / "agent" / "stages.md").read_text("utf-8")
+    section = page.partition("\n## Stage files\n")[2]
+    keys = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.M)))
+    assert set(keys) == set(catalogue._KEYS)
+    for lifecycle in catalogue.LIFECYCLES:
+        assert f"`{lifecycle}`" in section
+    (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    assert catalogue.StageSpec.from_json(json.loads(example)).name == "summarise"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
