@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.stateful import initialize, invariant
 
 from gridq.limits.ledger_verification import verify
 from gridq.protocol.queue_names import PURE
+from gridq.protocol.seat_states import Unavailable, format_rests
 from gridq.store.replies import Claim, read_claim
 from gridq.views.audit import find_breaches, find_keys_without_ttl
 from tests import machines
@@ -76,6 +78,22 @@ class Protocol(Entering):
             self.grid.client.delete(self.grid.keys("drain", seat))
         if what in ("renew", "stop", "back"):
             self.renew(seat)
+
+    @act(
+        2, seat=seats, state=st.sampled_from(["key_refused", "rate_limited", "paused"]),
+        seconds=st.sampled_from([5, 10 * HOUR]), ago=st.sampled_from([0, 60]),
+    )  # fmt: skip
+    def rest(self, seat: str, state: str, seconds: int, ago: int) -> None:
+        """Let a seat rest: as a whole, or for one of its queues."""
+        now = time.time()
+        why = Unavailable(state, "", now - ago, now + seconds)
+        concurrency, budget, queues = SEATS[seat]
+        inc = self.incarnations[seat]
+        if queues[1:] and seconds == 5:
+            rests = format_rests([(queues[:1], why)])
+            self.grid.seat(seat, *queues[1:], inc=inc, concurrency=concurrency, budget=budget, rests=rests)
+        else:
+            self.grid.scripts.leave(seat, inc, "drain", format_rests([(queues, why)]))
 
     def register(self, seat: str, *, same: bool, host: str) -> None:
         concurrency, budget, queues = SEATS[seat]
@@ -153,7 +171,7 @@ class Protocol(Entering):
         4,
         lambda self: self.leases,
         pick=picks,
-        kind=st.sampled_from(["seat", "seat", "stage", "died", "lost", "back"]),
+        kind=st.sampled_from(["seat", "seat", "unreached", "stage", "died", "lost", "back"]),
         pause=st.sampled_from([0, HOUR]),
         twice=st.booleans(),
         more=st.sampled_from([0, 50]),
@@ -185,7 +203,7 @@ class Protocol(Entering):
         4,
         lambda self: self.open(),
         pick=picks,
-        kind=st.sampled_from(["seat", "died", "lost", "lapse", "new"]),
+        kind=st.sampled_from(["seat", "unreached", "died", "lost", "lapse", "new"]),
     )
     def again_and_again(self, pick: random.Random, kind: str) -> None:
         """Let one stage meet the same fault several times, wherever it runs."""
