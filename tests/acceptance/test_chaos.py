@@ -36,6 +36,9 @@ def test_nothing_is_lost_and_nothing_happens_twice(seed: int | None) -> None:
     assert result["runs"] > 0
     assert sum(result["faults"].values()) > 20
     assert result["logs"] is None
+    assert any(result["faults"].get(kind) for kind in plan.ENDPOINT_FAULTS)
+    assert result["requests"]["answered"] > 40
+    assert result["calls_billed"] >= result["requests"]["answered"]
     bound = {limit["who"]: limit for limit in result["limits"]}
     assert bound.keys() == {"grid", "seat m1.bench", "seat m2.bench", "owner alice", *POORER}
     assert bound["grid"]["used"] > 0

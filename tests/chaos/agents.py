@@ -37,6 +37,8 @@ class SubmittedJob:
 
     job: Job
     accepted: bool = False
+    begun: float = 0.0
+    """The time of the first try to submit it, by the monotonic clock."""
     refused: str = ""
     """The code of the error that refused it."""
     answer: tuple[Json, GridError | None] | None = None
@@ -129,6 +131,7 @@ class Agents:
                     self._open -= 1
 
     def _submit_first(self, job: Job) -> None:
+        self.submitted[job.id].begun = time.monotonic()
         self._submit(job)
         now = time.monotonic()
         if job.cancel is not None:

@@ -15,6 +15,7 @@ from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from gridq.views.audit import Check
 from tests.chaos.agents import SubmittedJob
+from tests.chaos.endpoints.audit import OF_SEATS
 from tests.chaos.limits import Use
 from tests.chaos.plan import Job
 from tests.chaos.records import GridRecords, JobRecord, PlanCompiler
@@ -42,7 +43,10 @@ class AuditResult:
 
 
 class Auditor:
-    """Audits one run. `answer(job)` returns Celery's result of a job: (state, value or error)."""
+    """Audits one run. `answer(job)` returns Celery's result of a job: (state, value or error).
+
+    `seats_failed(job)` returns whether a fault explains that no seat could answer the job's model calls.
+    """
 
     def __init__(
         self,
@@ -51,11 +55,13 @@ class Auditor:
         runs: list[Run],
         config: Settings,
         answer: Callable[[str], tuple[str, Any]],
+        seats_failed: Callable[[SubmittedJob], bool] = lambda job: False,
     ) -> None:
         self.grid_records = grid_records
         self.submitted = submitted
         self.config = config
         self.answer = answer
+        self.seats_failed = seats_failed
         self.audit_result = AuditResult(runs=len(runs))
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in runs:
@@ -106,10 +112,11 @@ class Auditor:
         self.audit_result.states[str(record.state or "lost")] += 1
         if record.ends != 1:
             return [*wrong, f"{job.id} has {record.ends} final states"]
-        return wrong + self._explain_end(job, record)
+        return wrong + self._explain_end(state, record)
 
-    def _explain_end(self, job: Job, record: JobRecord) -> list[str]:
+    def _explain_end(self, state: SubmittedJob, record: JobRecord) -> list[str]:
         """Return why the result of a job is not an allowed one."""
+        job = state.job
         expected = job.made.outcome
         if record.error is None:
             if expected.errors:
@@ -124,6 +131,8 @@ class Auditor:
         if code in job.allowed_errors or (path in expected.errors and expected.errors[path] == code):
             return []
         if code == CUT and job.options.get("stream") and any(record.lost.values()):
+            return []
+        if code in OF_SEATS and path in job.made.asked.values() and self.seats_failed(state):
             return []
         losses = max((len(attempts) for attempts in record.lost.values()), default=0)
         if code == EXHAUSTED and losses >= self.config.max_losses:

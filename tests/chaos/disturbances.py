@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 RECOVERY_SECONDS = 15.0
 """Seconds after the end of a fault until a part works as before: a program starts, clients connect again."""
+NOTED_SECONDS = 1.0
+"""A fault may be noted that much later than it hits: it is noted once it is done, on a busy machine."""
 SERVER = "server"
 
 
@@ -29,7 +31,8 @@ class Disturbances:
     def count(self, part: str, begun: float, ended: float) -> int:
         """Return how many faults disturbed a part between `begun` and `ended`."""
         return sum(
-            start <= ended and begun <= end + RECOVERY_SECONDS for start, end in self._times.get(part, ())
+            start - NOTED_SECONDS <= ended and begun <= end + RECOVERY_SECONDS
+            for start, end in self._times.get(part, ())
         )
 
     def find(self, parts: Iterable[str], begun: float, ended: float) -> bool:

@@ -54,7 +54,7 @@ ASKING = 0.1
 """The probability that a stage calls a model."""
 STAGES_PER_REQUEST = 4
 """Stages of jobs for each request that clients send through the gateways."""
-HUGE_SHARE = 0.3
+HUGE_SHARE = 0.4
 """The part of all stages that huge graphs have."""
 HUGE_STAGES = 2500
 """The most stages of one of them."""

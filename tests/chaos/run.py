@@ -26,6 +26,7 @@ from gridq.views.audit import Check, run_audit
 from tests.chaos import records, witness
 from tests.chaos.agents import Agents, SubmittedJob
 from tests.chaos.auditing import Auditor, AuditResult, recovery
+from tests.chaos.disturbances import SERVER
 from tests.chaos.endpoints.audit import EndpointAudit, audit_endpoints
 from tests.chaos.endpoints.clients import Clients
 from tests.chaos.faults import FaultInjector
@@ -91,7 +92,12 @@ def audit_by_witness(grid: ChaosGrid, submitted: dict[str, SubmittedJob]) -> Aud
         found = records.read_records(client, grid.keys, submitted)
         ledger = list(entries.read_entries(client, grid.keys))
     config = grid.config(grid.client_proxy, grid.folder / "agents")
-    audit_result = Auditor(found, submitted, runs, config, read_celery_result).run()
+
+    def seats_failed(job: SubmittedJob) -> bool:
+        sound = list(layout.endpoints)[-1]
+        return grid.disturbances.find([sound, SERVER], job.begun, time.monotonic())
+
+    audit_result = Auditor(found, submitted, runs, config, read_celery_result, seats_failed).run()
     audit_result.uses = compute_uses(layout.limits, ledger, layout.owners, {})
     audit_result.checks.append(
         Check(

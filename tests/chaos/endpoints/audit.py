@@ -34,11 +34,12 @@ UNKNOWN = frozenset({"lost", "cancelled", "back", "died", "seat", "failed"})
 """Outcomes of attempts whose use may be unknown."""
 
 CUT = "stage.stream_cut"
-OF_THE_SERVER = frozenset({"broker.unreachable", "broker.connection_lost", "broker.full"})
+OF_THE_SERVER = frozenset({"broker.unreachable", "broker.error"})
 OF_THE_GATEWAY = frozenset({"gateway.stopping"})
 OF_SEATS = frozenset(
     {
         *("seat.none_live", "seat.unavailable", "seat.rate_limited", "seat.degraded"),
+        *("seat.model_rests", "seat.model_unavailable", "seat.refused", "seat.unreachable"),
         *("stage.attempts_exhausted", "job.deadline", "job.queue_timeout", "job.deadline_unreachable"),
     }
 )

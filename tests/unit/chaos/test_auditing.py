@@ -221,6 +221,31 @@ def test_errors_explained_by_faults_or_agents_are_no_breaches() -> None:
     assert case.find_breaches() == []
 
 
+def test_a_model_call_may_fail_only_while_no_sound_seat_could_answer() -> None:
+    case = Case()
+    path = case.paths["s1"]
+    asking = replace(case.state.job.made, asked={"a0": path}, stages={"s0": case.paths["s0"]})
+    case.state.job = replace(case.state.job, made=asking)
+    case.runs = case.runs[:1]
+    case.end(JobState.FAILED, AttemptsExhausted("all failed", {"path": path}))
+
+    def find_breaches(*, seats_failed: bool) -> str:
+        auditor = Auditor(
+            case.grid_records,
+            {"j": case.state},
+            case.runs,
+            CONFIG,
+            lambda job: case.celery,
+            lambda job: seats_failed,
+        )
+        return " ".join(line for check in auditor.run().checks for line in check.breaches)
+
+    assert "which nothing explains" in find_breaches(seats_failed=False)
+    assert "which nothing explains" not in find_breaches(seats_failed=True)
+    case.state.job = replace(case.state.job, made=replace(asking, asked={}))
+    assert "which nothing explains" in find_breaches(seats_failed=True)
+
+
 def test_recovery_is_the_time_from_the_kill_to_the_next_run() -> None:
     case = Case()
     deaths = [(40, 7), (5000, 8)]

@@ -151,7 +151,7 @@ def test_a_fault_disturbs_until_its_part_has_recovered() -> None:
     assert found.find([SERVER], now, now + 1)
     assert found.find([SERVER], now + 1 + RECOVERY_SECONDS, now + 99)
     assert not found.find([SERVER], now + 3 + RECOVERY_SECONDS, now + 99)
-    assert not found.find([SERVER], now - 9, now - 1)
+    assert not found.find([SERVER], now - 9, now - 2)
     assert not found.find([SEAT], now, now + 1)
     assert found.count(SERVER, now, now + 1) == 1
     ((begun, ended),) = found.suspensions
