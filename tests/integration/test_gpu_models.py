@@ -317,11 +317,13 @@ def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
     profile = broken(
         tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"GGUF" + b"hello" * 1000
     )
-    with pytest.raises(ModelFileError) as caught:
-        profile.run(BROKEN, "x", StageContext())
+    blamed: list[str] = []
+    with pytest.raises(ModelFileError, match="cannot load the file") as caught:
+        profile.run(BROKEN, "x", StageContext(on_model=blamed.append))
     assert caught.value.details["path"] == str(tmp_path / "broken.gguf")
     assert caught.value.fix
-    assert "cannot load the file" in profile.health()
+    assert blamed == ["broken"], "the seat's other models go on"
+    assert profile.health() == ""
     profile.close()
 
 

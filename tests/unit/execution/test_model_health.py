@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.errors import ModelRests, ModelUnavailable, RequestRefused, SeatError
+from gridq.errors import ModelRests, ModelUnavailable, RequestRefused
 from gridq.execution.model_health import REFUSALS_OF_ONE_AGENT, REFUSALS_TO_OPEN, ModelHealth
 
 GONE = ModelUnavailable("The endpoint does not serve this model")

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import workers
-from gridq.errors import ConfigError, ModelFileError, first_fault
+from gridq.errors import ConfigError, ModelFileError, first_fault, suggest_fix
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.model_apis.model_catalogue import Model, load_catalogue
 from workers.profiles.gpu import devices
@@ -81,6 +81,7 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
                 "path": f"gpu.{field}",
                 "reason": reason,
                 "expected": "cpu, gpus, concurrency, threads, price_per_hour, models",
+                **suggest_fix(exc, GpuConfig),
             },
         ) from None
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import BaseModel
 
-from gridq.errors import GridError, ModelFileError, SeatUnavailable
+from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
-from gridq.protocol.seat_states import COOLDOWN_SECONDS
 from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
@@ -38,7 +36,6 @@ class GpuProfile(Profile):
     def __init__(self) -> None:
         self._runner: Runner | None = None
         self._sampler: Sampler | None = None
-        self._degraded: tuple[float, str] = (0.0, "")
 
     def queues(self, capability: BaseModel) -> list[str]:
         assert isinstance(capability, GpuCapability)
@@ -79,14 +76,10 @@ class GpuProfile(Profile):
             parse_stage_input(stage, value)
             raise SeatUnavailable("The gpu seat is not open", {"path": stage.path})
         try:
-            output = self._runner.run(stage, value, context)
+            return self._runner.run(stage, value, context)
         except GridError as error:
-            if isinstance(error, ModelFileError):  # the other models may work, so the breaker stays closed
-                self._degraded = (time.monotonic() + COOLDOWN_SECONDS, error.message)
             error.details.setdefault("path", stage.path)
             raise
-        self._degraded = (0.0, "")
-        return output
 
     def exclude_models(self, capability: BaseModel, models: Collection[str]) -> BaseModel:
         assert isinstance(capability, GpuCapability)
@@ -118,11 +111,6 @@ class GpuProfile(Profile):
             "loads": float(models.loads),
             **{f"loaded:{name}": 1.0 for name in models.list_names()},
         }
-
-    def health(self) -> str:
-        """Return the error of a faulty model file, for a minute or until a stage succeeds."""
-        until, reason = self._degraded
-        return reason if time.monotonic() < until else ""
 
 
 class Sampler:

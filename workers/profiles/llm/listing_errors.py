@@ -6,6 +6,7 @@ import re
 
 from gridq.errors import GridError, SeatDegraded
 from workers.profiles.llm.capability import LlmSeat
+from workers.profiles.llm.providers import PROVIDERS
 
 KEY_FORMS = {"sk-ant-": "anthropic", "AIza": "google"}
 """The start of a key, and the API format of its vendor. The keys of all others have no form of their own."""
@@ -19,12 +20,19 @@ def explain_listing_error(seat: LlmSeat, key: str | None, error: GridError) -> s
     if error.details.get("status") in (404, 405):
         url = suggest_url(seat)
         if url != seat.url.rstrip("/"):
-            return f'{error.message}; try url = "{url}"'
+            return f'{error.message}; the url usually ends in {_BASE_END[seat.api]}: try url = "{url}"'
     if isinstance(error, SeatDegraded) and key is not None:
         vendor = next((api for start, api in KEY_FORMS.items() if key.startswith(start)), seat.api)
         if vendor != seat.api:
             return f'{error.message}; it has the form of a key for api = "{vendor}", not "{seat.api}"'
     return error.message
+
+
+def is_url_unusual(seat: LlmSeat) -> bool:
+    """Return whether the seat's URL is neither its provider's own nor what a base URL usually is."""
+    url = seat.url.rstrip("/")
+    provider = PROVIDERS.get(seat.provider or "")
+    return url != suggest_url(seat) and (provider is None or url != (provider.url or "").rstrip("/"))
 
 
 def suggest_url(seat: LlmSeat) -> str:

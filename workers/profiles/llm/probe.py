@@ -23,7 +23,7 @@ from workers.profiles.llm.credentials import (
     read_stated_responses,
     serves_responses,
 )
-from workers.profiles.llm.listing_errors import explain_listing_error
+from workers.profiles.llm.listing_errors import explain_listing_error, is_url_unusual
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.programs import discovery, program_seats
@@ -58,11 +58,15 @@ def probe(
             missing.append(f"Seat {seat.name!r}: {error.message}")
     with ThreadPoolExecutor(1) as executor:  # check endpoints and programs at the same time
         program_offers = executor.submit(program_seats.offer_seats, programs, missing, environ)
-        listed = _list_models([(seat, key) for seat, key in usable if not seat.models])
+        asked = [(seat, key) for seat, key in usable if not seat.models or is_url_unusual(seat)]
+        listed = _list_models(asked)
         found = program_offers.result()
     price_list = PriceList()
     for seat, _ in usable:
         models = seat.models or listed.get(seat.name, ())
+        said = listed.get(seat.name)
+        if seat.models and isinstance(said, str) and "try url" in said:
+            missing.append(f"Seat {seat.name!r}: its endpoint lists no models: {said}")
         if isinstance(models, str):
             missing.append(
                 f"Seat {seat.name!r}: cannot list its endpoint's models ({models}); declare them in its table"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, suggest_fix
 from gridq.protocol.models import Json
 from workers.profiles.llm.budget import describe_validation_error
 from workers.profiles.llm.capability import LlmSeat
@@ -38,7 +38,12 @@ def _parse_seat(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
         field, reason, expected = describe_validation_error(exc, expected)
         raise ConfigError(
             "An llm seat's table is not valid",
-            {"path": f"{path}.{field}" if field else path, "reason": reason, "expected": expected},
+            {
+                "path": f"{path}.{field}" if field else path,
+                "reason": reason,
+                "expected": expected,
+                **_suggest_fix(exc, table),
+            },
         ) from None
     if seat.key_env and seat.key_file:
         raise ConfigError(
@@ -69,6 +74,20 @@ def _parse_seat(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
             },
         )
     return seat
+
+
+def _suggest_fix(exc: ValidationError, table: Json) -> dict[str, str]:
+    """Return `{"fix": …}` for a table that is no seat; empty if nothing is known."""
+    where = exc.errors()[0]["loc"]
+    if not isinstance(table, dict):
+        return {"fix": 'write [[llm]], and below it name = "…"'}
+    if where[:1] == ("models",) and len(where) <= 2 and exc.errors()[0]["type"] != "extra_forbidden":
+        return {"fix": 'write models = [{ name = "…" }]'}
+    if where == ("url",) and "url" in table:
+        return {"fix": 'write url = "https://host/v1": no login, no query, no #'}
+    if where == ("key",):
+        return {"fix": "put the key into an environment variable and name that in key_env, or use key_file"}
+    return suggest_fix(exc, LlmSeat)
 
 
 def _apply_provider(table: Json, path: str, environ: Mapping[str, str]) -> Json:

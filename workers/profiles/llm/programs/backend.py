@@ -23,10 +23,10 @@ from workers.profiles.llm.programs.process import ProgramRun
 from workers.profiles.llm.programs.prompts import Prompt, build_prompt
 from workers.profiles.llm.programs.vendor import OutputParser, ProgramCall, VendorProgram
 
-
 LOGIN_FILES = (
     *(".credentials.json", "auth.json", "config.json"),
-    *(f"{folder}{name}" for folder in ("", ".gemini/") for name in ("oauth_creds.json", "gemini-credentials.json")),
+    *("oauth_creds.json", ".gemini/oauth_creds.json"),
+    *("gemini-credentials.json", ".gemini/gemini-credentials.json"),
 )
 """The files in which vendors' programs keep their logins."""
 

@@ -5,7 +5,8 @@
 | logged out, expired, no credit, broken install | SeatDegraded | the seat cools down, longer each time |
 | rate limited until T | SeatDegraded | the seat cools down until T |
 | rate limited, no time stated | SeatRateLimited | another seat |
-| overloaded, model unknown, anything else | SeatUnavailable | another seat |
+| model unknown | ModelUnavailable | the model rests at this seat; another seat |
+| overloaded, anything else | SeatUnavailable | another seat |
 | the request is rejected | StageError | the stage fails with the program's own message |
 
 An error never quotes the prompt: lines of the output that contain a part of it are removed.
@@ -18,7 +19,14 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.errors import (
+    GridError,
+    ModelUnavailable,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+)
 from gridq.protocol.masking import MAX_CHARACTERS, mask_account
 from gridq.protocol.models import Json
 from workers.profiles.llm.programs.reset_times import parse_reset_time
@@ -97,7 +105,7 @@ def make_error(
         return SeatDegraded(f"{title}: rate limited until {_format_time(reset)}", details)
     if failure is Failure.NO_MODEL:
         fix = "correct the names in the seat's models; they are passed to the program's --model"
-        return SeatUnavailable(f"{title} does not know the model", {**details, "fix": fix})
+        return ModelUnavailable(f"{title} does not know the model", {**details, "fix": fix})
     if failure is Failure.OVERLOADED:
         return SeatUnavailable(f"The service of {title} is overloaded", details)
     return SeatUnavailable(f"{title} returned no answer", details)

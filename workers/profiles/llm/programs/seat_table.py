@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, suggest_fix
 from gridq.protocol.models import Json
 from workers.profiles.llm.budget import SeatBudgets, describe_validation_error
 from workers.profiles.llm.capability import Billing, DeclaredModel
@@ -86,7 +86,12 @@ def parse_seat(table: Mapping[str, Json], path: str) -> ProgramSeat:
             expected = "url or cli, not both"
         raise ConfigError(
             "An llm seat's table is not valid",
-            {"path": f"{path}.{field}" if field else path, "reason": reason, "expected": expected},
+            {
+                "path": f"{path}.{field}" if field else path,
+                "reason": reason,
+                "expected": expected,
+                **suggest_fix(exc, ProgramSeat),
+            },
         ) from None
     if seat.billing == "subscription" and seat.has_dollar_budget:
         raise ConfigError(

@@ -53,6 +53,16 @@ def test_a_seat_with_a_wrong_url_learns_the_right_one(path: str) -> None:
     assert any(f'try url = "{right}"' in each for each in report.missing), report.missing
 
 
+def test_a_wrong_url_is_noticed_where_the_models_are_declared() -> None:
+    with OpenAIServer() as server:
+        url = server.url.removesuffix("/v1")
+        table = {"name": "s", "allow_loopback": True, "models": [{"name": "echo"}]}
+        wrong = probe([{**table, "url": url}], {})
+        assert [seat.name for seat in wrong.found] == ["s"], "it may have its models without a list"
+        assert any(f'usually ends in /v1: try url = "{url}/v1"' in each for each in wrong.missing)
+        assert not any("url" in each for each in probe([{**table, "url": server.url}], {}).missing)
+
+
 def test_a_key_of_another_vendor_is_recognized() -> None:
     key = "sk-ant-a-secret"
     with OpenAIServer(key="another") as server:

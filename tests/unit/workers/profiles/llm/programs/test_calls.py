@@ -11,6 +11,7 @@ import pytest
 
 from gridq.errors import (
     GridError,
+    ModelUnavailable,
     SeatDegraded,
     SeatRateLimited,
     SeatUnavailable,
@@ -196,7 +197,7 @@ def test_tools_are_disabled_unless_the_owner_allows_them(cli: str, fakes: FakePr
         ("expired", SeatDegraded, "login expired"),
         ("no-credit", SeatDegraded, "no credit"),
         ("overloaded", SeatUnavailable, "overloaded"),
-        ("no-model", SeatUnavailable, "model unknown"),
+        ("no-model", ModelUnavailable, "model unknown"),
         ("too-long", StageError, "request refused"),
     ],
 )

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.errors import (
+    GridError,
+    ModelUnavailable,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+)
 from tests.fakes.programs import FAKE
 from tests.unit.workers.model_apis.test_odd_shapes import broken
 from workers.profiles.llm.programs.failures import classify_failure, make_error
@@ -29,7 +36,7 @@ TRIES = {
         "status-500": (SeatUnavailable, "overloaded"),
         "status-529": (SeatUnavailable, "overloaded"),
         "status-400": (StageError, "request refused"),
-        "unknown": (SeatUnavailable, "model unknown"),
+        "unknown": (ModelUnavailable, "model unknown"),
         "cut": (SeatUnavailable, None),
         "error-late": (SeatUnavailable, "overloaded"),
         "refused": (SeatUnavailable, None),
@@ -45,7 +52,7 @@ TRIES = {
         "status-500": (SeatUnavailable, "overloaded"),
         "status-529": (SeatUnavailable, "overloaded"),
         "status-400": (StageError, "request refused"),
-        "unknown": (SeatUnavailable, "model unknown"),
+        "unknown": (ModelUnavailable, "model unknown"),
         "cut": (SeatUnavailable, None),
         "failed": (SeatUnavailable, None),
         "refused": (SeatUnavailable, None),
@@ -58,7 +65,7 @@ TRIES = {
         "no-login": (SeatDegraded, "logged out"),
         "stream-429": (SeatRateLimited, "rate limited"),
         "stream-500": (SeatUnavailable, "overloaded"),
-        "stream-404": (SeatUnavailable, "model unknown"),
+        "stream-404": (ModelUnavailable, "model unknown"),
         "stream-refused": (SeatUnavailable, None),
         "cut-stream": (SeatUnavailable, None),
         "stream-empty": (SeatUnavailable, None),
@@ -69,7 +76,7 @@ TRIES = {
         "poor": (SeatDegraded, "no credit"),
         "status-429": (SeatRateLimited, "rate limited"),
         "status-500": (SeatUnavailable, "overloaded"),
-        "unknown": (SeatUnavailable, "model unknown"),
+        "unknown": (ModelUnavailable, "model unknown"),
         "refused": (SeatUnavailable, None),
         "cut": (SeatUnavailable, None),
         "empty": (SeatUnavailable, None),
@@ -79,7 +86,7 @@ TRIES = {
         "bad-key": (SeatDegraded, "logged out"),
         "no-login": (SeatDegraded, "logged out"),
         "poor": (SeatDegraded, "no credit"),
-        "unknown": (SeatUnavailable, "model unknown"),
+        "unknown": (ModelUnavailable, "model unknown"),
         "empty": (SeatUnavailable, None),
         "sigterm": (SeatUnavailable, None),
     },
