@@ -58,7 +58,7 @@ def test_a_degraded_seat_is_not_live_until_it_recovers(grid_env: GridEnv) -> Non
         serving = grid.scripts.keys("serving", "bench:any")
         wait_for(lambda: session.unavailable and not grid_env.client.exists(serving))
         with pytest.raises(NoLiveSeat, match="degraded: The login has run out"):
-            grid.client.submit(ECHO, 2)
+            grid.client.submit(ECHO, 2, queue_timeout=0.1)
         login.logged_in = True
         assert grid.client.result(job, timeout=20) == 1
         assert grid.client.run(ECHO, 3, timeout=20) == 3

@@ -16,6 +16,7 @@ import pytest
 from gridq.config.settings import Settings
 from tests.fakes.http_server import Handler, LocalServer
 from tests.gateways import Gateway, serving
+from tests.local_grid import LocalGrid
 from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -67,10 +68,12 @@ class LeakyGrid:
 
     endpoint: Leaky
     gateway: Gateway
+    grid: LocalGrid
 
     def ask(self, path: str, status: int, *, stream: bool) -> str:
         """Send a request that the endpoint answers with `status`. Return everything that the agent gets."""
         self.endpoint.status = status
+        self.grid.sessions["m.api"].breaker.record_success()  # else the third failure in a row would open it
         body = {
             "model": "m",
             "max_tokens": 9,
@@ -100,8 +103,8 @@ def leaky(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
     with ExitStack() as stack:
         endpoint = stack.enter_context(Leaky())
         runner = LlmRunner(endpoint.url, [{"name": "m"}], key_file=str(home / "key"))
-        stack.enter_context(llm_grid(config, {"m.api": runner}, concurrency=2))
-        yield LeakyGrid(endpoint, stack.enter_context(serving(config, admission_wait=0.2)))
+        grid = stack.enter_context(llm_grid(config, {"m.api": runner}, concurrency=2))
+        yield LeakyGrid(endpoint, stack.enter_context(serving(config, admission_wait=0.2)), grid)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
