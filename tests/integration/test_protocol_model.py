@@ -373,6 +373,7 @@ class Protocol(Entering):
             "idempotency",
             "request_times",
             "ledger",
+            "served_queues",
         }
         assert kinds <= history | {
             "seat",
