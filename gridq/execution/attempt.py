@@ -311,6 +311,8 @@ class Attempt:
         self._extend_deadline()
         limit = self._config.max_value
         encoded = [values.encode(piece, limit=limit, path=self.path).decode() for piece in pieces]
+        if not self.emitted and self.model:
+            self._models.record_success(self.model)  # now: the stream may take minutes
         if not self.emitted and self._context is not None:
             self._stream.dropped = tuple(self._context.dropped_fields)
         self.emitted += len(encoded)

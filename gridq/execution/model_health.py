@@ -21,6 +21,11 @@ REFUSALS_OF_ONE_AGENT = 10
 """The same of one agent alone: what it asks for may be what is refused."""
 
 
+REST_RETRY_SECONDS = 5.0
+TRIAL_RETRY_SECONDS = 1.0
+"""The time for which a stage that came to a model in vain is not given to this seat again."""
+
+
 class ModelHealth:
     """The models of one seat. Threads may share it."""
 
@@ -33,19 +38,24 @@ class ModelHealth:
     @property
     def resting(self) -> dict[str, Unavailable]:
         """The models that take no work, and why."""
+        if not self._breakers:
+            return {}
         with self._lock:
             return {name: b.opened for name, b in self._breakers.items() if b.opened is not None}
 
     def begin(self, model: str, attempt: str) -> None:
         """Say that `attempt` is about to use `model`. ModelRests: it rests, or another attempt tries it."""
+        if not self._breakers:
+            return
         with self._lock:
             breaker = self._breakers.get(model)
             if breaker is None:
                 return
             if breaker.opened is not None:
-                raise _make_error(model, f"it rests: {breaker.opened.reason}")
+                raise _make_error(model, f"it rests: {breaker.opened.reason}", REST_RETRY_SECONDS)
             if breaker.half_open_reason and self._trials.setdefault(model, attempt) != attempt:
-                raise _make_error(model, f"another request tries it after: {breaker.half_open_reason}")
+                reason = f"another request tries it after: {breaker.half_open_reason}"
+                raise _make_error(model, reason, TRIAL_RETRY_SECONDS)
 
     def end(self, attempt: str) -> None:
         """Say that `attempt` has ended: another may try the model that it tried."""
@@ -54,7 +64,7 @@ class ModelHealth:
                 self._trials = {model: each for model, each in self._trials.items() if each != attempt}
 
     def record_success(self, model: str) -> None:
-        """Count a stage of `model` that was recorded. Its breaker closes with the next `advance`."""
+        """Count an answer of `model`, or its first piece. Its breaker closes with the next `advance`."""
         if not self._breakers and not self._refused:
             return
         with self._lock:
@@ -99,6 +109,6 @@ class ModelHealth:
         return any(changed)
 
 
-def _make_error(model: str, reason: str) -> ModelRests:
-    details = {"reason": reason, "retry_after": 1.0}
+def _make_error(model: str, reason: str, retry_after: float) -> ModelRests:
+    details = {"reason": reason, "retry_after": retry_after}
     return ModelRests(f"The seat's model {model!r} takes no request now", details)
