@@ -7,12 +7,17 @@ characters are %-escaped by their UTF-8 bytes, so two different names never shar
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote
 
 from gridq.errors import ConfigError
 
 ROUTER = "gridq:router"
 """The queue that wakes routers up when the inbox has a job to admit."""
+
+NO_ROUTER = "no router is live"
+START_ROUTER = "start a router: gridq up, or celery -A gridq.app worker -Q gridq:router"
+"""What errors say of a grid without a router, and what helps."""
 
 PURE = "gridq:pure"
 """The queue of built-in pure stages, run by the slot that completes their inputs, or else by a router."""
@@ -88,6 +93,15 @@ def get_name(queue: str) -> str:
     'meta/llama-3'
     """
     return unquote(queue.partition(":")[2])
+
+
+def list_offered(queues: Iterable[str]) -> list[str]:
+    """Return the queues of a seat that somebody may ask for: all but the one that only gridq names.
+
+    >>> list_offered(["llm:any", "llm:any/embeddings"])
+    ['llm:any']
+    """
+    return [queue for queue in queues if get_name(queue) != ANY_EMBEDDINGS]
 
 
 def make_seat_queue(seat: str) -> str:

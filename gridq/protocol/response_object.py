@@ -13,13 +13,23 @@ from collections.abc import Mapping
 
 from gridq.protocol.models import Json
 
-MARK = ".responses"
-"""The end of the job id of a response."""
+BACKGROUND = ".background"
+"""The mark of a response that is read later, before that of its path. store/lua/lib/jobs.lua has it too."""
 
-BACKGROUND_MARK = ".background" + MARK
-"""The end of the job id of a background response."""
 
-_RESPONSE_JOB = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.background)?\.responses")
+def make_path_mark(path: str) -> str:
+    """Return the end of the job ids of a model API's path: the pieces of these jobs are in its format.
+
+    >>> make_path_mark("chat/completions")
+    '.chat-completions'
+    """
+    return "." + path.replace("/", "-")
+
+
+MARK = make_path_mark("responses")
+BACKGROUND_MARK = BACKGROUND + MARK
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_RESPONSE_JOB = re.compile(f"({_UUID})(?:{re.escape(BACKGROUND)})?{re.escape(MARK)}")
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]{32})")
 _ECHOED = (
     *("instructions", "max_output_tokens", "max_tool_calls", "prompt_cache_key", "safety_identifier"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -289,6 +289,8 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     It names the seats that serve it but take no work; else the live seat with the most similar capability;
     else what seats of its kind, or all live seats, serve.
     """
+    if queue == queue_names.PURE and not any(queue in seat.queues for seat in live):
+        return queue_names.NO_ROUTER
     if not live:
         return "no seat is live"
     serving = [seat for seat in live if queue in seat.queues]
@@ -300,8 +302,7 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
             f"{seat.seat} has it, but its model {rest.model} rests: {rest.reason}"
             for seat, rest in resting[:MAX_NAMED]
         )
-    own = queue_names.ANY_EMBEDDINGS  # which nobody but gridq asks for
-    offers = {q: seat for seat in live for q in seat.queues if queue_names.get_name(q) != own}
+    offers = {q: seat for seat in live for q in queue_names.list_offered(seat.queues)}
     kind = queue_names.get_kind(queue)
     same = [q for q in offers if queue_names.get_kind(q) == kind]
     closest = max(same, key=lambda offer: _compare_names(offer, queue), default=None)
@@ -312,6 +313,16 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     if same:
         return f"the live seats of {kind} serve " + _join_names(same)
     return f"no live seat is of kind {kind}; the live seats serve " + _join_names(list(offers))
+
+
+def has_router(live: Iterable[LiveSeat]) -> bool:
+    """Return whether a router is among the live seats."""
+    return any(queue_names.PURE in seat.queues for seat in live)
+
+
+def suggest_seat(queues: Collection[str]) -> str:
+    """Return how to start what would serve one of `queues`, which nobody serves."""
+    return queue_names.START_ROUTER if queue_names.PURE in queues else "start a worker that serves it"
 
 
 def find_seconds_back(queues: Collection[str], live: Sequence[LiveSeat], now: float) -> float | None:

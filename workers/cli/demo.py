@@ -8,6 +8,7 @@ import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.output import make_console, make_table, print_json
+from gridq.protocol import queue_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,5 +109,6 @@ def make_seats_table(found: ProbeResult) -> Table:
     table = make_table(*columns, numbers=("slots",), keep_first=True)
     for seat in found.seats:
         offer = seat.offer
-        table.add_row(offer.name, offer.kind, str(offer.concurrency), "\n".join(seat.queues), offer.note)
+        queues = "\n".join(queue_names.list_offered(seat.queues))
+        table.add_row(offer.name, offer.kind, str(offer.concurrency), queues, offer.note)
     return table

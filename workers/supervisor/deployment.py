@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from gridq.config.machine_id import get_host_id, get_machine_id
 from gridq.config.settings import Settings
+from gridq.protocol import queue_names
 from gridq.seats import registry
 from gridq.store.connection import connect, now_ms, redact_url
 from gridq.store.keys import Keys
@@ -108,13 +109,13 @@ class Deployment:
         """Start the worker of one seat."""
         part = self.make_seat_program(seat)
         self._seats[part.name] = seat
-        self.add(part, "  ".join(seat.queues))
+        self.add(part, "  ".join(queue_names.list_offered(seat.queues)))
 
     def replace_seat(self, seat: Seat) -> None:
         """Start the worker of one seat, after the worker that serves it now has drained."""
         part = self.make_seat_program(seat)
         self._seats[part.name] = seat
-        self.descriptions[part.name] = "  ".join(seat.queues)
+        self.descriptions[part.name] = "  ".join(queue_names.list_offered(seat.queues))
         self.supervisor.replace(part)
 
     def list_seats(self) -> dict[str, Seat]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridq.cli.output import PIPE_COLUMNS, format_span
+from gridq.protocol import queue_names
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -121,9 +122,8 @@ def format_grid(state: dict[str, Any], url: str) -> str:
     for seat in state["seats"]:
         how = f"{seat['state']}: {seat['reason']}" if seat["reason"] else seat["state"]
         slots = f"{seat['busy']}/{seat['concurrency']}"
-        rows.append(
-            [seat["seat"], slots, how, format_span(time.time() - seat["since"]), "  ".join(seat["queues"])]
-        )
+        queues = "  ".join(queue_names.list_offered(seat["queues"]))
+        rows.append([seat["seat"], slots, how, format_span(time.time() - seat["since"]), queues])
     if len(rows) > 1:
         return "\n".join([*lines, "", *align_columns(rows)])
     return "\n".join([*lines, "Seats   none live"])

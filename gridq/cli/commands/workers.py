@@ -17,6 +17,7 @@ from gridq.cli.output import (
     make_table,
     print_json,
 )
+from gridq.protocol import queue_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +74,8 @@ def make_seats_table(seats: Sequence[LiveSeat]) -> Table:
         state = ready if seat.state == "ready" else format_state(seat)
         age = format_span(time.time() - seat.started_at) if seat.started_at else "-"
         slots = f"{seat.busy}/{seat.concurrency}"
-        table.add_row(seat.seat, seat.kind or "-", slots, "\n".join(seat.queues), state, age)
+        queues = "\n".join(queue_names.list_offered(seat.queues))
+        table.add_row(seat.seat, seat.kind or "-", slots, queues, state, age)
     return table
 
 

@@ -242,13 +242,15 @@ class GridConnection:
         return bytes(found)
 
     async def store_response(self, job: str, head: bytes, options: JobOptions) -> None:
-        """Keep a response in the background as it is queued, as JSON, for as long as its job."""
+        """Keep a response in the background as it is queued, as JSON: until its job is done, whose answer is the
+        whole response; of a job that fails for as long as its result.
+        """
         ttl_ms = get_deadline_ms(options, self.config) + INPUT_GRACE_MS
         with translate_errors(self.client.url):
             await self.redis.set(self.keys("response", job), head, px=ttl_ms)
 
     async def read_response(self, job: str) -> dict[str, Json] | None:
-        """Return what `store_response` keeps, None if it has expired."""
+        """Return what `store_response` keeps, None if it is gone."""
         with translate_errors(self.client.url):
             found: Any = await self.redis.get(self.keys("response", job))
         head: dict[str, Json] | None = None if found is None else json.loads(found)

@@ -37,7 +37,7 @@ from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.betas import find_needed_betas
 from gridq.protocol.models import HistoryRow, Json
-from gridq.protocol.response_object import BACKGROUND_MARK
+from gridq.protocol.response_object import BACKGROUND, make_path_mark
 from gridq.protocol.states import JobState
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     job_options = read_request_options(headers, caller.agent, stream=stream or background is not None)
     model = read_models(body, job_options.models)
     detach = job_options.detach or background is not None
-    mark = "." + path.replace("/", "-")
+    mark = make_path_mark(path)
     if job_options.resume is not None:
         await identify(request, "read", "read-all")
         job = job_options.resume.job
@@ -148,7 +148,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     graph = sse.encode_data({"root": stage})
     job = make_job_id()
     if background is not None:
-        job += BACKGROUND_MARK
+        job += BACKGROUND + mark
     elif stream or api.names_answers:
         job += mark
     return (api.response_type or ModelApiResponse)(

@@ -112,11 +112,19 @@ class ResponsesResponse(ModelApiResponse):
         self._head_text = await run_for_body(len(self.value), _encode_head, self.head)
         await self.grid.store_response(self.new_job, self._head_text, self.options.job_options)
         try:
-            return await super()._follow_job()
-        finally:
-            if self.job != self.new_job:  # it was refused, or an idempotency key has found another job
-                with contextlib.suppress(BrokerError):  # it expires
-                    await self.grid.delete_response(self.new_job)
+            follower = await super()._follow_job()
+        except BrokerError:
+            raise  # the job may have been admitted: what is kept goes with it, or expires
+        except GridError:
+            await self._drop_head()
+            raise
+        if self.job != self.new_job:  # its idempotency key has found another job
+            await self._drop_head()
+        return follower
+
+    async def _drop_head(self) -> None:
+        with contextlib.suppress(BrokerError):  # it expires
+            await self.grid.delete_response(self.new_job)
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
@@ -307,6 +315,8 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
     final = _FINAL_STATUSES.get(view.state) if view.state else None
     status = final or ("in_progress" if runs else "queued")
     head = await grid.read_response(job)
+    if head is None and final is None and await grid.call(grid.client.status, job) in _FINAL_STATUSES:
+        return await _answer(request, grid, job, with_output=with_output)  # it has ended since
     response = {**head, "status": status} if head else _make_bare_response(view, job, status)
     error = ended.end.to_error() if ended is not None else None
     if error is not None and view.state is not JobState.CANCELLED:

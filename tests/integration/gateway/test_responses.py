@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ import pytest
 from pydantic import BaseModel
 
 from gridq.config.settings import Settings
+from gridq.gateway.grid.connection import GridConnection
 from gridq.limits import api_keys
 from gridq.protocol.response_needs import find_vendor_part
+from gridq.protocol.response_object import parse_response_id
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.fakes import anthropic_server, gemini_server, openai_server, responses_server
@@ -480,6 +483,51 @@ def test_a_background_response_leaves_nothing_that_is_not_deleted(chat_seat: Sea
         )
         assert refused.status_code >= 400
         assert not kept()
+
+
+def test_what_a_response_repeats_is_kept_once(chat_seat: Seat) -> None:
+    """The answer is the whole response: what was kept until then goes. That of a failed job stays with it."""
+    body = {"input": WORDS, "background": True, "instructions": "secret"}
+    done = chat_seat.http.post("/v1/responses", json={"model": "echo", **body}).json()
+    assert wait_for(chat_seat, done["id"]).instructions == "secret"
+    failed = chat_seat.http.post("/v1/responses", json={"model": "status-400", **body}).json()
+    assert wait_for(chat_seat, failed["id"]).instructions == "secret"
+    jobs = [str(parse_response_id(made["id"])) for made in (done, failed)]
+    config = chat_seat.config
+    with connect(config.broker_url.get_secret_value()) as client:
+        left = [client.pttl(Keys(config.prefix)("response", job)) for job in jobs]
+    assert left[0] == -2
+    assert 0 < left[1] <= config.result_ttl * 1000
+
+
+def test_a_client_that_leaves_during_the_admission_loses_no_fields(
+    chat_seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is detached, as it has an idempotency key: it is admitted all the same."""
+    admitted, admit = threading.Event(), GridConnection._admit
+
+    def admit_slowly(self: GridConnection, request: Any) -> str:
+        time.sleep(0.6)
+        try:
+            return admit(self, request)
+        finally:
+            admitted.set()
+
+    monkeypatch.setattr(GridConnection, "_admit", admit_slowly)
+    body = {
+        "model": "paced",
+        "input": WORDS,
+        "background": True,
+        "metadata": {"a": "b"},
+        "instructions": "so",
+    }
+    headers = {"idempotency-key": secrets.token_hex(8)}
+    with pytest.raises(httpx.ReadTimeout):
+        chat_seat.http.post("/v1/responses", json=body, headers=headers, timeout=0.3)
+    assert admitted.wait(30)
+    again = chat_seat.http.post("/v1/responses", json=body, headers=headers).json()
+    assert (again["metadata"], again["instructions"]) == ({"a": "b"}, "so")
+    chat_seat.http.post(f"/v1/responses/{again['id']}/cancel")
 
 
 def test_a_background_response_repeats_what_utf_8_cannot_express(chat_seat: Seat) -> None:

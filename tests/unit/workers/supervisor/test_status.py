@@ -12,7 +12,7 @@ import pytest
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from workers.supervisor.embedded_server import find_free_port
-from workers.supervisor.status import align_columns, format_started, read_grid
+from workers.supervisor.status import align_columns, format_grid, format_started, read_grid
 
 
 def state(program: str, home: Path) -> dict[str, Any]:
@@ -55,3 +55,17 @@ def test_an_unreachable_server_is_named_by_its_own_address() -> None:
 def test_a_detached_grid_does_not_mention_ctrl_c(tmp_path: Path) -> None:
     assert format_started(state("grid", tmp_path), 1.0).endswith("Stop       Ctrl-C here, or gridq down")
     assert format_started(state("grid", tmp_path), 1.0, here=False).endswith("Stop       gridq down")
+
+
+def test_a_queue_that_only_gridq_names_is_not_listed() -> None:
+    seat = {
+        "seat": "m.smollm", "busy": 0, "concurrency": 1, "state": "ready", "reason": "", "since": 0.0,
+        "queues": ["llm:smollm2", "llm:any", "llm:any/embeddings"],
+    }  # fmt: skip
+    server = {
+        "name": "valkey", "version": "8", "uptime_s": 1, "memory": 1, "memory_limit": 0, "appendonly": True,
+        "appendonly_ok": True,
+    }  # fmt: skip
+    text = format_grid({"server": server, "jobs": {"queued": 0, "running": 0}, "seats": [seat]}, "redis://x")
+    assert "llm:any" in text
+    assert "embeddings" not in text
