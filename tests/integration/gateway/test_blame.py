@@ -206,3 +206,22 @@ def test_one_request_at_a_time_tries_a_model_whose_rest_has_ended(single: Seats)
         endpoint.gate.set()
         assert [reply.result().status_code for reply in replies] == [200] * 5
     wait_for(lambda: not session.models.resting and single.ask("m").status_code == 200)
+
+
+def test_the_first_word_of_a_stream_shows_that_its_model_works(single: Seats) -> None:
+    [endpoint] = single.endpoints
+    endpoint.refusals["m"] = (404, NO_MODEL)
+    assert single.ask("m").status_code == 503
+    del endpoint.refusals["m"]
+    single.session().end_rest()
+    endpoint.gate.clear()
+    body = {"model": "m", "messages": HELLO, "stream": True}
+    with single.gateway.http.stream("POST", "/v1/chat/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if '"hi"' in line)
+        with ThreadPoolExecutor(1) as threads:
+            other = threads.submit(single.ask, "m")
+            wait_for(lambda: len(endpoint.calls) == 3)
+            endpoint.gate.set()
+            assert other.result().status_code == 200
+        assert [line for line in lines if line][-1] == "data: [DONE]"
