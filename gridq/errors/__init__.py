@@ -120,7 +120,7 @@ from gridq.errors.stage import (
     StreamCut,
     WrongType,
 )
-from gridq.errors.validation import describe_fault, first_fault
+from gridq.errors.validation import describe_fault, first_fault, suggest_fix
 from gridq.errors.value import InputTooLarge, OutputTooLarge, StreamTrimmed, ValueGone, ValueNotJson
 
 __all__ = [
@@ -142,4 +142,5 @@ __all__ = [
     "TeamMoneyExceeded", "TeamTokensExceeded", "TooManyAttempts", "TypeMismatch", "UnknownCapability",
     "UnknownOperator", "UnknownStage", "ValueGone", "ValueNotJson", "WaitTimeout", "WorkersFull",
     "WrongType", "describe_fault", "error_from_record", "first_fault", "quote",
+    "suggest_fix",
 ]  # fmt: skip

@@ -6,12 +6,16 @@ pydantic names Python's types ("a valid tuple") and, in the path, the members of
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
+
+NEAR = 0.7
+"""How alike a misspelt field is to the one that was meant, as difflib measures it."""
 
 MAX_CHARS = 200
 """Characters of a path or a name that an error repeats."""
@@ -71,6 +75,23 @@ def describe_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     if len(wanted) > 1 and wanted[0] == reasons[0]:
         return path, _WANTED + " or ".join(reason.removeprefix(_WANTED) for reason in wanted)
     return path, reasons[0]
+
+
+def suggest_fix(exc: ValidationError, model: type[BaseModel]) -> dict[str, str]:
+    """Return `{"fix": …}` for the first fault of a table that `model` refuses: the field that was meant, if
+    one of the model or of a model in it is alike. Empty if nothing is known.
+    """
+    fault = exc.errors()[0]
+    name = str(fault["loc"][-1]) if fault["loc"] else ""
+    if fault["type"] == "missing":
+        return {"fix": f"add {name!r}"}
+    if fault["type"] != "extra_forbidden":
+        return {}
+    schema = model.model_json_schema()
+    models = [schema, *schema.get("$defs", {}).values()]
+    known = [field for each in models for field in each.get("properties", {})]
+    near = difflib.get_close_matches(name.lower(), known, 1, NEAR)
+    return {"fix": f"use {near[0]!r}" if near else "remove it"}
 
 
 _WANTED = "it must be "

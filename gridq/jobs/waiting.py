@@ -13,6 +13,7 @@ from typing import Any
 
 from gridq.errors import JobNotFound, NotStreamed, WaitTimeout
 from gridq.jobs.record import End
+from gridq.protocol import queue_names
 from gridq.protocol.models import Json
 from gridq.store.keys import Keys
 
@@ -122,6 +123,8 @@ def read_pieces(keys: Keys, job: str, timeout: float | None) -> Generator[Comman
 def build_timeout_error(job: str, timeout: float, waits_for: str) -> WaitTimeout:
     """Return the error for a wait of `timeout` seconds; `waits_for` completes "it waits for …"."""
     details = {"path": job, "job": job, "fix": "wait longer: the job continues"}
+    if queue_names.NO_ROUTER in waits_for:
+        details["fix"] = f"{queue_names.START_ROUTER}; the job continues then"
     if waits_for:
         details |= {"reason": f"it waits for {waits_for}", "waits_for": waits_for}
     return WaitTimeout(f"The job {job} did not end within {timeout:g} s", details)

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery.backends import redis as base
+from celery.exceptions import TimeoutError as CeleryTimeout
+from redis.exceptions import RedisError
 
+from gridq.errors import WaitTimeout
 from gridq.jobs.server_outage import MAX_OUTAGE_SECONDS, RETRY_PAUSE_SECONDS
+from gridq.jobs.waiting import build_timeout_error
+from gridq.protocol import queue_names
+from gridq.seats.registry import has_router, read_live_seats
 from gridq.store.connection import translate_error, translate_errors
+from gridq.store.keys import Keys
 from gridq.store.redis_retries import ReplyParser
 
 POLL_SECONDS = 5.0
@@ -89,10 +96,36 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
                 self._away_since = None
 
 
+class ResultTimeout(WaitTimeout, CeleryTimeout):  # type: ignore[misc]
+    """WaitTimeout of `.get(timeout=…)`, which is also the error that Celery raises there."""
+
+
 class Backend(base.RedisBackend):  # type: ignore[misc]
     """The backend for `redis://`, `rediss://` and sockets."""
 
     ResultConsumer = Consumer
+
+    def wait_for_pending(self, result: Any, timeout: float | None = None, **named: Any) -> Any:
+        """Wait for a result. ResultTimeout: it is not there after `timeout` seconds."""
+        try:
+            return super().wait_for_pending(result, timeout=timeout, **named)
+        except CeleryTimeout:
+            error = build_timeout_error(result.id, timeout or 0.0, self._explain_wait(result.id))
+        if "waits_for" not in error.details:
+            error.details["fix"] = (
+                f"wait longer: the job continues; gridq job {result.id} says what it waits for"
+            )
+        raise ResultTimeout(error.message, error.details)
+
+    def _explain_wait(self, job: str) -> str:
+        """Return what the job waits for if it needs a router and none is live, else an empty text."""
+        keys = Keys(self.app.conf.broker_transport_options["global_keyprefix"])
+        with suppress(RedisError):
+            if self.client.exists(keys("submitted", job)) and not has_router(
+                read_live_seats(self.client, keys)
+            ):
+                return f"a router to admit it, and {queue_names.NO_ROUTER}"
+        return ""
 
     def get_task_meta(self, task_id: str, cache: bool = True) -> dict[str, Any]:
         """Return what is known of a task now. BrokerError: the server cannot be asked."""

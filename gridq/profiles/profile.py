@@ -259,13 +259,15 @@ def _find_class(name: str) -> type[Profile]:
     points = list_installed()
     if name in points:
         return cast("type[Profile]", points[name].load())
-    near = difflib.get_close_matches(name, points, 1, 0.0)
+    near = difflib.get_close_matches(name, points, 1)
     raise ConfigError(
         f"No profile {name!r} is installed",
         {
             "path": "GRIDQ_PROFILES",
             "expected": "one of " + ", ".join(sorted(points)) + ", or a class as module:Class",
-            "fix": f"use {near[0]!r}" if near else "install a package that provides it",
+            "fix": f"use {near[0]!r}"
+            if near
+            else "install the package that has it, or leave it out",
         },
     )
 

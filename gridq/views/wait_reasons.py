@@ -13,7 +13,12 @@ from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.money import format_dollars
 from gridq.protocol.states import JobState, StageState
 from gridq.seats.access import describe_access, find_pinned, is_excluded
-from gridq.seats.registry import LiveSeat, explain_no_seat, read_live_seats
+from gridq.seats.registry import (
+    LiveSeat,
+    explain_no_seat,
+    has_router,
+    read_live_seats,
+)
 from gridq.store.keys import Keys
 from gridq.views.jobs import JobView, StageView, group_by_step
 
@@ -27,9 +32,9 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
     It is empty if the job has ended or does not exist.
     """
     if view.state is JobState.QUEUED:
-        if any(queue_names.PURE in seat.queues for seat in read_live_seats(client, keys)):
+        if has_router(read_live_seats(client, keys)):
             return "a router to admit it"
-        return "a router to admit it: none is live, start one with celery -A gridq.app worker -Q gridq:router"
+        return f"a router to admit it, and {queue_names.NO_ROUTER}; {queue_names.START_ROUTER}"
     if view.state is not JobState.RUNNING:
         return ""
     if not view.stages:  # the plan is too large to be read
@@ -62,6 +67,8 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
 def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "") -> str:
     """Explain why a ready stage of an agent does not run, given the live seats."""
     serving = [seat for seat in live if stage.queue in seat.queues]
+    if not serving and stage.queue == queue_names.PURE:
+        return f"{queue_names.NO_ROUTER}; {queue_names.START_ROUTER}"
     if not serving:
         return f"no live seat serves it; {explain_no_seat(stage.queue, live)}"
     lent = [seat for seat in serving if seat.is_lent_to(agent, team)]

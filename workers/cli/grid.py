@@ -88,7 +88,7 @@ def down(
 ) -> None:
     """Stop the `gridq up` of this home folder, and wait until all its programs have ended. Its data is kept.
 
-    It is not an error if none is running.
+    It is not an error if none is running. A `gridq worker` is not stopped, but named.
     """
     from gridq.config.home import get_home_folder
     from workers.supervisor.down import stop_grid
@@ -104,6 +104,8 @@ def down(
         typer.echo(f"gridq up does not run in {home}")
     else:
         typer.echo(f"Stopped process {done['pid']} with {', '.join(done['parts'])}")
+    if done["left"] is not None:
+        typer.echo(f"gridq worker goes on, as process {done['left']}. To stop it: kill {done['left']}")
 
 
 @app.command(epilog=STATUS_EPILOG, short_help="Show what runs on this machine, and the grid.")

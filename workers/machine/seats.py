@@ -6,6 +6,8 @@ and `[local]` with `concurrency` for the built-in seat.
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gridq.errors import ConfigError, first_fault
+from gridq.errors import ConfigError, first_fault, suggest_fix
+from gridq.profiles import profile
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, SeatOffer
@@ -93,7 +96,10 @@ def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(exc)}) from None
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"{path} is not valid TOML", {"path": str(path), "reason": str(exc)}) from None
+        is_single = re.search(r"^\s*\[llm\]", path.read_text("utf-8"), re.MULTILINE)
+        fix = "write [[llm]], with two brackets, for each seat" if is_single else ""
+        reason = {"reason": str(exc), **({"fix": fix} if fix else {})}
+        raise ConfigError(f"{path} is not valid TOML", {"path": str(path), **reason}) from None
     for name in tables:
         if name not in kinds | {LOCAL_KIND}:
             raise ConfigError(
@@ -101,10 +107,20 @@ def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
                 {
                     "path": f"{path}:{name}",
                     "expected": "one of " + ", ".join(sorted(kinds | {LOCAL_KIND})),
-                    "fix": "correct the name, or add the profile to GRIDQ_PROFILES",
+                    "fix": _suggest_table(name, kinds | {LOCAL_KIND}),
                 },
             )
     return tables
+
+
+def _suggest_table(name: str, kinds: set[str]) -> str:
+    """Return what may help if no enabled profile reads the table `name`."""
+    near = difflib.get_close_matches(name.lower(), sorted(kinds), 1)
+    if near:
+        return f"use {near[0]!r}"
+    if name in profile.list_installed():
+        return f"add {name!r} to GRIDQ_PROFILES, which is {','.join(sorted(kinds - {LOCAL_KIND}))}"
+    return f"install the package that has the profile {name!r}, and add it to GRIDQ_PROFILES"
 
 
 def make_local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
@@ -117,7 +133,9 @@ def make_local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Sea
     except ValidationError as exc:
         field, reason = first_fault(exc)
         where = f"{LOCAL_KIND}.{field}" if field else LOCAL_KIND
-        raise ConfigError(f"{FILE}: {where} is invalid", {"path": where, "reason": reason}) from None
+        is_list = isinstance(tables.get(LOCAL_KIND), list)
+        fix = {"fix": f"write [{LOCAL_KIND}], once"} if is_list else suggest_fix(exc, LocalTable)
+        raise ConfigError(f"{FILE}: {where} is invalid", {"path": where, "reason": reason, **fix}) from None
     offer = SeatOffer(
         name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, concurrency=local.concurrency
     )

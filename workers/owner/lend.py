@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gridq.config import time_zones
-from gridq.errors import ConfigError, first_fault
+from gridq.errors import ConfigError, first_fault, suggest_fix
 from gridq.protocol.durations import parse_duration
 from gridq.protocol.models import Json, SeatOffer
 from workers.owner.hours import Hours, parse
@@ -153,6 +153,7 @@ class Owners:
                     "path": f"{path}.{name}",
                     "reason": reason,
                     "expected": 'owner = "NAME", and in lend: ' + ", ".join(Lend.model_fields),
+                    **suggest_fix(exc, _OwnerKeys),
                 },
             ) from None
         name = table.get("name") or (table.get("provider") if listed else None) or ""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridq.config.home import GRID_RECORD, read_running_record
+from gridq.config.home import GRID_RECORD, WORKER_RECORD, read_running_record
 from workers.machine.run_records import read_process_start
 from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS
 
@@ -21,15 +21,17 @@ LEFT_OVER_SECONDS = 10.0
 
 
 def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
-    """Stop the grid and wait. Return `pid` (None: none ran), the `parts` stopped, and those that were
-    `killed`. `now`: do not wait for the drain.
+    """Stop the grid and wait. Return `pid` (None: none ran), the `parts` stopped, those that were `killed`,
+    and as `left` the process of a `gridq worker` in this home, which goes on. `now`: do not wait for the
+    drain.
 
     A process is signalled only if it started when the record says: another process may have got its id.
     """
     state = read_running_record(home, GRID_RECORD)
     if state is None:
         state = _read_stale_record(home)
-        return {"pid": None, "parts": [], "killed": _wait_or_kill(_list_alive(state))}
+        killed = _wait_or_kill(_list_alive(state))
+        return {"pid": None, "parts": [], "killed": killed, "left": _find_worker(home)}
     pid, began = state["pid"], time.monotonic()
     parts = state["parts"]
     _signal(state, signal.SIGTERM)
@@ -44,7 +46,14 @@ def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
             _signal(state, signal.SIGKILL)
         time.sleep(0.05)
     killed = _wait_or_kill(_list_alive({"parts": parts}))
-    return {"pid": pid, "parts": [part["name"] for part in parts], "killed": killed}
+    names = [part["name"] for part in parts]
+    return {"pid": pid, "parts": names, "killed": killed, "left": _find_worker(home)}
+
+
+def _find_worker(home: Path) -> int | None:
+    """Return the process of the `gridq worker` of this home, which has its own signals; None: none runs."""
+    record = read_running_record(home, WORKER_RECORD)
+    return None if record is None else record["pid"]
 
 
 def _read_stale_record(home: Path) -> dict[str, Any]:

@@ -13,7 +13,14 @@ from typing import Any
 from pydantic import SecretStr
 
 from gridq.config import flower_login
-from gridq.config.home import GRID_RECORD, SERVER_FOLDER, is_locked, make_folder_error, read_running_record
+from gridq.config.home import (
+    GRID_RECORD,
+    SERVER_FOLDER,
+    WORKER_RECORD,
+    is_locked,
+    make_folder_error,
+    read_running_record,
+)
 from gridq.config.settings import Settings
 from gridq.config.urls import is_loopback
 from gridq.errors import BrokerUnreachable, ConfigError
@@ -86,9 +93,11 @@ def run(
     """Start everything, call `on_ready` with the status once it is live, keep it running until a signal.
 
     The server is the one that GRIDQ_BROKER_URL or the machine's configuration names. If neither does, an
-    embedded server is started, with its data in `<home>/server`. AlreadyRunning: another `gridq up` runs in
-    this home.
+    embedded server is started, with its data in `<home>/server`. AlreadyRunning: another `gridq up`, or a
+    `gridq worker`, runs in this home.
     """
+    if is_locked(config.home, WORKER_RECORD):
+        raise make_already_running_error(config.home, WORKER_RECORD)
     with Deployment(config, GRID_RECORD, report) as grid:
         report(f"Starting the grid of {config.home}")
         _start_server(grid)
@@ -179,8 +188,9 @@ def start_detached(config: Settings, options: UpOptions) -> dict[str, Any]:
 
     ConfigError: it ended; the error holds the last line of its log. AlreadyRunning: as `run`.
     """
-    if is_locked(config.home, GRID_RECORD):
-        raise make_already_running_error(config.home, GRID_RECORD)
+    for record in (GRID_RECORD, WORKER_RECORD):
+        if is_locked(config.home, record):
+            raise make_already_running_error(config.home, record)
     log = config.home / "logs" / "up.log"
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

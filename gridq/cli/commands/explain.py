@@ -238,9 +238,12 @@ def _explain_no_seat(
 ) -> str:
     """Return why no live seat could run the step now."""
     from gridq.protocol.meters import describe_shortage
+    from gridq.protocol.queue_names import NO_ROUTER, START_ROUTER
     from gridq.seats.registry import explain_no_seat
 
     serving = [seat for seat in seats if step.queue in seat.queues]
+    if not serving and step.queue == PURE:
+        return f"{NO_ROUTER}; {START_ROUTER}"
     if not serving:
         return explain_no_seat(step.queue, [seat for seat in seats if seat.kind != "router"])
     reasons = []

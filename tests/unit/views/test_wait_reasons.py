@@ -13,6 +13,7 @@ from gridq.client import Client
 from gridq.errors import WaitTimeout
 from gridq.limits.quotas_file import parse
 from gridq.limits.quotas_loader import put_in_force
+from gridq.protocol import queue_names
 from gridq.protocol.models import Usage
 from gridq.views.wait_reasons import explain_ready_stage
 from tests.conftest import GridEnv
@@ -84,14 +85,17 @@ def test_a_timeout_error_has_the_reason(client: Client) -> None:
         client.result(job, 0)
     assert caught.value.details["waits_for"].startswith("a seat of bench:rare")
     with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare"):
-        list(client.stream(job, 0))
+        list(client.stream(client.submit(echo_graph("rare"), 1, wait_for_seat=True, stream=True), 0))
 
 
 def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
     from gridq.submission.inbox import Inbox
 
     Inbox(client.scripts, client.config).enqueue("j", echo_graph(), 1)
-    assert client.waits_for("j").startswith("a router to admit it: none is live")
+    assert queue_names.NO_ROUTER in client.waits_for("j")
+    with pytest.raises(WaitTimeout) as caught:
+        client.result("j", 0)
+    assert queue_names.START_ROUTER in (caught.value.fix or "")
     add_live_seat(client, "m.router-7", "gridq:pure")
     assert client.waits_for("j") == "a router to admit it"
 
