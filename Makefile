@@ -36,7 +36,7 @@ recovery: $(STAMP) ## measure how soon a killed worker's stages run again, and t
 	@$(BIN)/python -m benchmarks recovery criteria
 
 bench-http: $(STAMP) ## measure the HTTP gateway beside LiteLLM's proxy, which it installs apart; writes RESULTS.md
-	@$(BIN)/python -m benchmarks http
+	@$(BIN)/python -m benchmarks http streams
 
 bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 calls at once, and reservations; writes RESULTS.md
 	@$(BIN)/python -m benchmarks idle slots programs reservations

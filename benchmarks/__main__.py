@@ -31,6 +31,7 @@ from benchmarks import (
     scripts,
     slots,
     soak,
+    streams,
 )
 from benchmarks.measure import Measurement
 from benchmarks.sides import Sides
@@ -42,6 +43,7 @@ SEPARATE_GROUPS: dict[str, Callable[[], Sequence[Measurement]]] = {
     "overload": overload.run,
     "forecast": forecast.run,
     "http": http.run,
+    "streams": streams.run,
     "programs": programs.run,
     "idle": idle.run,
     "slots": slots.run,

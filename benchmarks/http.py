@@ -1,20 +1,18 @@
 """Measure the HTTP gateway against LiteLLM's proxy: throughput, latency, CPU and memory.
 
 Both are in front of one upstream that answers at once, do the same work, and take turns round by round.
-gridq's answers pass through its durable queue: gateway, server, worker. Many open streams are measured for
-gridq only.
+gridq's answers pass through its durable queue: gateway, server, worker. Many open streams are measured by
+`benchmarks.streams`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 
 from benchmarks import http_load
-from benchmarks.http_load import Sample, Token
+from benchmarks.http_load import Sample
 from benchmarks.http_sides import HttpSides, Side
 from benchmarks.measure import (
     Figure,
@@ -24,7 +22,6 @@ from benchmarks.measure import (
     compute_percentile,
     print_progress,
 )
-from benchmarks.sides import read_memory_mb
 
 CONCURRENCY = 16
 PROMPT = "Say it as it was said. " * 10
@@ -33,9 +30,6 @@ PACED_PROMPT = "paced {tokens} {rate}"
 
 STREAM_TOKENS = 40
 """The tokens of a streamed answer whose CPU is measured."""
-
-LATE_SECONDS = 0.1
-"""The delay from which a token counts as late."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +58,14 @@ def run(
     rounds: int = 3,
     seconds: float = 1.5,
     firsts: int = 40,
-    streams: int = 300,
-    duration: float = 15.0,
     litellm: bool = True,
 ) -> list[Measurement]:
     """Return all figures.
 
     For each route there are `rounds` turns of `seconds` for each side, and `firsts` streamed answers for the
-    time to the first token. `streams` streams are open at once for `duration` seconds. Without `litellm`,
-    only gridq is measured.
+    time to the first token. Without `litellm`, only gridq is measured.
     """
-    seats = {"paced": streams} | {route.model: CONCURRENCY for route in ROUTES}
+    seats = {route.model: CONCURRENCY for route in ROUTES}
     with HttpSides(litellm=litellm, seats=seats) as sides:
         found: list[Measurement] = []
         for route in ROUTES:
@@ -83,7 +74,7 @@ def run(
             found += _compare_sides(sides, route, rounds, seconds)
             found += _compare_first_tokens(sides, route, firsts)
             found.append(_compare_streams(sides, route))
-        return [*found, *_measure_streams(sides, streams, duration)]
+        return found
 
 
 def _compare_sides(sides: HttpSides, route: Route, rounds: int, seconds: float) -> list[Measurement]:
@@ -204,7 +195,7 @@ def _compare_first_tokens(sides: HttpSides, route: Route, count: int) -> list[Me
     if route is not ROUTES[0]:
         return [row]
     beyond = p50[sides.grid.name] - p50[sides.upstream.name]
-    return [row, Figure("time to the first token beyond a direct call's, p50", beyond, "ms", 12)]
+    return [row, Figure("time to the first token beyond a direct call's, p50", beyond, "ms", 2)]
 
 
 def _compare_streams(sides: HttpSides, route: Route) -> Measurement:
@@ -220,63 +211,3 @@ def _compare_streams(sides: HttpSides, route: Route) -> Measurement:
             used.append(took * 1e3 / (CONCURRENCY * STREAM_TOKENS))
     name = f"{route.name}, CPU of a token in {CONCURRENCY} streams, gridq's server included"
     return _make_row(sides, name, used, "ms", 1.0)
-
-
-def _measure_streams(sides: HttpSides, streams: int, duration: float) -> list[Measurement]:
-    """Return the figures of many streams on one gateway, at 5 tokens a second each."""
-    sides.start_seat("paced")
-    rate, over = 5, streams / 100
-    text = PACED_PROMPT.format(tokens=round((over + duration) * rate), rate=rate)
-    gateway = sides.grid.pids["gateway"]
-    memory = [read_memory_mb(gateway)]
-    before, began = sides.read_cpu(sides.grid), time.monotonic()
-    found = http_load.read_streams(
-        sides.grid.port,
-        http_load.build_chat_request(sides.grid.port, text, model="paced", stream=True),
-        streams=streams,
-        over=over,
-        while_open=lambda: memory.append(read_memory_mb(gateway)),
-    )
-    after, lasted = sides.read_cpu(sides.grid), time.monotonic() - began
-    late = compute_delays(found)
-    used = ", ".join(f"{name} {(after[name] - before[name]) * 100 / lasted:.0f} %" for name in after)
-    p50, p99, most = (
-        compute_percentile(late, 0.5) * 1e3,
-        compute_percentile(late, 0.99) * 1e3,
-        max(late) * 1e3,
-    )
-    print_progress(f"{streams} streams: {p50:.1f} ms late, p99 {p99:.1f}, most {most:.1f}; of a core: {used}")
-    each = int(text.split()[1])
-    at = f"{streams} streams at {rate} tokens/s"
-    return [
-        Figure(f"{at}, memory of the gateway (RSS)", max(memory), "MB", 250),
-        Figure(
-            f"{at}, tokens {LATE_SECONDS * 1e3:.0f} ms late or more", compute_late_share(late) * 100, "%", 1
-        ),
-        Figure(
-            f"{at}, tokens lost or double of {streams * each:,}", count_wrong_tokens(found, each), "tokens", 0
-        ),
-    ]
-
-
-def compute_delays(streams: Sequence[Sequence[Token]]) -> list[float]:
-    """Return the seconds from upstream to reader of each token sent while all streams were open.
-
-    RuntimeError: they never were.
-    """
-    opened = max(tokens[0].sent for tokens in streams)
-    ended = min(tokens[-1].sent for tokens in streams)
-    if ended < opened:
-        raise RuntimeError("The first stream ended before the last one began")
-    return [token.delay for token in chain(*streams) if opened <= token.sent <= ended]
-
-
-def count_wrong_tokens(streams: Sequence[Sequence[Token]], each: int) -> int:
-    """Return the number of lost and repeated tokens in streams of `each` tokens."""
-    different = [len({token.sent for token in tokens}) for tokens in streams]
-    return sum(abs(each - count) for count in different) + sum(map(len, streams)) - sum(different)
-
-
-def compute_late_share(late: Sequence[float]) -> float:
-    """Return the share (0 to 1) of tokens with a delay of LATE_SECONDS or more."""
-    return sum(each >= LATE_SECONDS for each in late) / len(late)

@@ -11,7 +11,7 @@ import anthropic
 import openai
 import pytest
 
-from benchmarks import http, http_answers, http_load, http_sides, http_upstream, report
+from benchmarks import http, http_answers, http_load, http_sides, http_upstream, report, streams
 from benchmarks.http_load import Sample, Token
 from benchmarks.http_sides import Side
 from benchmarks.measure import Figure, Measurement, MissingComparison, Ratio
@@ -110,7 +110,7 @@ def test_messages_have_the_events_of_real_endpoints(upstream: int) -> None:
 def test_each_token_of_a_stream_is_read_once(upstream: int, build_request) -> None:
     request = build_request(upstream, "paced 3 100", stream=True)
     found = http_load.read_streams(upstream, request, streams=1, over=0.01, while_open=lambda: None)
-    assert http.count_wrong_tokens(found, 3) == 0
+    assert streams.count_wrong_tokens(found, 3) == 0
 
 
 def test_one_first_token_for_each_answer(upstream: int) -> None:
@@ -139,18 +139,17 @@ def test_a_sample_grows_by_its_rounds() -> None:
 def test_only_tokens_sent_while_all_streams_are_open_count() -> None:
     first = [Token(0.0, 9.0), Token(2.0, 2.05), Token(4.0, 4.2)]
     second = [Token(1.0, 1.01), Token(3.0, 3.02), Token(5.0, 9.0)]
-    late = [round(each, 3) for each in http.compute_delays([first, second])]
+    late = [round(each, 3) for each in streams.compute_delays([first, second])]
     assert sorted(late) == [0.01, 0.02, 0.05, 0.2]
-    assert http.compute_late_share(late) == 0.25
     with pytest.raises(RuntimeError, match="began"):
-        http.compute_delays([first[:1], second[2:]])
+        streams.compute_delays([first[:1], second[2:]])
 
 
 def test_lost_and_repeated_tokens_do_not_cancel_out() -> None:
     first, second = [Token(0.0, 1.0), Token(2.0, 3.0)], [Token(1.0, 2.0), Token(1.0, 2.0)]
-    assert http.count_wrong_tokens([first, first], 2) == 0
-    assert http.count_wrong_tokens([first, second], 2) == 2
-    assert http.count_wrong_tokens([first, []], 2) == 2
+    assert streams.count_wrong_tokens([first, first], 2) == 0
+    assert streams.count_wrong_tokens([first, second], 2) == 2
+    assert streams.count_wrong_tokens([first, []], 2) == 2
 
 
 def test_memory_and_cpu_are_parsed_from_proc() -> None:
@@ -211,14 +210,25 @@ def test_a_missing_comparison_is_listed_with_its_reason() -> None:
 
 @pytest.mark.slow
 def test_all_rows_without_the_other_side() -> None:
-    found = {
-        each.name: each
-        for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, duration=3.0, litellm=False)
-    }
+    found = {each.name: each for each in http.run(rounds=1, seconds=0.3, firsts=4, litellm=False)}
     compared = [each for each in found.values() if isinstance(each, MissingComparison)]
     assert len(compared) == 6 * len(http.ROUTES) + 1
     assert all(each.ours > 0 for each in compared)
-    assert len(found) == len(compared) + 4
-    lost = next(each for name, each in found.items() if "tokens lost" in name)
+    assert len(found) == len(compared) + 1
+
+
+@pytest.mark.slow
+def test_streams_lose_no_token_and_are_compared_with_the_code_of_a_commit() -> None:
+    compared, late, lost, memory = streams.run(loads=[(3, 20)], rounds=1, duration=1.0, before="HEAD")
+    assert isinstance(compared, Ratio)
+    assert compared.ours > 0
+    assert compared.theirs > 0
     assert isinstance(lost, Figure)
     assert lost.value == 0
+    assert isinstance(late, Figure)
+    assert isinstance(memory, Figure)
+
+
+def test_a_commit_that_is_not_there_is_reported() -> None:
+    with pytest.raises(http_sides.ProgramUnavailable, match="0000"), streams._check_out("0000"):
+        pass

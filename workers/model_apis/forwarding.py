@@ -118,8 +118,10 @@ def _forward_stream(
         contextlib.closing(backend.stream(request.path, body, context)) as events,
     ):
         for event in events:
-            relay.send(event, parse_answer(backend, assembler.add_event, event))
-            report()
+            has_content = parse_answer(backend, assembler.add_event, event)
+            relay.send(event, has_content)
+            if has_content:  # the first word does not wait for it
+                report()
         if not assembler.is_complete:
             raise SeatUnavailable("The endpoint ended its stream before the answer was complete")
     if isinstance(assembler, ChatAssembler):
