@@ -47,6 +47,7 @@ from gridq.errors import (
     describe_fault,
 )
 from gridq.gateway.http.base_urls import ANTHROPIC_HEADER, find_intended_route, find_vendor
+from gridq.gateway.http.request_options import name_headers
 from gridq.gateway.streaming.sse import encode_data
 from gridq.protocol.models import Json
 from gridq.store.connection import translate_error
@@ -217,7 +218,7 @@ def format_openai_error(error: GridError, request_id: str) -> dict[str, Json]:
 
     `{"error": {"message", "type", "param", "code", "gridq_code", …details, "request_id"}}`.
     """
-    status, record = find_status(error), _make_public_record(error)
+    status, record = find_status(error), _make_public_record(error, by_header=True)
     details = record["details"]
     kind = OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if error.code.startswith("quota."):
@@ -237,7 +238,7 @@ def format_anthropic_error(error: GridError, request_id: str) -> dict[str, Json]
     `{"type": "error", "error": {"type", "message", "code", "gridq_code", …details}, "request_id"}`. The type
     is the vendor's own if Anthropic has it; `param` is there if a field of the request is wrong.
     """
-    record = _make_public_record(error)
+    record = _make_public_record(error, by_header=True)
     kind = ANTHROPIC_TYPES.get(find_status(error), "invalid_request_error")
     stated = record["details"].get("endpoint_type")
     kind = stated if stated in ANTHROPIC_TYPES.values() else kind
@@ -274,7 +275,7 @@ def format_grid_error(error: GridError, request_id: str) -> dict[str, Json]:
 
 def format_google_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return the body for Google's clients, whose API the grid does not speak."""
-    status, record = find_status(error), _make_public_record(error)
+    status, record = find_status(error), _make_public_record(error, by_header=True)
     base = {
         "code": status,
         "message": _format_message(record),
@@ -285,7 +286,7 @@ def format_google_error(error: GridError, request_id: str) -> dict[str, Json]:
 
 def format_ollama_error(error: GridError, request_id: str) -> dict[str, Json]:
     """Return the body for Ollama's clients, whose API the grid does not speak."""
-    record = _make_public_record(error)
+    record = _make_public_record(error, by_header=True)
     return {"error": _format_message(record), "gridq_code": error.code, "request_id": request_id}
 
 
@@ -459,10 +460,11 @@ async def _handle_validation_error(request: Request, exc: Exception) -> Response
     )
 
 
-def _make_public_record(error: GridError) -> dict[str, Any]:
+def _make_public_record(error: GridError, *, by_header: bool = False) -> dict[str, Any]:
     """Return the error's record as the client may see it, as JSON of bounded length.
 
-    A 429 or 503 has the details of the wait, whatever refused the request.
+    A 429 or 503 has the details of the wait, whatever refused the request. `by_header`: the client of a model
+    API sets job options by headers, so the details name these.
     """
     status = find_status(error)
     if isinstance(error, BrokerError):  # its message names the server's address
@@ -473,6 +475,8 @@ def _make_public_record(error: GridError) -> dict[str, Any]:
         record["details"] = _wait_details(type(error)(record["message"], details))
     elif isinstance(error, NoLiveSeat) and "retry_after" in details:  # never served: waiting does not help
         details["retry_after"] = None
+    if by_header:
+        record["details"] = name_headers(record["details"])
     return record
 
 

@@ -271,7 +271,7 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(?:\s*+(:))?', re.S)
 
 
 def check_keys(raw: bytes | bytearray, body: Json) -> None:
-    """Check that no object of a JSON text has a key twice; `body` is the value of the text. Raises InvalidJson.
+    """Check that no object of a JSON text has a key twice; `body` is its value. Raises InvalidJson.
 
     In a body of a model API, which is the vendor's format, the last one counts.
     """

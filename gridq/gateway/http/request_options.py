@@ -117,6 +117,29 @@ _OPTION_OF_HEADER = {name: target[0] for name, target in (NUMBER_HEADERS | TEXT_
 KNOWN_HEADERS = frozenset({*_OPTION_OF_HEADER, *FLAG_HEADERS, b"x-gridq-agent", b"x-gridq-models"})
 """All request headers that the gateway reads as options."""
 
+_HEADER_OF_OPTION = {option: name.decode() for name, option in _OPTION_OF_HEADER.items()} | {
+    option: name.decode() for name, option in FLAG_HEADERS.items()
+}
+_NAMED_OPTION = re.compile(r"\b(wait_for_seat|queue_timeout|budget_cents)\b")
+
+
+def name_headers(details: dict[str, Any]) -> dict[str, Any]:
+    """Return an error's details as a client of a model API can follow them: job options are headers there.
+
+    Elsewhere the options are fields of a body, or arguments.
+    """
+    path, fix = details.get("path"), details.get("fix")
+    if path in ("deadline", "queue_timeout", "budget_cents", "pin", "avoid", "wait_for_seat"):
+        details = {**details, "path": _HEADER_OF_OPTION[path]}
+    if isinstance(fix, str):
+        details = {**details, "fix": _NAMED_OPTION.sub(_name_header, fix)}
+    return details
+
+
+def _name_header(option: re.Match[str]) -> str:
+    header = _HEADER_OF_OPTION[option[0]]
+    return f"the header {header}: 1" if header.encode() in FLAG_HEADERS else header
+
 
 def _make_option_error(header: str, expected: str) -> RequestError:
     return RequestError(f"Invalid header: {header}", {"path": header, "expected": expected})

@@ -143,6 +143,18 @@ def test_rate_limits_of_all_seats_are_the_bottleneck() -> None:
     assert body["error"]["fix"] == "try again in 8 s"
 
 
+def test_options_are_named_as_the_door_takes_them() -> None:
+    fix = "start a worker that serves it, or submit with wait_for_seat"
+    error = NoLiveSeat("none", {"path": "pin", "queue": "llm:a", "fix": fix})
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        body = faults.format_error(path, error, "r")["error"]
+        assert body["fix"].endswith("submit with the header x-gridq-wait-for-seat: 1")  # type: ignore[index,call-overload]
+        assert body["path"] == "x-gridq-pin"  # type: ignore[index,call-overload]
+        assert "wait_for_seat" not in json.dumps(body)
+    own = faults.format_error("/jobs", error, "r")["error"]
+    assert (own["fix"], own["path"]) == (fix, "pin")  # type: ignore[index,call-overload]
+
+
 def test_final_errors_tell_clients_not_to_retry() -> None:
     assert faults.make_headers(IdempotencyConflict("so"), "r")["x-should-retry"] == "false"
     assert faults.make_headers(AgentMoneyExceeded("so"), "r")["x-should-retry"] == "false"

@@ -45,7 +45,7 @@ class Deaf:
 
     def hkeys(self, *_: Any) -> None: ...
 
-    zrange = hkeys
+    zrange = zrevrange = time = hkeys
     execute = get_connection = wait
 
     async def aclose(self) -> None: ...
