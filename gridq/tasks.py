@@ -49,7 +49,7 @@ HONOURED_OPTIONS = frozenset({
 })  # fmt: skip
 """Options of `apply_async` that have the same effect as for any task, some of them set by Celery itself."""
 
-NEUTRAL_OPTIONS = {
+NEUTRAL_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "countdown": (0,),
     "link": ([], ()),
     "link_error": ([], ()),

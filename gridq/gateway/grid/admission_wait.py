@@ -17,7 +17,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -202,7 +202,7 @@ class AdmissionWait:
         self._queues = read_replies(replies, await second.execute() if replies[-1] else ())
         now = time.monotonic()
         if now >= self._read_due:
-            ever = await self._client.zrange(self._keys("served_queues"), 0, -1)
+            ever: Any = await self._client.zrange(self._keys("served_queues"), 0, -1)
             self._ever_served = frozenset(queue.decode() for queue in ever)
             self._read_due = now + SERVED_READ_SECONDS
         self._ever_served |= self._queues.served | self._queues.paused | self._queues.left

@@ -43,7 +43,7 @@ class Deaf:
     def connection_pool(self) -> Any:
         return self
 
-    def hkeys(self, *_: Any) -> None: ...
+    def hkeys(self, *_: Any, **__: Any) -> None: ...
 
     zrange = zrevrange = time = hkeys
     execute = get_connection = wait
