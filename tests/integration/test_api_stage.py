@@ -15,6 +15,7 @@ import pytest
 from gridq.errors import (
     GridError,
     JobCancelled,
+    RequestRefused,
     SeatDegraded,
     SeatRateLimited,
     SeatUnavailable,
@@ -398,7 +399,7 @@ def test_thinking_is_translated_between_the_apis(openai_seat: LlmProfile, anthro
     ("model", "error"),
     [
         ("status-400", StageError),
-        ("status-404", StageError),
+        ("status-404", RequestRefused),
         ("status-413", StageError),
         ("status-401", SeatDegraded),
         ("status-429", SeatRateLimited),

@@ -14,6 +14,7 @@ import pytest
 from gridq.errors import (
     GridError,
     JobCancelled,
+    RequestRefused,
     SeatDegraded,
     SeatRateLimited,
     SeatUnavailable,
@@ -125,12 +126,12 @@ def test_a_whole_answer_to_a_streaming_request_is_one_piece(api: OpenAIClient):
     ("model", "error"),
     [
         ("status-400", StageError),
-        ("status-404", StageError),
+        ("status-404", RequestRefused),
         ("status-413", StageError),
         ("status-422", StageError),
         ("status-401", SeatDegraded),
         ("status-402", SeatDegraded),
-        ("status-403", SeatDegraded),
+        ("status-403", RequestRefused),
         ("status-307", SeatDegraded),
         ("status-429", SeatRateLimited),
         ("status-429-insufficient_quota", SeatDegraded),
