@@ -9,10 +9,13 @@ Jobs:
 |---|---|---|
 | `submitted:<job>` | hash: a job in the inbox that no router has admitted yet | the deadline + 1 h |
 | `job:<job>` | hash: the plan and the state of a running job | the job ends, at most its deadline + 1 h |
+| `plan:<name>` | hash: a part of a large plan, before its job is admitted | 10 min |
+| `work:<job>` | list: what is left to do after steps of a large job (lua/lib/steps.lua) | the same as `job:` |
+| `remains:<job>` | hash: what was `job:<job>`, until the steps of an ended job are stopped | the same |
 | `value:<job>:…` | a value of more than 64 KB | the job ends; the answer as long as the result |
 | `values:<job>` | set: the names of the job's long values | the job ends |
 | `rows:<job>` | list: one row for each attempt that was recorded | the result expires |
-| `response:<job>` | a response in the background as it was queued, without output | the result expires |
+| `response:<job>` | a response in the background as it was queued, without output | the job is done; else its result expires |
 | `stream:<job>` | stream: pieces of the answers, and the end | the result expires |
 | `summary:<job>` | hash: name, agent, times and state of an ended job | the result expires |
 | `result:<job>` | list of one: the final state and the answer or error | the result's TTL (default 1 h) |
@@ -37,6 +40,7 @@ Seats and workers:
 | key | holds | lives until |
 |---|---|---|
 | `seat:<seat>` | hash: the seat's record | 40 days after the seat was live (routers: 1 h) |
+| `lost_slots:<seat>:…` | hash: `slots:` of a seat that has left, until all these leases are lost | that is done (†) |
 | `slots:<seat>` | hash: slot → the lease that occupies it | it is empty (†) |
 | `claim_times:<seat>` | list: the times of the seat's last claims | 2 min |
 | `drain:<seat>` | the time since which an operator drains the seat | 40 days after the seat was live |
@@ -89,6 +93,7 @@ PERMANENT = (
     "idle:*",  # sorted set: seats with a free slot, the best first
     "queues",  # set: capabilities with waiting stages or wake-ups
     "deadlines",  # sorted set: jobs by deadline
+    "long_work",  # sorted set: jobs of very many steps, and leases of seats that left, with work left to do
     "jobs",  # sorted set: jobs by submission, until their result expires
     "ended_jobs",  # sorted set: ended jobs by the expiry of their result
     "inbox",  # sorted set: jobs to be admitted, by the time of their next message to a router

@@ -21,6 +21,7 @@ JOB_FIELDS = {
     "preferred_seat": "the seat that is woken first for its stages",
     "priority": "0 interactive, 1 batch",
     "queue_timeout": "how long a stage may wait for a seat",
+    "ready": "the steps that are ready at once, until all of very many have been made ready",
     "result_ttl": "how long its result is kept",
     "session": "its session",
     "steps": "number of its steps",
@@ -28,6 +29,7 @@ JOB_FIELDS = {
     "submitted_at": "when its plan was written",
     "team": "the team of its agent, by the limits or the API key",
     "unfinished": "how many steps are neither done nor skipped",
+    "working": "`-` and the Retry scopes that are being restarted, while something is left in `work:<job>`",
     "wait_for_seat": "1 if its stages wait for as long as all seats rest that could run them",
 }
 """Fields of `job:<job>` that belong to the whole job."""

@@ -190,14 +190,16 @@ def read_admission(reply: Sequence[bytes]) -> AdmitReply:
     """Read the reply of admit.lua."""
     word, *details = (each.decode() for each in reply)
     match word:
-        case "ok":
+        case "ok" | "begun":
             return Accepted(tuple(details))
         case "no_seat":
             return NoSeat(tuple(details))
         case "not_lent":
             return NotLent(details[0], tuple(zip(details[1::2], details[2::2], strict=True)))
         case "queue":
-            return QueueLimitReached(details[0], *map(int, details[1:4]), has_seat=details[4] == "1")
+            return QueueLimitReached(
+                details[0], int(details[1]), int(details[2]), int(details[3]), details[4] == "1"
+            )
         case "quota":
             return _read_quota(details)
     return _read_known(word, details)

@@ -10,15 +10,17 @@ repeats an EVALSHA whose reply was lost.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
+from redis.exceptions import ConnectionError, NoScriptError, OutOfMemoryError, ResponseError, TimeoutError
 
 from gridq.config.settings import Settings
 from gridq.protocol import meters
@@ -28,15 +30,27 @@ from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.library import Arguments
 from gridq.store.reliability import HALF_LIFE_MS
-from gridq.store.replies import AdmitReply, Affordable, Claim, Completion, EnqueueReply, Entry, Stream, Swept
+from gridq.store.replies import (
+    AdmitReply,
+    Affordable,
+    Claim,
+    Completion,
+    EnqueueReply,
+    Entry,
+    Stream,
+    Swept,
+)
 
 NAMES = (
-    "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "apply_limits", "quarantine", "rank", "adopt_schema", "store_value", "take_slot", "confirm_limits",
-    "preview_quota", "forget",
+    "enqueue", "stage_plan", "admit", "advance", "stop", "register", "leave", "claim", "complete", "fail",
+    "renew", "emit", "sweep", "apply_limits", "quarantine", "rank", "adopt_schema", "store_value",
+    "take_slot", "confirm_limits", "preview_quota", "forget",
 )  # fmt: skip
 
-ACCEPTING = ("enqueue", "admit")
+PLAN_PART_WORDS = 6_000
+"""The words of a plan that one call writes: a larger one is written in parts."""
+
+ACCEPTING = ("enqueue", "stage_plan", "admit")
 """The scripts that accept new work. A server without free memory refuses them before their first write. It
 runs all the others: they finish what was begun, which frees memory.
 """
@@ -183,7 +197,34 @@ class Scripts:
         return replies.read_enqueued(reply)
 
     def admit(self, job: NewJob) -> AdmitReply:
-        return replies.read_admission(self.run("admit", *build_admit_words(job)))
+        """Write a plan and make its first steps ready, all or nothing. No call takes long, however large the
+        plan is.
+        """
+        large = len(job.fields) > PLAN_PART_WORDS
+        while True:
+            staged = self._stage_plan(job.fields) if large else ""
+            reply = self.run("admit", *build_admit_words(job, staged))
+            if reply != [b"unstaged"]:
+                break
+        if reply[0] == b"begun":
+            self.advance(job.job)
+        return replies.read_admission(reply)
+
+    def _stage_plan(self, fields: Sequence[Word]) -> str:
+        """Write the fields of a large plan in parts where `admit` finds them. Return the plan's name."""
+        plan = secrets.token_hex(8)
+        for at in range(0, len(fields), PLAN_PART_WORDS):
+            self.call("stage_plan", plan=plan, fields=fields[at : at + PLAN_PART_WORDS])
+        return plan
+
+    def advance(self, job: str) -> None:
+        """Do what a job of very many steps has left for further calls. Other clients are served in between.
+
+        The sweep does the same for callers that died.
+        """
+        with contextlib.suppress(ConnectionError, TimeoutError):  # what was called before has succeeded
+            while self.call("advance", job=job):
+                pass
 
     def stop(self, job: str, state: str, error: str, *, inbox_only: bool = False) -> str:
         """End a job from outside, in `state` with the error's record (JSON).
@@ -191,9 +232,14 @@ class Scripts:
         Returns `plain`, `celery` (its answer must be written to Celery's backend), `over` (it has ended, or
         was admitted with `inbox_only`) or `unknown`.
         """
-        word: str = self.call(
-            "stop", job=job, state=state, error_record=error, inbox_only=inbox_only
-        ).decode()
+        reply = self.call("stop", job=job, state=state, error_record=error, inbox_only=inbox_only)
+        return self._read_end(reply, job)
+
+    def _read_end(self, reply: bytes, job: str) -> str:
+        """Return the first word of a reply, after the rest of the job's steps were stopped or restarted."""
+        word, _, more = reply.decode().partition(" ")
+        if more:
+            self.advance(job)
         return word
 
     # -- seats -----------------------------------------------------------------------------------------------
@@ -282,6 +328,8 @@ class Scripts:
             reply = self.run("complete", *words)
         else:
             reply = self._complete_long(output[1:].decode(), long, long_ttl_ms, words)
+        if reply[3]:
+            self.advance(lease.partition(":")[0])
         return Completion(reply[0], reply[1].decode(), replies.read_claim(reply[2]))
 
     def _complete_long(self, name: str, long: bytes, ttl_ms: int, words: tuple[Word, ...]) -> Any:
@@ -311,11 +359,11 @@ class Scripts:
         Returns `again`, `quarantined`, `plain`, `celery` or `fenced`. `events` is what Celery's monitors are
         told of the attempt, `uuid` and `why` name the stage there and the reason why it stopped.
         """
-        word: str = self.call(
+        reply = self.call(
             "fail", lease=lease, kind=kind, pause_ms=pause_ms, used=_format_usage(used), error_record=error,
             row=row, seat=seat, events=events, uuid=uuid, why=why,
-        ).decode()  # fmt: skip
-        return word
+        )  # fmt: skip
+        return self._read_end(reply, lease.partition(":")[0])
 
     def emit(
         self, lease: str, path: str, pieces: Sequence[str], before: int, dropped: Sequence[str] = ()
@@ -448,9 +496,20 @@ def order_arguments(script: str, arguments: Mapping[str, Value | Sequence[Word]]
     return (*words, *more)  # type: ignore[misc]
 
 
-def build_admit_words(job: NewJob) -> tuple[Word, ...]:
-    """Return the arguments of admit.lua in order, for a caller that sends the command itself."""
+def build_admit_words(job: NewJob, staged: str = "") -> tuple[Word, ...]:
+    """Return the arguments of admit.lua in order, for a caller that sends the command itself.
+
+    `staged` names the plan whose fields were written before.
+    """
     arguments: dict[str, Any] = {name: getattr(job, name) for name in NewJob.__slots__}
+    arguments["plan"] = staged
+    if staged:
+        arguments["fields"] = ()
+    arguments["expected_tokens"] = sum(
+        sum(map(int, str(value).split(" ", 2)[:2]))
+        for name, value in zip(job.fields[::2], job.fields[1::2], strict=True)
+        if str(name).startswith("tokens:")
+    )
     arguments["stream"] = _STREAM[job.stream]
     arguments["queues"] = " ".join(job.queues)
     arguments["ready"] = " ".join(map(str, job.ready))

@@ -18,13 +18,15 @@
 --   session           its session, or ''
 --   api_key           id of its API key, or '' (the inbox knows its own)
 --   micro_dollars     estimated cost
+--   expected_tokens   estimated use
 --   stages            number of stages
 --   idempotency_key   '<agent>:<digest>', or ''
 --   body_digest       digest of the request body, or '' (the inbox knows its own)
 --   queue_timeout_ms  how long a stage may wait for a seat, or ''
---   fields...         field, value, … of the job's record
--- RETURNS  {ok, batch job that was dropped for it …} | {known} the job is admitted or has ended, or a sweep will end it |
---          nothing was written: {no_seat, queue …} | {not_lent, queue, seat, whom it is lent to, …} |
+--   plan              name of a plan that stage_plan.lua has written, or ''
+--   fields...         field, value, … of the job's record, those of the staged plan excepted
+-- RETURNS  {ok, batch job that was dropped for it …} | {begun, …} the same, and advance.lua should go on with it | {known} the job is admitted or has ended, or a sweep will end it |
+--          nothing was written: {unstaged} the staged plan has expired | {no_seat, queue …} | {not_lent, queue, seat, whom it is lent to, …} |
 --          {queue, name, waiting stages, limit, needed, '1' a live seat could take them | '0'} | {key, why} |
 --          {quota, limit, name, used, reserved, limit, needed, end of the window or '', window} |
 --          {same, the job of the idempotency key} | {conflict, the job with this id or key and another body} |
@@ -59,8 +61,10 @@ if inbox_deadline then
   deadline, input, idempotency_key, body_digest = tonumber(inbox_deadline), inbox_input, inbox_idempotency_key or '',
     inbox_body_digest or ''
 end
+if plan ~= '' and C('EXISTS', K .. 'plan:' .. plan) == 0 then return {'unstaged'} end
 if not deadline then return {'known'} end  -- it left the inbox and ended so long ago that its answer has expired
 local function refuse(reply)
+  if plan ~= '' then C('UNLINK', K .. 'plan:' .. plan) end
   if not inbox_deadline then unlink_value(input) end
   return reply
 end
@@ -92,14 +96,14 @@ if wait_for_seat ~= '1' then
     --]
   end
 end
-local dropped = {}
+local dropped, charged_team = {}, nil
 if is_guarded and C('EXISTS', K .. 'limits') == 1 then
   --[
-  local refusal, drops = check_room(ready, fields_at, priority, agent, team)
+  local refusal, drops = check_room(ready, plan, fields_at, priority, agent, team)
   if refusal then return refuse(refusal) end
-  team, refusal = reserve(job, agent, team, tonumber(micro_dollars), fields_at)
+  team, refusal = reserve(job, agent, team, tonumber(micro_dollars), tonumber(expected_tokens))
   if not team then return refuse(refusal) end
-  C('HSET', j, 'charged_team', team)
+  charged_team = team
   dropped = make_room(drops)
   --]
 end
@@ -117,6 +121,8 @@ if idempotency_key ~= '' then
   add('idempotency_key', idempotency_key)
   C('SET', K .. 'idempotency:' .. idempotency_key, job .. ' ' .. body_digest, 'PX', life_ms)
 end
+if charged_team then add('charged_team', charged_team) end
+if plan ~= '' then C('RENAME', K .. 'plan:' .. plan, j) end
 C('HSET', j, unpack(record))
 for i = fields_at, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, life_ms)
@@ -132,5 +138,5 @@ if string.sub(input, 1, 1) == '@' then
   C('PEXPIRE', K .. 'values:' .. job, life_ms)
 end
 if monitoring_router() then publish(cjson.encode(start_events(job, name, agent, stages))) end
-for step in words(ready) do make_ready(job, step) end
-return {'ok', unpack(dropped)}
+if ready ~= '' then do_work(job, nil, {{'ready', 1, list = ready}}) end
+return {work_left and 'begun' or 'ok', unpack(dropped)}

@@ -13,18 +13,19 @@
 --   go_on        '1' to claim the next stage
 --   events       what Celery's monitors are told, as JSON, or ''
 -- RETURNS  {1 recorded | 0 recorded before | -1 the attempt no longer counts | -2 the value is missing,
---           '' | plain | celery (the job ended), the next claim}
+--           '' | plain | celery (the job ended), the next claim, 1 if advance.lua should go on with this job}
 --
 -- A lapsed lease still counts while nobody else has claimed the stage: a call that was paid for is not thrown away.
 local job, step, fence = parse_lease(lease)
 local j = job_key(job)
-local current, done, answer, steps, header, arm_true, arm_false, team, agent, unfinished, budget, started_at = unpack(C('HMGET', j,
+local current, done, answer, steps, header, arm_true, arm_false, team, agent, unfinished, budget, started_at, working = unpack(C('HMGET', j,
   'lease:' .. step, 'done:' .. step, 'answer', 'steps', 'header:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
-  'charged_team', 'agent', 'unfinished', 'budget', 'started_at:' .. step))
+  'charged_team', 'agent', 'unfinished', 'budget', 'started_at:' .. step, 'working'))
 local micro, tokens_in, tokens_out = parse_usage(used)
 local is_link = string.sub(output, 1, 1) == '@'
 local result, ended, pure, later = 1, '', {}, {}
 if current ~= fence then
+  if not steps then stop_remaining(job, step) end
   local holder, names = close_lease(lease)
   local attempt = describe_attempt(agent, header)
   local charged = settle(lease, holder, used, 'late', attempt, names)  -- a late attempt is charged to the seat, never to the agent
@@ -37,7 +38,7 @@ if current ~= fence then
     else C('PEXPIRE', K .. 'value:' .. string.sub(output, 2), C('PTTL', final)) end
   end
 elseif is_link and C('EXISTS', K .. 'value:' .. string.sub(output, 2)) == 0 then
-  return {-2, '', {'none'}}
+  return {-2, '', {'none'}, 0}
 else
   local holder, names = close_lease(lease)
   local pays = team and micro + tokens_in + tokens_out > 0
@@ -63,8 +64,13 @@ else
     if is_first_row then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
     C('HSET', j, 'output:' .. step, output, 'done:' .. step, fence, 'unfinished', left)
     C('HDEL', j, 'lease:' .. step)
-    if arm_true then left = left - skip_arm(job, output == 'true' and arm_false or arm_true, pure, later) end
-    release_dependents(job, read_header(job, step, header).dependents, pure, later)
+    local h = read_header(job, step, header)
+    if not is_restarting(job, h.scope, working) then
+      local arm = arm_true and (output == 'true' and 0 or 1)
+      local pieces, skipped = pieces_after(job, step, h.dependents, arm, arm == 1 and arm_true or arm_false)
+      left = left - skipped
+      if working or pieces[1] then do_work(job, working, pieces, pure, later) end
+    end
   end
   if left <= 0 then
     ended = end_job(job, 'done', step == answer and output or C('HGET', j, 'output:' .. answer), 0)
@@ -81,8 +87,8 @@ local claimed_queue = not own and following[2] and string.match(following[3], '^
 for _, wake_up in ipairs(later) do
   if wake_up[1] == claimed_queue then claimed_queue = nil else wake_seat(unpack(wake_up, 1, 7)) end
 end
-if go_on == '1' then return {result, ended, following} end
+if go_on == '1' then return {result, ended, following, work_left and 1 or 0} end
 local queues, draining, live_incarnation = unpack(C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'incarnation'))
 if live_incarnation == incarnation and not draining and C('ZSCORE', K .. 'seats', seat) then mark_idle(seat, queues) end
 wake_queues(queues)
-return {result, ended, {'none'}}
+return {result, ended, {'none'}, work_left and 1 or 0}

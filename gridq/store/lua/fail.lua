@@ -12,11 +12,13 @@
 --   events        what Celery's monitors are told of the attempt so far, as JSON, or ''
 --   uuid          the stage's id there, or '' if no monitor listens
 --   why           why it stopped
--- RETURNS  again (it is waiting, or a Retry starts) | quarantined | plain | celery (the job failed) | fenced
+-- RETURNS  again (it is waiting, or a Retry starts) | quarantined | plain | celery (the job failed) | fenced;
+--          with ' more' after it if advance.lua should go on with this job
 local job, step, fence = parse_lease(lease)
 local j = job_key(job)
-local holder, names = close_lease(lease)
 local current, agent, header, started_at = unpack(C('HMGET', j, 'lease:' .. step, 'agent', 'header:' .. step, 'started_at:' .. step))
+if not agent then stop_remaining(job, step) end
+local holder, names = close_lease(lease)
 local attempt = describe_attempt(agent, header, holder and started_at)
 -- for the ledger, an attempt that reached nobody is one that was handed back: no request of its seat
 local what = kind == 'stage' and 'failed' or kind == 'unreached' and 'back' or kind
@@ -31,4 +33,4 @@ local after
 if kind == 'stage' then after = fail_step(job, step, error_record)
 else after = end_attempt(job, step, seat, kind, tonumber(pause_ms), error_record) end
 if uuid ~= '' then publish_stop((after == 'again' or after == 'quarantined') and 'retried' or 'failed', uuid, seat, why) end
-return after
+return work_left and after .. ' more' or after

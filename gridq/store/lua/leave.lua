@@ -5,7 +5,7 @@
 --   incarnation  the start of its worker that calls
 --   how          drain | go | died (its process ended by itself)
 --   rests        why a seat that drains takes nothing, as set_rests reads it (lib/resting_seats.lua), or ''
--- RETURNS  1 | 0 this incarnation is not the live one
+-- RETURNS  1 | 0 this incarnation is not the live one | 2 the next sweeps lose the rest of its leases
 -- TTL      unreported_losses lives for a minute
 local key = K .. 'seat:' .. seat
 local live_incarnation, queues, concurrency, draining = unpack(C('HMGET', key, 'incarnation', 'queues', 'concurrency', 'draining'))
@@ -23,4 +23,4 @@ elseif C('ZSCORE', K .. 'seats', seat) then
   end
 end
 keep_losses()
-return 1
+return work_left and 2 or 1

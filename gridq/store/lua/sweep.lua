@@ -125,10 +125,10 @@ local function find_due(set, most, by)
   return entries
 end
 
--- Whether this call has done its part: long jobs are walked through one at a time.
+-- Whether this call has done its part of what may be long.
 local function has_walked_enough()
-  if walked > 5000 then more = 1 end
-  return walked > 5000
+  if walked >= MAX_WALK then more = 1 end
+  return walked >= MAX_WALK
 end
 
 -- Process one entry of a set. An entry that fails (something that no script writes: an operator's edit or a lost write) is reported and
@@ -185,11 +185,12 @@ if jumped or away > GAP / 2 then
   -- same: if every sweep is late, leases still lapse.
   for _, set in ipairs({K .. 'leases', K .. 'seats'}) do
     local all = C('ZRANGE', set, 0, -1, 'WITHSCORES')
-    for i = 1, #all, 2 do
+    for i = 1, #all, 2 do  -- in place: a score stands before its member in ZADD
       local to = jumped and NOW + LEASE or math.min(math.floor(all[i + 1] + away - GAP / 4), NOW + LEASE)
-      C('ZADD', set, to, all[i])
-      found.grace = found.grace + 1
+      all[i], all[i + 1] = int_text(to), all[i]
     end
+    for i = 1, #all, 2000 do C('ZADD', set, unpack(all, i, math.min(i + 1999, #all))) end
+    found.grace = found.grace + #all / 2
   end
 end
 if not jumped then
@@ -209,9 +210,7 @@ each_due('delays', function(entry)
   local kind, job, n, rest = string.match(entry, '^([%a_]+):([^:]+):(%d+):(.+)$')
   local j = job_key(job)
   if kind == 'retry' and C('HGET', j, 'scope_epoch:' .. n) == rest then  -- a Retry's delay is over
-    for step, count in string.gmatch(string.match(C('HGET', j, 'scope:' .. n), '^%S+ %S+ %S+ ([^;]*);'), '(%d+)=(%d+)') do
-      if count == '0' then make_ready(job, step); walked = walked + 1 end
-    end
+    do_work(job, C('HGET', j, 'working'), {{'enter', n, rest, 1}})
   elseif kind == 'backoff' then  -- the seat may try again if no other can; else it may once none can (readmit_class)
     if not has_other_seat(job, n) then readmit(job, n, function(seat) return seat ~= rest end) end
   elseif kind == 'loss' and not is_backing_off(job, n, rest) then readmit(job, n, function(seat) return seat ~= rest end)
@@ -294,6 +293,13 @@ for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   end)
 end
 if found.readmitted >= limit then more = 1 end
+for _, entry in ipairs(C('ZRANGE', K .. 'long_work', 0, limit - 1)) do
+  local faults = #broken
+  attempt('long_work', entry, function(one) advance(one) end)
+  if #broken > faults then C('ZREM', K .. 'long_work', entry) end
+  if has_walked_enough() then break end
+end
+if work_left then more = 1 end
 local due_answers = find_due('answers', tonumber(answers), NOW - 300)
 for _, job in ipairs(due_answers) do C('ZADD', K .. 'answers', NOW, job) end
 for _, word in ipairs(C('LPOP', K .. 'unreported_losses', 5000) or {}) do losses[#losses + 1] = word end

@@ -45,13 +45,14 @@ end
 -- Read all that a claim needs of a step and its job, except the values; nil if the job's keys have expired.
 local function read_step(job, step)
   local header, spec, epoch, attempts, ready_at, pending, deadline, priority, agent, name, stream, session, failures, losses_before, deaths,
-    timeout, tokens, chain = unpack(C('HMGET', job_key(job), 'header:' .. step, 'spec:' .. step, 'epoch:' .. step, 'attempts:' .. step,
+    timeout, tokens, chain, working = unpack(C('HMGET', job_key(job), 'header:' .. step, 'spec:' .. step, 'epoch:' .. step, 'attempts:' .. step,
     'ready_at:' .. step, 'pending:' .. step, 'deadline', 'priority', 'agent', 'name', 'stream', 'session', 'failures:' .. step,
-    'losses:' .. step, 'deaths:' .. step, 'queue_timeout', 'tokens:' .. step, 'chain:' .. step))
+    'losses:' .. step, 'deaths:' .. step, 'queue_timeout', 'tokens:' .. step, 'chain:' .. step, 'working'))
   if not header then return nil end
   return {header = header, spec = spec, epoch = epoch or '0', attempts = tonumber(attempts or 0), ready_at = ready_at, pending = pending,
     deadline = deadline, priority = priority, agent = agent, name = name, stream = stream, session = session, failures = failures or '0',
-    losses = losses_before or '0', deaths = deaths or '0', timeout = timeout, tokens = tokens, chain = chain}
+    losses = losses_before or '0', deaths = deaths or '0', timeout = timeout, tokens = tokens, chain = chain,
+    working = working}
 end
 
 local function open_lease(job, step, seat, slot, nonce, reserved, s)
@@ -113,7 +114,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
       C('ZADD', K .. 'leases', NOW + LEASE, held)
       return build_claim(held, 0, s)
     end
-    close_lease(held)
+    if not stop_remaining(parse_lease(held)) then close_lease(held) end
     C('HDEL', K .. 'slots:' .. seat, slot)
   end
   if draining then return {'draining'} end
@@ -152,7 +153,9 @@ local function claim_stage(seat, incarnation, slot, nonce)
     local s = job and read_step(job, step)
     if s and best.lacks(s.tokens) then tight[best.q .. best.cls] = true  -- one behind it may need less
     elseif s and take_out(job, step, {s.pending, s.agent, s.chain}) then
-      if tonumber(s.deadline) > NOW and not has_timed_out(job, step, s) then  -- else it is only taken out: the sweep ends the job
+      -- Else it is only taken out: the sweep ends the job, or what restarts its Retry makes it ready again.
+      if tonumber(s.deadline) > NOW and not has_timed_out(job, step, s)
+        and not is_restarting(job, read_header(nil, nil, s.header).scope, s.working) then
         local reserved = '0'
         if budgets then
           local tokens, estimate = estimate_use(budgets, best.q, s.tokens)

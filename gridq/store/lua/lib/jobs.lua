@@ -1,4 +1,4 @@
--- The life of a job: leases closed; steps finished, skipped, failed, restarted; the end.
+-- The life of a job: its leases closed, its steps stopped, its end. lib/steps.lua has what happens to steps in between.
 
 -- Close a lease: the slot is free again, and what it reserved is released. Return the seat, nil if the lease was not open, and the names of
 -- the shared budgets under which it was claimed, nil if no budget applied to its seat then.
@@ -41,11 +41,11 @@ local function record_attempt(what, lease, seat, of, micro, tokens_in, tokens_ou
 end
 
 -- Remember a lease that ended without an output, with what was charged for it ('-' until its attempt reports). What it reports late is
--- charged then, once; a repeated call finds nothing to charge.
-local function remember_closed(lease, seat, charged, of, names)
+-- charged then, once; a repeated call finds nothing to charge. `j`: the job's record, if it has ended.
+local function remember_closed(lease, seat, charged, of, names, j)
   local job = parse_lease(lease)
   local text = seat .. ' ' .. charged .. ' ' .. (of.agent or '-') .. ' ' .. (of.q or '-') .. ' ' .. (names or '')
-  C('SET', K .. 'closed_lease:' .. lease, text, 'PX', math.max(C('PTTL', job_key(job)), 3600000))
+  C('SET', K .. 'closed_lease:' .. lease, text, 'PX', math.max(C('PTTL', j or job_key(job)), 3600000))
 end
 
 -- Charge what an attempt used to the seat that held its lease (`seat`, nil if it was closed before), and enter it as `what`. Return the
@@ -82,14 +82,15 @@ local function take_back(job, step, fence)
   C('ZREM', K .. 'delays', timeout_entry(job, step, string.match(fence, '^(%d+):(%d+)')))
 end
 
--- Stop whatever the step is doing.
-local function stop_step(job, step)
-  local was_waiting = take_out(job, step)
-  local fence, quarantine, timeout, epoch, attempts, agent, header, started_at = unpack(C('HMGET', job_key(job), 'lease:' .. step,
+-- Stop whatever the step is doing. `j`: the job's record, if it has ended. Return whether it waited or ran.
+local function stop_step(job, step, j)
+  j = j or job_key(job)
+  local was_waiting = take_out(job, step, nil, j)
+  local fence, quarantine, timeout, epoch, attempts, agent, header, started_at = unpack(C('HMGET', j, 'lease:' .. step,
     'quarantine:' .. step, 'queue_timeout', 'epoch:' .. step, 'attempts:' .. step, 'agent', 'header:' .. step, 'started_at:' .. step))
   if was_waiting and timeout then C('ZREM', K .. 'delays', timeout_entry(job, step, epoch, attempts)) end
   if quarantine then
-    C('HDEL', job_key(job), 'quarantine:' .. step)
+    C('HDEL', j, 'quarantine:' .. step)
     C('ZREM', K .. 'quarantine', job .. ':' .. step)
   end
   local lease = fence and job .. ':' .. step .. ':' .. fence
@@ -97,10 +98,11 @@ local function stop_step(job, step)
   if lease then seat, names = close_lease(lease) end
   if seat then
     local attempt = describe_attempt(agent, header, started_at)
-    remember_closed(lease, seat, '-', attempt, names)
+    remember_closed(lease, seat, '-', attempt, names, j)
     record_attempt('cancelled', lease, seat, attempt, 0, 0, 0, false, names)
     publish_stop('revoked', job .. '.' .. step, seat)
   end
+  return was_waiting or seat ~= nil
 end
 
 -- Schedule an entry in `delays` for a job. It goes with the job, if it is among the first of very many; the others are found to be stale
@@ -111,8 +113,45 @@ local function schedule(job, at, entry)
   if #noted < 4000 then C('HSET', job_key(job), 'delays', noted .. entry .. ' ') end
 end
 
--- How many steps of jobs this call has walked through, to end or restart them: nobody else is served meanwhile.
-local walked = 0
+-- How much this call has done for jobs of any size: about the number of commands. Nobody else is served meanwhile, so it does no more than
+-- MAX_WALK, some 5 ms. `work_left`: something was left for other calls, as advance.lua does it.
+local walked, work_left = 0, false
+local MAX_WALK = 3000
+
+-- Stop the steps of a job that has ended, and delete its values. Its record stands in `remains:<job>` until then. `stopped`: its steps have
+-- all ended. Return whether all is done; if not, the next call goes on where this one has ended.
+local function clean_up(job, stopped)
+  local remains, values = K .. 'remains:' .. job, K .. 'values:' .. job
+  local steps, at
+  if not stopped then steps, at = unpack(C('HMGET', remains, 'steps', 'cleaned')) end
+  if steps then
+    at = tonumber(at or 0)
+    while at < tonumber(steps) and walked < MAX_WALK do
+      walked = walked + (stop_step(job, at, remains) and 12 or 3)
+      at = at + 1
+    end
+    if at < tonumber(steps) then
+      C('HSET', remains, 'cleaned', at)
+      return false
+    end
+    C('UNLINK', remains)
+  end
+  while walked < MAX_WALK do
+    local names = C('SPOP', values, 500)
+    for _, name in ipairs(names) do C('UNLINK', K .. 'value:' .. name) end
+    if #names < 500 then return true end
+    walked = walked + 500
+  end
+  return false
+end
+
+-- Stop a step whose job has ended, if that has not been done yet. Return whether there was still a record of the job.
+local function stop_remaining(job, step)
+  local remains = K .. 'remains:' .. job
+  if C('EXISTS', remains) == 0 then return false end
+  stop_step(job, step, remains)
+  return true
+end
 
 -- End a job: the only place where a job gets its final state. `payload`: a value or link (done), else an error as JSON. `left`: how many of
 -- its steps have not ended, if the caller has not written that to the job.
@@ -128,8 +167,7 @@ local function end_job(job, state, payload, left)
   left = left or tonumber(unfinished or 0)
   if charged_team then release_reservation(job) end
   if left > 0 then
-    walked = walked + tonumber(admitted)
-    for step = 0, tonumber(admitted) - 1 do stop_step(job, step) end
+    C('RENAME', j, K .. 'remains:' .. job)
   end
   if not admitted then  -- it never left the inbox
     name, agent, steps, submitted_at, priority, deadline, celery, result_ttl, stream, body_digest, idempotency_key, timeout, delays,
@@ -148,10 +186,12 @@ local function end_job(job, state, payload, left)
     C('XADD', K .. 'stream:' .. job, '*', 'end', state)
     C('PEXPIRE', K .. 'stream:' .. job, ttl)
   end
-  if string.find(job, '.background.', 1, true) then C('PEXPIRE', K .. 'response:' .. job, ttl) end
-  local values = K .. 'values:' .. job
-  for _, value in ipairs(C('SMEMBERS', values)) do
-    if '@' .. value == payload then C('PEXPIRE', K .. 'value:' .. value, ttl) else C('UNLINK', K .. 'value:' .. value) end
+  if string.find(job, '.background.', 1, true) then  -- as in gridq/protocol/response_object.py
+    if state == 'done' then C('UNLINK', K .. 'response:' .. job) else C('PEXPIRE', K .. 'response:' .. job, ttl) end
+  end
+  if string.sub(payload, 1, 1) == '@' then
+    C('SREM', K .. 'values:' .. job, string.sub(payload, 2))
+    C('PEXPIRE', K .. 'value:' .. string.sub(payload, 2), ttl)
   end
   local summary = K .. 'summary:' .. job
   C('HSET', summary, 'name', name or '', 'agent', agent or '', 'steps', steps or 0, 'submitted_at', submitted_at or NOW,
@@ -163,92 +203,12 @@ local function end_job(job, state, payload, left)
   C('ZADD', K .. 'ended_jobs', NOW + ttl, job)
   if idempotency_key then C('PEXPIRE', K .. 'idempotency:' .. idempotency_key, ttl) end
   publish_end(job, name or 'graph', agent, admitted and submitted_at, state, payload)
-  C('UNLINK', j, submitted, values)
+  C('UNLINK', j, submitted, K .. 'work:' .. job)
   C('ZREM', K .. 'deadlines', job)
   if celery then C('ZADD', K .. 'answers', NOW, job) end
+  if not clean_up(job, left <= 0) then
+    C('ZADD', K .. 'long_work', NOW, job)
+    work_left = true
+  end
   return celery and 'celery' or 'plain'
-end
-
--- Count down the dependencies of each dependent step; those without any left become ready. If `pure` is given, pure steps are added to it
--- instead: the slot that completes runs the first of them itself.
-local function release_dependents(job, dependents, pure, later)
-  if dependents == '-' then return end
-  local j = job_key(job)
-  for d in string.gmatch(dependents, '[^,]+') do
-    if C('HINCRBY', j, 'dependencies:' .. d, -1) == 0 and C('HEXISTS', j, 'skipped:' .. d) == 0 then
-      if pure and read_header(job, d).q == 'gridq:pure' then pure[#pure + 1] = d else make_ready(job, d, later) end
-    end
-  end
-end
-
--- Skip the steps of the arm that was not taken: they count as finished. Return how many they are.
-local function skip_arm(job, list, pure, later)
-  local j = job_key(job)
-  local steps = {}
-  for step in words(list) do steps[#steps + 1] = step; C('HSET', j, 'skipped:' .. step, 1) end
-  if #steps > 0 then C('HINCRBY', j, 'unfinished', -#steps) end
-  for _, step in ipairs(steps) do release_dependents(job, read_header(job, step).dependents, pure, later) end
-  return #steps
-end
-
--- Restart the scope of a Retry: stop every step in it, raise its epoch, set its counters back. Steps that are ready at once are added to
--- `ready`. Return the scope's new epoch.
-local function restart_scope(job, retry, ready)
-  local j = job_key(job)
-  local list, inner = string.match(C('HGET', j, 'scope:' .. retry), '^%S+ %S+ %S+ ([^;]*);(.*)$')
-  local again = 0
-  for s, count in string.gmatch(list, '(%d+)=(%d+)') do
-    walked = walked + 1
-    stop_step(job, s)
-    local output, skipped = unpack(C('HMGET', j, 'output:' .. s, 'skipped:' .. s))
-    if output or skipped then again = again + 1 end
-    C('HDEL', j, 'output:' .. s, 'skipped:' .. s, 'done:' .. s, 'lease:' .. s, 'failures:' .. s, 'losses:' .. s, 'deaths:' .. s,
-      'excluded:' .. s, 'ready_at:' .. s, 'pieces:' .. s, 'released_by:' .. s, 'chain_failures:' .. s)
-    local unfit = C('HGET', j, 'unfit:' .. s)
-    if unfit then C('HSET', j, 'excluded:' .. s, unfit) end
-    C('HSET', j, 'dependencies:' .. s, count)
-    C('HINCRBY', j, 'epoch:' .. s, 1)
-    if count == '0' then ready[#ready + 1] = s end
-  end
-  if again > 0 then C('HINCRBY', j, 'unfinished', again) end
-  for nested in words(inner) do C('HDEL', j, 'tries:' .. nested); C('HINCRBY', j, 'scope_epoch:' .. nested, 1) end
-  return C('HINCRBY', j, 'scope_epoch:' .. retry, 1)
-end
-
--- A step has failed for good: the innermost Retry with a try left restarts, else the job fails.
-local function fail_step(job, step, err)
-  local j = job_key(job)
-  local retry = read_header(job, step).scope
-  while retry do
-    local parent, max, wait = string.match(C('HGET', j, 'scope:' .. retry), '^(%S+) (%S+) (%S+) ')
-    if C('HINCRBY', j, 'tries:' .. retry, 1) < tonumber(max) then
-      local ready = {}
-      local epoch = restart_scope(job, retry, ready)
-      if wait ~= '0' then
-        schedule(job, NOW + tonumber(wait), 'retry:' .. job .. ':' .. retry .. ':' .. epoch)
-      else
-        for _, s in ipairs(ready) do make_ready(job, s) end
-      end
-      return 'again'
-    end
-    retry = parent ~= '-' and parent or nil
-  end
-  return end_job(job, 'failed', err)
-end
-
--- Add details to an error record, compact JSON that ends with its details. This is done in text: Lua cannot read JSON and write it again
--- unchanged.
-local function add_details(err, more)
-  if string.sub(err, -2) ~= '}}' or more == '' then return err end
-  return string.sub(err, 1, -3) .. (string.sub(err, -3) == '{}}' and '' or ',') .. more .. '}}'
-end
-
--- Add to an error record how often its step was claimed, and how attempts went wrong.
-local function add_counts(job, step, err)
-  local names = {'attempts', 'failures', 'losses', 'deaths'}
-  local counts, more = C('HMGET', job_key(job), 'attempts:' .. step, 'failures:' .. step, 'losses:' .. step, 'deaths:' .. step), {}
-  for i, name in ipairs(names) do
-    if counts[i] then more[#more + 1] = '"' .. name .. '":' .. counts[i] end
-  end
-  return add_details(err, table.concat(more, ','))
 end

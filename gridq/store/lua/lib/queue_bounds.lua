@@ -100,7 +100,7 @@ local function batch_sets(q, served)
   return found
 end
 
--- Return the batch jobs whose end would make room for `short` stages in a line of a queue, as {job, path of its waiting stage}, those that have
+-- Return the batch jobs whose end would make room for `short` stages in a line of a queue, as {job, path of its waiting stage, steps}, those that have
 -- waited longest first; nil if there are not enough. At most 64 stages, and jobs of 5000 steps in all: nobody else is served meanwhile.
 local function find_droppable(q, served, short)
   if short > 64 then return nil end
@@ -123,42 +123,67 @@ local function find_droppable(q, served, short)
       seen[job] = steps + n <= 5000
       if seen[job] then
         steps = steps + n
-        chosen[#chosen + 1] = {job, read_header(job, step).path}
+        seen[job] = {job, read_header(job, step).path, {}}
+        chosen[#chosen + 1] = seen[job]
       end
     end
-    if seen[job] then short = short - 1 end
+    if seen[job] then
+      short = short - 1
+      table.insert(seen[job][3], step)
+    end
     if short <= 0 then return chosen end
   end
   return nil
 end
 
--- Check whether the ready steps of a job have room in their queues; a step with a chain in the queue where it would wait. `ready`: the
--- steps; `from`: where the fields of its plan begin in ARGV. Return nil and what must be dropped ({queue, served, limit, needed,
--- {{job, path} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them, else '0'}. Nothing is written.
-local function check_room(ready, from, priority, agent, team)
-  if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
-  local fields, needed, drops = {}, {}, {}
+-- Count the steps of a plan that are alike for check_room, whose first three arguments it takes: a table of {q, cost, excluded, chain, tokens,
+-- count}. `tokens` only with a chain.
+local function group_steps(ready, plan, from)
+  local fields, groups, names = {}, {}, {}
   for step in words(ready) do
-    for _, name in ipairs({'header:', 'chain:', 'tokens:', 'excluded:'}) do fields[name .. step] = '' end
+    for _, name in ipairs({'header:', 'chain:', 'tokens:', 'excluded:'}) do
+      fields[name .. step] = ''
+      names[#names + 1] = plan ~= '' and name .. step or nil
+    end
+  end
+  for i = 1, #names, 2000 do
+    local last = math.min(i + 1999, #names)
+    for n, value in ipairs(C('HMGET', K .. 'plan:' .. plan, unpack(names, i, last))) do fields[names[i + n - 1]] = value or '' end
   end
   for i = from, #ARGV, 2 do
     if fields[ARGV[i]] then fields[ARGV[i]] = ARGV[i + 1] end
   end
-  team = team_of(agent, team)
-  local is_parked = C('HEXISTS', K .. 'parked_agents', agent) == 1
   for step in words(ready) do
     local q, cost = string.match(fields['header:' .. step], '^(%S+) (%S+)')
-    local excluded = fields['excluded:' .. step]
-    if fields['chain:' .. step] ~= '' then
-      local links = parse_chain(fields['chain:' .. step])
-      local link = links[choose_link(links, '', nil, cost, agent, team, fields['tokens:' .. step])]
+    local excluded, chain = fields['excluded:' .. step], fields['chain:' .. step]
+    local tokens = chain ~= '' and fields['tokens:' .. step] or ''
+    local like = table.concat({q, cost, excluded, chain, tokens}, '\n')
+    groups[like] = groups[like] or {q = q, cost = cost, excluded = excluded, chain = chain, tokens = tokens, count = 0}
+    groups[like].count = groups[like].count + 1
+  end
+  return groups
+end
+
+-- Check whether the ready steps of a job have room in their queues; a step with a chain in the queue where it would wait. `ready`: the
+-- steps; `plan`: the name of its staged plan, or '' if its fields begin in ARGV at `from`. Return nil and what must be dropped ({queue, served, limit, needed,
+-- {{job, path} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them, else '0'}. Nothing is written.
+local function check_room(ready, plan, from, priority, agent, team)
+  if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
+  local needed, drops = {}, {}
+  team = team_of(agent, team)
+  local is_parked = C('HEXISTS', K .. 'parked_agents', agent) == 1
+  for _, like in pairs(group_steps(ready, plan, from)) do
+    local q, cost, excluded = like.q, like.cost, like.excluded
+    if like.chain ~= '' then
+      local links = parse_chain(like.chain)
+      local link = links[choose_link(links, '', nil, cost, agent, team, like.tokens)]
       q, excluded = link.q, link.unfit
     end
     if queue_limit(q) then
       local served = (is_free(q) or not is_parked) and has_taker(q, cost, excluded, agent, team)
       local key = q .. (served and ' 1' or ' 0')
       needed[key] = needed[key] or {q = q, served = served, count = 0}
-      needed[key].count = needed[key].count + 1
+      needed[key].count = needed[key].count + like.count
     end
   end
   for _, line in pairs(needed) do
@@ -189,6 +214,7 @@ local function make_room(drops)
           message = 'The batch job was dropped for an interactive one: the queue ' .. q .. ' was full',
           details = {path = path, queue = q, limit = most, reason = 'its policy is drop-oldest-batch, and this job had waited longest',
             fix = 'submit it again when there is less to do, or raise max_pending of ' .. q .. ' in the quotas file'}}))
+        for _, step in ipairs(batch[3]) do stop_remaining(job, step) end
         dropped[#dropped + 1] = job
       end
     end

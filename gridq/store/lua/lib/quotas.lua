@@ -79,19 +79,12 @@ local function format_reservation(agent, team, micro, tokens)
   return agent .. ' ' .. team .. ' ' .. int_text(micro) .. (tokens > 0 and ' ' .. int_text(tokens) or '')
 end
 
--- Return the tokens that a job is estimated to use, 0 if no meter counts them. `from`: where the fields of its plan begin in ARGV.
-local function sum_expected_tokens(accounts, from)
-  local counts, sum = false, 0
+-- Return whether a meter of these accounts counts tokens.
+local function counts_tokens(accounts)
   for _, one in ipairs(accounts) do
-    for _, m in ipairs(one.meters) do counts = counts or m.resource == 'tokens' end
+    for _, m in ipairs(one.meters) do if m.resource == 'tokens' then return true end end
   end
-  for i = from, counts and #ARGV or 0, 2 do
-    if string.sub(ARGV[i], 1, 7) == 'tokens:' then
-      local tokens_in, tokens_out = string.match(ARGV[i + 1], '^(%d+) (%d+)')
-      sum = sum + tokens_in + tokens_out
-    end
-  end
-  return sum
+  return false
 end
 
 -- Return the limit that a job of this cost and size would exceed: {quota, limit, name, used, reserved, limit, needed, end of the window or
@@ -119,10 +112,10 @@ end
 
 -- Reserve what a job may cost and count the job, or neither: every limit is checked before anything is written. Return the team that it
 -- counts for, or nil and the refusal.
-local function reserve(job, agent, team, micro, from)
+local function reserve(job, agent, team, micro, tokens)
   team = team_of(agent, team)
   local accounts = read_account_limits(agent, team)
-  local tokens = sum_expected_tokens(accounts, from)
+  if not counts_tokens(accounts) then tokens = 0 end
   local refusal = find_quota(accounts, micro, tokens)
   if refusal then return nil, refusal end
   update_accounts(accounts, {money = micro, tokens = tokens}, {jobs = 1})

@@ -6,9 +6,10 @@ local losses = {}
 -- End a lost lease; returns 1 if its stage goes on or its job ended with it. `kind`: lost, or died if the stage counts as what killed its
 -- worker.
 local function lose_lease(lease, why, kind)
+  local job, step = parse_lease(lease)
+  if stop_remaining(job, step) then return 0 end  -- its job has ended
   local seat, names = close_lease(lease)
   if not seat then return 0 end
-  local job, step = parse_lease(lease)
   local name, agent, header, started_at, pieces = unpack(C('HMGET', job_key(job), 'name', 'agent', 'header:' .. step,
     'started_at:' .. step, 'pieces:' .. step))
   local attempt = describe_attempt(agent, header, started_at)
@@ -37,7 +38,7 @@ end
 -- A sweep reports lost leases to its caller; those lost in another call are kept for the next sweep.
 local function keep_losses()
   if not losses[1] then return end
-  C('RPUSH', K .. 'unreported_losses', unpack(losses))
+  for i = 1, #losses, 1000 do C('RPUSH', K .. 'unreported_losses', unpack(losses, i, math.min(i + 999, #losses))) end
   C('LTRIM', K .. 'unreported_losses', -5000, -1)
   C('PEXPIRE', K .. 'unreported_losses', 60000)
 end
@@ -106,6 +107,22 @@ local function apply_drain(seat, draining, concurrency, queues, record_ttl)
   return draining
 end
 
+-- Lose the leases in the hash lost_slots:…, which were a seat's when it was removed. Return whether all are lost now; if not, the next call
+-- goes on.
+local function lose_leases(lost, why)
+  local key = K .. lost
+  while walked < MAX_WALK do
+    local some = C('HRANDFIELD', key, 50, 'WITHVALUES')
+    if not some[1] then return true end
+    for i = 1, #some, 2 do
+      lose_lease(some[i + 1], why or 'its worker is gone', 'lost')
+      C('HDEL', key, some[i])
+      walked = walked + 10
+    end
+  end
+  return C('EXISTS', key) == 0
+end
+
 -- Remove a seat that is no longer live: its leases are lost now. `died`: its process ended by itself, and a stage that ran there alone
 -- counts as what killed it; among several nobody can tell which did.
 local function remove_seat(seat, why, died)
@@ -116,7 +133,28 @@ local function remove_seat(seat, why, died)
   if warm and warm ~= '' then set_warm(seat, warm, '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not draining then unlist_seat(seat, concurrency, queues) end
   C('DEL', P .. 'seat:' .. seat)
-  local leases = C('HVALS', K .. 'slots:' .. seat)
-  for _, lease in ipairs(leases) do lose_lease(lease, why, died and #leases == 1 and 'died' or 'lost') end
-  C('DEL', K .. 'slots:' .. seat)
+  local slots = K .. 'slots:' .. seat
+  local leases = C('HLEN', slots)
+  if leases == 1 then
+    lose_lease(C('HVALS', slots)[1], why, died and 'died' or 'lost')
+    C('DEL', slots)
+  elseif leases > 1 then
+    local lost = 'lost_slots:' .. seat .. ':' .. C('INCR', K .. 'wake_up_number')  -- its next worker may fill its slots meanwhile
+    C('RENAME', slots, K .. lost)
+    if not lose_leases(lost, why) then
+      C('ZADD', K .. 'long_work', NOW, lost)
+      work_left = true
+    end
+  end
+end
+
+-- Go on with an entry of `long_work`: a job, or the leases of a seat that has gone (lib/seat_lifecycle.lua). It is removed once all is done.
+local function advance(entry)
+  local done
+  if string.find(entry, ':', 1, true) then done = lose_leases(entry)
+  elseif C('EXISTS', job_key(entry)) == 1 then
+    local working = C('HGET', job_key(entry), 'working')
+    done = not (working and do_work(entry, working, {}))
+  else done = clean_up(entry) end
+  if done then C('ZREM', K .. 'long_work', entry) else work_left = true end
 end

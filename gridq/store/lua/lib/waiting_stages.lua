@@ -121,9 +121,9 @@ local function make_ready(job, step, later)
 end
 
 -- Take a stage out of its pending set; true if it was there. `f`: its job's fields pending:<step>, agent and chain:<step>, if the caller
--- has read them.
-local function take_out(job, step, f)
-  local j = job_key(job)
+-- has read them. `j`: the job's record, if it has ended.
+local function take_out(job, step, f, j)
+  j = j or job_key(job)
   local pending, agent, chain = unpack(f or C('HMGET', j, 'pending:' .. step, 'agent', 'chain:' .. step))
   if not pending then return false end
   if chain then C('ZREM', K .. 'chained', job .. ':' .. step) end
