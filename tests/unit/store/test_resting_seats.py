@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -198,3 +199,21 @@ def test_many_stages_end_in_batches(grid: Grid) -> None:
     found = [grid.sweep(4)[0]["expired"] for _ in range(4)]
     assert found == [4, 4, 2, 0]
     assert all(grid.end(job) is not None for job in jobs)
+
+
+def test_a_seat_that_an_operator_drains_rests(grid: Grid) -> None:
+    grid.seat()
+    grid.client.set(grid.keys("drain", "m.a"), "1", ex=1000)
+    grid.scripts.renew("m.a", "i1", [])
+    graph, request = waiting(grid), waiting(grid, client_waits="1")
+    assert refusal(grid, request) is None, "it is drained since a moment"
+    found = json.loads(grid.client.hget(grid.keys("resting"), "m.a"))
+    found[0]["since"] -= 60_000
+    grid.client.hset(grid.keys("resting"), "m.a", json.dumps(found))
+    error = refusal(grid, request)
+    assert error is not None
+    assert "draining" in error.reason
+    assert grid.end(graph) is None
+    grid.client.delete(grid.keys("drain", "m.a"))
+    grid.scripts.renew("m.a", "i1", [])
+    assert grid.client.exists(grid.keys("resting")) == 0

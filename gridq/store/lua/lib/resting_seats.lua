@@ -1,5 +1,5 @@
--- Seats that are live and take nothing for a while: their circuit breaker is open, their owner has paused them, or one of their models
--- rests. A stage that only such seats could run ends as new work is refused.
+-- Seats that are live and take nothing for a while: their circuit breaker is open, their owner has paused them, an operator drains them, or
+-- one of their models rests. A stage that only such seats could run ends as new work is refused.
 --
 -- The hash `resting` has for each such seat its rests as JSON, [{queues, since, until (ms, missing: not known), owner (true: it seldom passes
 -- unless the seat's owner does something), state, reason}]. Its worker tells them when it registers or drains.
@@ -13,6 +13,15 @@ local function set_rests(seat, rests)
     rest.began_ms, rest.ends_ms = nil, nil
   end
   C('HSET', K .. 'resting', seat, cjson.encode(list))
+  C('PEXPIRE', K .. 'resting', KEEP)
+end
+
+-- Note that an operator drains a seat; nobody knows for how long.
+local function note_drain(seat, queues)
+  local list = {}
+  for q in words(queues) do list[#list + 1] = q end
+  C('HSET', K .. 'resting', seat, cjson.encode({{queues = list, since = NOW, owner = false, state = 'draining',
+    reason = 'an operator drains it'}}))
   C('PEXPIRE', K .. 'resting', KEEP)
 end
 

@@ -95,11 +95,13 @@ local function apply_drain(seat, draining, concurrency, queues, record_ttl)
   local drained = C('PEXPIRE', K .. 'drain:' .. seat, record_ttl) == 1
   if drained and not draining then
     C('HSET', K .. 'seat:' .. seat, 'draining', 'op')
+    note_drain(seat, queues)
     unlist_seat(seat, concurrency, queues)
     wake_queues(queues)
     return 'op'
   elseif draining == 'op' and not drained then
     C('HDEL', K .. 'seat:' .. seat, 'draining')
+    set_rests(seat, '')
     list_seat(seat, concurrency, queues)
     mark_idle(seat, queues)
     return false
