@@ -82,27 +82,6 @@ local function readmit_queue(q, classes)
   return readmitted
 end
 
--- End the jobs whose stage waits in this queue while all seats that could run it rest. Returns how many ended.
-local function end_stranded(q, classes, rests)
-  local ended = 0
-  for _, cls in ipairs(classes) do
-    local cost = string.match(cls, '/([^|]*)|$')
-    if not (cost and has_taker(q, cost, '')) then
-      local left = math.ceil(limit / #classes)
-      for _, agent in ipairs(some_of(K .. 'ready:' .. q .. ':' .. cls, left)) do
-        for _, member in ipairs(left > 0 and some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, left) or {}) do
-          local job, step = string.match(member, '^([^:]+):(.+)$')
-          local err = find_rest_error(job, step, rests)
-          left = left - 1
-          if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
-        end
-      end
-    end
-  end
-  if ended >= limit then more = 1 end
-  return ended
-end
-
 -- Drop stages whose job's keys expired unseen: those of one agent in one class, another each time, as many as come first.
 local function drop_expired(q, classes)
   local cls = classes[NOW % #classes + 1]
@@ -129,6 +108,28 @@ end
 local function has_walked_enough()
   if walked >= MAX_WALK then more = 1 end
   return walked >= MAX_WALK
+end
+
+-- End the jobs whose stage waits in this queue while all seats that could run it rest. Returns how many ended.
+local function end_stranded(q, classes, rests)
+  local ended = 0
+  for _, cls in ipairs(classes) do
+    local cost = string.match(cls, '/([^|]*)|$')
+    if not (cost and has_taker(q, cost, '')) then
+      local left = math.ceil(limit / #classes)
+      for _, agent in ipairs(some_of(K .. 'ready:' .. q .. ':' .. cls, left)) do
+        for _, member in ipairs(left > 0 and some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, left) or {}) do
+          if has_walked_enough() then return ended end
+          local job, step = string.match(member, '^([^:]+):(.+)$')
+          local err = find_rest_error(job, step, rests)
+          left = left - 1
+          if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
+        end
+      end
+    end
+  end
+  if ended >= limit then more = 1 end
+  return ended
 end
 
 -- Process one entry of a set. An entry that fails (something that no script writes: an operator's edit or a lost write) is reported and
