@@ -2,8 +2,8 @@
 
 In: the advertisements of workers, and the seat records that the scripts keep in Redis.
 Out: live seats, their capabilities, and the reasons why no seat takes a stage.
-Imported by: submission, views, client, gateway, cli, workers.machine, workers.process, workers.supervisor,
-workers.cli.
+Imported by: submission, messaging, router, views, client, gateway, cli, workers.machine, workers.process,
+workers.supervisor, workers.cli.
 """
 
 __all__ = ["access", "registry", "served_queues"]
