@@ -14,7 +14,7 @@ from gridq.client import responses
 from gridq.client.gateway_calls import Call
 from gridq.errors import ConfigError, KeyLimitReached
 from gridq.jobs.record import check_job_id
-from gridq.jobs.waiting import build_not_found_error
+from gridq.jobs.waiting import build_not_found_error, check_is_id
 from gridq.protocol.models import Json
 
 LONG_POLL_SECONDS = 20.0
@@ -64,7 +64,8 @@ def build_job_call(job: str, wait: float = 0.0) -> Call:
 
 
 def build_job_path(job: str) -> str:
-    """Return the URL path of a job. Raises JobNotFound if `job` cannot be an id."""
+    """Return the URL path of a job. Raises JobNotFound or ConfigError if `job` is no id."""
+    check_is_id(job)
     try:
         path = f"/jobs/{check_job_id(job)}"
     except ConfigError:

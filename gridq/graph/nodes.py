@@ -140,6 +140,14 @@ class Let(Node):
     body: Node
 
 
+SYNONYMS = {
+    "if": "Branch", "condition": "Branch", "switch": "Branch",
+    "sequence": "Sequential", "pipe": "Sequential", "pipeline": "Sequential", "chain": "Sequential",
+    "concurrent": "Parallel", "task": "Stage", "step": "Stage", "call": "Stage", "http": "RemoteStage",
+    "value": "Const", "literal": "Const", "join": "Merge", "loop": "Retry", "bind": "Let",
+}  # fmt: skip
+"""What other languages call an operator."""
+
 OPERATORS: dict[str, type[Node]] = {
     cls.op: cls
     for cls in (Stage, RemoteStage, Const, Sequential, Parallel, Branch, Fanout, Merge, Retry, Let)
@@ -305,9 +313,12 @@ def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
             values[slot] = yield _parse_node(part, where, levels_left - 1)
             continue
         if not isinstance(part, kind):
-            raise _make_field_error(
-                f"{name}'s {slot}", where, part, "an array of nodes" if kind is list else "an object of nodes"
+            expected, fix = (
+                ("an array of nodes", "write [node, …]")
+                if kind is list
+                else ("an object of nodes", 'write {"name": node, …}')
             )
+            raise _make_field_error(f"{name}'s {slot}", where, part, expected, fix)
         if not part and name != "Let":
             raise InvalidField(
                 f"{name} has no {slot}",
@@ -348,14 +359,14 @@ def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
     op = data["op"]
     cls = OPERATORS.get(op) if isinstance(op, str) else None
     if cls is None:
-        lower = {name.lower(): name for name in OPERATORS}
-        near = difflib.get_close_matches(op.lower(), lower, 1, 0.0) if isinstance(op, str) else []
+        lower = {name.lower(): name for name in OPERATORS} | SYNONYMS
+        near = difflib.get_close_matches(op.lower(), lower, 1) if isinstance(op, str) else []
         raise UnknownOperator(
             f"Unknown operator {quote(op)}",
             {
                 "path": child_path(path, "op"),
                 "expected": "one of " + ", ".join(OPERATORS),
-                "fix": f"use {lower[near[0]]!r}" if near else "write the operator's name as text",
+                "fix": f"use {lower[near[0]]!r}" if near else "use one of these",
             },
         )
     return cls
@@ -363,6 +374,8 @@ def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
 
 def _make_missing_error(op: str, name: str, data: dict[str, Json], path: str) -> GraphError:
     near = difflib.get_close_matches(name, [k for k in data if k != "op"], 1)
+    if name == "id":
+        near = near or [key for key in ("name", "stage", "ref") if isinstance(data.get(key), str)]
     return MissingField(
         f"{op} has no {name!r}",
         {
@@ -401,9 +414,10 @@ def _describe_kind(value: Json) -> str:
     return names.get(type(value), "null")
 
 
-def _make_field_error(what: str, path: str, value: Json, expected: str) -> InvalidField:
+def _make_field_error(what: str, path: str, value: Json, expected: str, fix: str = "") -> InvalidField:
     """Return the error for a field, `what`, whose value has the wrong type."""
-    return InvalidField(f"{what} is {_describe_kind(value)}", {"path": path, "expected": expected})
+    details = {"path": path, "expected": expected, **({"fix": fix} if fix else {})}
+    return InvalidField(f"{what} is {_describe_kind(value)}", details)
 
 
 def _parse_leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, Any]:
@@ -459,8 +473,12 @@ def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
 def _parse_count(value: Json, path: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidField(
-            f"{quote(value)} is out of range here",
-            {"path": path, "expected": f"a whole number from {low} to {high}"},
+            f"{quote(value)} is not a number that is allowed here",
+            {
+                "path": path,
+                "expected": f"a whole number from {low} to {high}",
+                "fix": f"write {low} or more, without quotes",
+            },
         )
     return value
 

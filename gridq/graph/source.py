@@ -8,6 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from gridq.errors import GraphCycle, GraphTooLarge, InvalidField, InvalidJson, quote
@@ -102,6 +103,9 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
             {
                 "path": f"line {exc.lineno}, column {exc.colno}",
                 "expected": '{"description": …, "version": "0.1.0", "root": {…}}',
+                "fix": "pass the graph itself, not the name of its file: json.load(open(…))"
+                if "{" not in decoded
+                else "correct the text there",
             },
         ) from None
     except RecursionError:
@@ -223,7 +227,13 @@ def _check_value(value: Any, max_nesting: int) -> None:
         if not isinstance(part, dict | list | tuple):
             raise InvalidField(
                 f"A {type(part).__name__} is not JSON",
-                {"path": here(key), "expected": "an object, array, text, number, boolean or null"},
+                {
+                    "path": here(key),
+                    "expected": "an object, array, text, number, boolean or null",
+                    "fix": "pass its text: path.read_text()"
+                    if isinstance(part, PurePath)
+                    else "use one of these instead",
+                },
             )
         if id(part) in above:
             raise GraphCycle(

@@ -6,6 +6,7 @@ than required. A nullable field may be absent. A union fits if each of its membe
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,12 @@ from gridq.protocol.models import Json
 
 SIMPLE_KINDS = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
 KINDS = (*SIMPLE_KINDS, "List", "Map", "Record", "RecordWith", "Refined", "Stream", "Union", "Var")
+
+SYNONYMS = {
+    "string": "Text", "str": "Text", "int": "Number", "integer": "Number", "float": "Number",
+    "boolean": "Bool", "none": "Null", "array": "List", "object": "Record", "dict": "Record",
+}  # fmt: skip
+"""What other languages call a type."""
 
 MAX_NESTING = 64
 """The deepest nesting of types. A deeper declared type is an error; a deeper inferred type becomes Any."""
@@ -155,7 +162,8 @@ def parse_type(data: Json, path: str, levels_left: int = MAX_NESTING) -> Type:
     kind = data["kind"]
     if kind not in KINDS:
         raise InvalidField(
-            f"Unknown type {quote(kind)}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
+            f"Unknown type {quote(kind)}",
+            {"path": join_path(path, "kind"), "expected": ", ".join(KINDS), "fix": _suggest_kind(kind)},
         )
     if kind in SIMPLE_KINDS:
         return Type(kind)
@@ -176,6 +184,12 @@ _SHAPES = {
     "Union": "an array of types",
     "Var": "a name",
 }
+
+
+def _suggest_kind(kind: Json) -> str:
+    lower = {name.lower(): name for name in KINDS} | SYNONYMS
+    near = difflib.get_close_matches(kind.lower(), lower, 1) if isinstance(kind, str) else []
+    return f"use {lower[near[0]]!r}" if near else "use one of these"
 
 
 def _suggest_type(data: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import uuid
 from collections.abc import Sequence
@@ -95,15 +96,28 @@ def parse_options(given: dict[str, Json]) -> JobOptions:
     """Validate a job's options. Raises ConfigError, which names the invalid one."""
     unknown = set(given) - set(JobOptions.model_fields)
     if unknown:
+        name = min(unknown)
+        near = difflib.get_close_matches(name, ("graph", "input", *JobOptions.model_fields), 1)
         raise ConfigError(
-            f"Unknown option {quote(min(unknown))}",
-            {"path": min(unknown), "expected": "one of " + ", ".join(JobOptions.model_fields)},
+            f"Unknown option {quote(name)}",
+            {
+                "path": name,
+                "expected": "one of " + ", ".join(JobOptions.model_fields),
+                "fix": f"use {near[0]!r}" if near else "remove it",
+            },
         )
     try:
         return JobOptions(**given)
     except ValidationError as exc:
         name, reason = first_fault(exc)
-        raise ConfigError(f"The option {name!r} is invalid", {"path": name, "reason": reason}) from None
+        raise ConfigError(
+            f"The option {name!r} is invalid", {"path": name, "reason": reason, **_suggest_value(name)}
+        ) from None
+
+
+def _suggest_value(option: str) -> dict[str, str]:
+    in_seconds = option in ("deadline", "queue_timeout")
+    return {"fix": f"write seconds as a number, such as {option}=300"} if in_seconds else {}
 
 
 def choose_job_name(graph: Graph, plan: Plan) -> str:

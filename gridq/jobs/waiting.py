@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from gridq.errors import JobNotFound, NotStreamed, WaitTimeout
+from gridq.errors import ConfigError, JobNotFound, NotStreamed, WaitTimeout
 from gridq.jobs.record import End
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
@@ -55,6 +55,7 @@ def build_poll(keys: Keys, job: str) -> Commands:
 def wait_for_end(keys: Keys, job: str, timeout: float | None) -> Generator[Commands, Any, End | None]:
     """Wait for the end of a job. The result is None after `timeout` seconds. Raises JobNotFound."""
     until = None if timeout is None else time.monotonic() + timeout
+    check_is_id(job)
     key = keys("result", job)
     while True:
         data, running, queued = yield build_poll(keys, job)
@@ -70,8 +71,24 @@ def wait_for_end(keys: Keys, job: str, timeout: float | None) -> Generator[Comma
             return End.parse(data)
 
 
+def check_is_id(job: object) -> None:
+    """Raise ConfigError unless `job` is text, as the id of a job is."""
+    if not isinstance(job, str):
+        raise ConfigError(
+            f"A job is named by its id, not by a {type(job).__name__}",
+            {
+                "path": "job",
+                "expected": "the text that submit returned",
+                "fix": "pass result.id"
+                if hasattr(job, "id")
+                else "submit it, and pass the id that submit returns",
+            },
+        )
+
+
 def build_stream_check(keys: Keys, job: str) -> Commands:
     """Return the commands whose replies `check_streamed` takes."""
+    check_is_id(job)
     return [
         *(("HMGET", keys(record, job), "agent", "stream") for record in ("submitted", "job", "summary")),
         ("EXISTS", keys("stream", job)),

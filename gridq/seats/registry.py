@@ -322,7 +322,13 @@ def has_router(live: Iterable[LiveSeat]) -> bool:
 
 def suggest_seat(queues: Collection[str]) -> str:
     """Return how to start what would serve one of `queues`, which nobody serves."""
-    return queue_names.START_ROUTER if queue_names.PURE in queues else "start a worker that serves it"
+    if queue_names.PURE in queues:
+        return queue_names.START_ROUTER
+    own = f"{queue_names.LOCAL}."
+    modules = [queue.removeprefix(own) for queue in queues if queue.startswith(own)]
+    if modules:
+        return f"start a worker with GRIDQ_STAGES={modules[0]}, on a machine that can import it"
+    return "start a worker with a seat that serves it (gridq probe shows a machine's)"
 
 
 def find_seconds_back(queues: Collection[str], live: Sequence[LiveSeat], now: float) -> float | None:

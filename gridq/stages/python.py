@@ -106,7 +106,11 @@ def stage(
         if not re.fullmatch(r"[^\W\d]\w*", function.__qualname__):
             raise ConfigError(
                 f"{where} cannot be a stage",
-                {"path": where, "expected": "a function at the top level of its module"},
+                {
+                    "path": where,
+                    "expected": "a function at the top level of its module",
+                    "fix": "move it there, and give it a name",
+                },
             )
         spec: dict[str, Json] = {
             "name": name or function.__name__,
@@ -161,7 +165,11 @@ def _takes_context(function: Callable[..., Any], where: str) -> bool:
     if not parameters or parameters[0].kind not in positional or others:
         raise ConfigError(
             f"{where} cannot be a stage because of its parameters",
-            {"path": where, "expected": "one parameter for the input value, and optionally `context`"},
+            {
+                "path": where,
+                "expected": "one parameter for the input value, and optionally `context`",
+                "fix": "read the others from the input record, or give them defaults",
+            },
         )
     return any(part.name == "context" for part in parameters[1:])
 

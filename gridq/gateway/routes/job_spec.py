@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -15,7 +16,7 @@ NOETHER_NAMES = {"deadline_secs": "deadline", "queue_timeout_secs": "queue_timeo
 """noether-grid's names of options."""
 
 EXAMPLE_GRAPH: dict[str, Any] = {
-    "root": {"op": "Stage", "id": "text_template", "config": {"template": "Hello, {name}"}}
+    "root": {"op": "Stage", "id": "text_template", "config": {"template": "Hello, {{name}}"}}
 }
 """The graph of the examples."""
 
@@ -98,7 +99,11 @@ def read_spec(raw: bytes | bytearray, depth: int) -> JobSpec:
     if unknown:
         name = min(unknown)[:80]
         known = ", ".join(field for field in JobSpec.model_fields if field != "key")
-        raise RequestError(f"Unknown field: {name!r}", {"path": name, "expected": f"one of {known}"})
+        near = difflib.get_close_matches(name, JobSpec.model_fields, 1)
+        fix = f"use {near[0]!r}" if near else "remove it"
+        raise RequestError(
+            f"Unknown field: {name!r}", {"path": name, "expected": f"one of {known}", "fix": fix}
+        )
     try:
         return JobSpec.model_validate(body)
     except ValidationError as exc:
