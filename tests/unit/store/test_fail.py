@@ -56,9 +56,7 @@ def test_a_seat_is_readmitted_after_its_back_off_if_it_is_the_only_one(grid: Gri
 
 
 @pytest.mark.parametrize("kind", ["seat", "unreached"])
-def test_a_seat_that_failed_a_stage_is_not_given_it_again_while_another_is_live(
-    grid: Grid, kind: str
-) -> None:
+def test_a_seat_does_not_get_a_stage_again_while_another_is_live(grid: Grid, kind: str) -> None:
     grid.seat("m.a")
     grid.seat("m.b")
     grid.job(one(), "busy")
