@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import JobCancelled, SeatUnavailable, StageError, StageTimeout
+from gridq.errors import JobCancelled, SeatUnavailable, SeatUnreachable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from tests.waiting import wait_for
 from workers.model_apis.http import connections
 from workers.model_apis.openai.client import OpenAIClient
+from workers.supervisor.embedded_server import find_free_port
 
 ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
@@ -382,3 +383,34 @@ def test_an_untrusted_certificate_is_refused(api_to: Make, certificate: tuple[Pa
         with pytest.raises(SeatUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
             post(api)
         assert server.requests == []
+
+
+@pytest.mark.parametrize("why", ["refused", "unknown name", "no answer to the connection", "no TLS"])
+def test_an_endpoint_that_got_nothing_of_the_request_was_not_reached(
+    api_to: Make, monkeypatch: pytest.MonkeyPatch, why: str
+):
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.5)
+    with RawServer(lambda request, number: None) as server, socket.create_server(("127.0.0.1", 0)) as full:
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(3)]  # fill the backlog, so that the next connection waits
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        url = {
+            "refused": f"http://127.0.0.1:{find_free_port()}/v1",
+            "unknown name": "http://no-such-host.invalid/v1",
+            "no answer to the connection": f"http://127.0.0.1:{port}/v1",
+            "no TLS": server.url.replace("http:", "https:"),
+        }[why]
+        with pytest.raises(SeatUnreachable) as caught:
+            api_to(url).post("chat/completions", BODY, StageContext())
+        assert caught.value.reason
+        for each in waiting:
+            each.close()
+
+
+def test_an_endpoint_that_hangs_up_was_reached(api_to: Make):
+    with RawServer(lambda request, number: None) as server, pytest.raises(SeatUnavailable) as caught:
+        api_to(server.url).post("chat/completions", BODY, StageContext())
+    assert type(caught.value) is SeatUnavailable

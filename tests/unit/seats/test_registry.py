@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from gridq.client import Client
-from gridq.seats.registry import explain_no_seat
+from gridq.protocol.models import RestingModel
+from gridq.seats.registry import LiveSeat, explain_no_seat, find_seconds_back
 from tests.conftest import GridEnv
 from tests.unit.seats.live_seats import add_live_seat, open_client
 
@@ -76,3 +78,24 @@ def test_the_tightest_limits_of_a_seat_are_shown(client: Client) -> None:
     client.redis.lpush(client.keys("claim_times", "m.a"), 1)
     assert client.workers()[0].rate_until is None  # long ago
     client.redis.expire(client.keys("claim_times", "m.a"), 60)
+
+
+def test_the_first_seat_that_is_back_is_waited_for() -> None:
+    def seat(name: str, queue: str, state: str, until: float | None, **more: Any) -> LiveSeat:
+        return LiveSeat(
+            seat=name, machine="m", worker=name, incarnation="i", kind="bench", concurrency=1, queues=[queue],
+            state=state, until=until, **more,
+        )  # fmt: skip
+
+    resting = RestingModel(model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0)
+    live = [
+        seat("m.a", "bench:x", "key_refused", 160.0),
+        seat("m.b", "bench:x", "rate_limited", 130.0),
+        seat("m.c", "bench:x", "paused", None),
+        seat("m.d", "bench:z", "ready", None, resting_models=[resting]),
+    ]
+    assert find_seconds_back(["bench:x"], live, 100.0) == 30.0
+    assert find_seconds_back(["bench:y"], live, 100.0) == 50.0
+    assert find_seconds_back(["bench:x", "bench:y"], live, 140.0) == 1.0, "it is about to be tried"
+    assert find_seconds_back(["bench:x"], live[2:], 100.0) is None
+    assert find_seconds_back(["bench:z"], live, 100.0) is None
