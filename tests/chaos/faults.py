@@ -315,6 +315,8 @@ class FaultInjector:
         hows = MODES[mode]
         how = hows[int(fault.size * len(hows))]
         change = endpoints.set_mode(name, mode, how)
+        if mode == "slow":  # what waits for it may be too late
+            self.grid.disturbances.add(name, fault.seconds)
 
         def restore() -> None:
             if endpoints.restore(name, change) and mode == "refusing":  # its owner has renewed the key, say

@@ -5,7 +5,6 @@ same plan.
 from __future__ import annotations
 
 import json
-import math
 import random
 import uuid
 from dataclasses import dataclass, field, replace
@@ -192,15 +191,18 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
 def _make_huge_jobs(
     chance: random.Random, generator: GraphGenerator, stages: float, seconds: float
 ) -> list[Job]:
-    """Return jobs of huge graphs with about `stages` stages together, in the first part of the run."""
-    number = math.ceil(stages / HUGE_STAGES)
-    jobs = []
-    for each in range(number):
-        sort = chance.choices(["plain", "failing", "cancelled"], [6, 1, 1])[0]
-        made = generator.generate_huge(
-            round(stages / number), layered=each % 2 == 1, failing=0.001 if sort == "failing" else 0.0
-        )
+    """Return jobs of huge graphs with about `stages` stages together, in the first part of the run. The one
+    with the most stages runs to its end.
+    """
+    jobs: list[Job] = []
+    layered = chance.random() < 0.5
+    while stages >= 1:
+        sort = chance.choices(["plain", "failing", "cancelled"], [3, 1, 1])[0] if jobs else "plain"
+        size = min(round(stages), HUGE_STAGES)
+        made = generator.generate_huge(size, layered=layered, failing=0.001 if sort == "failing" else 0.0)
         jobs.append(make_job(chance, sort, made, seconds * chance.uniform(0.05, 0.7)))
+        stages -= size
+        layered = not layered
     return jobs
 
 
