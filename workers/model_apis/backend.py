@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Json
+from gridq.protocol.models import Json, Usage
 from workers.model_apis.api_request import SHAPE_ERRORS
 
 T = TypeVar("T")
+
+REPORT_SECONDS = 0.2
+"""Interval between two reports of an answer's usage."""
 
 
 class Backend(Protocol):
@@ -68,3 +72,27 @@ def parse_answer(backend: Backend, parse: Callable[..., T], *values: Json) -> T:
         return parse(*values)
     except SHAPE_ERRORS as exc:
         raise backend.make_format_error(f"what it sent is not of the API format ({exc})") from None
+
+
+@contextlib.contextmanager
+def report_usage(
+    context: StageContext, backend: Backend, compute_usage: Callable[[], Usage]
+) -> Iterator[Callable[[], None]]:
+    """Yield a function that reports `compute_usage()`, what an answer has used so far, to `context` if it has
+    not done so for REPORT_SECONDS. The last report follows when the block ends or fails.
+
+    The function raises the format error of `backend` for usage in an unexpected shape.
+    """
+    next_report = 0.0
+
+    def report() -> None:
+        nonlocal next_report
+        if time.monotonic() >= next_report:
+            context.report(parse_answer(backend, compute_usage))
+            next_report = time.monotonic() + REPORT_SECONDS
+
+    try:
+        yield report
+    finally:
+        with contextlib.suppress(*SHAPE_ERRORS):
+            context.report(compute_usage())

@@ -28,14 +28,13 @@ from workers.model_apis.api_request import (
     add_path,
     make_field_error,
 )
-from workers.model_apis.backend import Backend, parse_answer
+from workers.model_apis.backend import Backend, parse_answer, report_usage
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.demand import explain_missing_beta
 from workers.model_apis.message_assembly import MessageAssembler
 from workers.model_apis.response_assembly import ResponseAssembler
 from workers.model_apis.stages import complete_embedding_usage
 from workers.model_apis.usage import parse_openai_usage
-from workers.model_apis.usage_reports import report_usage
 
 OPENAI_NAMES = ("text-embedding-ada-", "text-embedding-3-", "davinci", "babbage", "gpt-3.5-turbo-instruct")
 """Parts of the names of models whose vocabulary clients use if they send tokens."""
@@ -114,7 +113,7 @@ def _forward_stream(
 ) -> None:
     relay = StreamRelay(request, context)
     with (
-        report_usage(context, backend, assembler) as report,
+        report_usage(context, backend, assembler.compute_usage) as report,
         contextlib.closing(backend.stream(request.path, body, context)) as events,
     ):
         for event in events:

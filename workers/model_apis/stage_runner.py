@@ -9,7 +9,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from workers.model_apis.adapters import adapt_backend
 from workers.model_apis.api_request import OPENAI, ApiRequest, parse_api_request
-from workers.model_apis.backend import Backend, parse_answer
+from workers.model_apis.backend import Backend, parse_answer, report_usage
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.forwarding import forward_request
 from workers.model_apis.stages import (
@@ -22,7 +22,6 @@ from workers.model_apis.stages import (
     parse_request,
 )
 from workers.model_apis.usage import parse_openai_usage
-from workers.model_apis.usage_reports import report_usage
 
 
 def parse_stage_input(stage: StageCall, value: Json) -> ModelRequest | ApiRequest:
@@ -52,7 +51,7 @@ def run_request(
     assembler = ChatAssembler(request.path, request.body)
     if context.is_streaming:
         with (
-            report_usage(context, adapted, assembler) as report,
+            report_usage(context, adapted, assembler.compute_usage) as report,
             contextlib.closing(adapted.stream(request.path, body, context)) as chunks,
         ):
             for chunk in chunks:

@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import json
 import math
+import re
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -23,7 +24,6 @@ from gridq.errors import GridError, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from gridq.protocol.sse import EventTooLong, SseParser
-from gridq.store import values
 from workers.model_apis.http.connections import Call, CallDropped, Connections, NotConnected
 from workers.model_apis.http.failures import find_error, make_error
 from workers.model_apis.model_kinds import ModelKind, find_kind
@@ -39,6 +39,9 @@ MAX_EVENT_CHARACTERS = 8 * 1024 * 1024
 
 DRAIN_SECONDS = 0.1
 """The wait for the end of a stream after its last event, so that its connection can be reused."""
+
+LONG_NUMBER = re.compile(r"\d{19}")
+"""A whole number with as many digits may not fit into 64 bits; orjson would round it."""
 
 READ_BYTES = 256 * 1024
 OK = 200
@@ -261,7 +264,13 @@ class ApiClient(ABC):
 
     def _parse_json(self, text: str) -> Json:
         try:
-            return values.parse_json(text.encode(), decoder=_DECODER)
+            if not LONG_NUMBER.search(text):
+                value: Json = orjson.loads(text)
+                return value
+        except orjson.JSONDecodeError:  # NaN or 1e400, which `_DECODER` reads, or no JSON at all
+            pass
+        try:
+            return _DECODER.decode(text)
         except ValueError:
             raise self.make_format_error("it sent something that is not JSON") from None
         except RecursionError:

@@ -21,9 +21,9 @@ from workers.model_apis.api_request import (
     OPENAI,
     make_field_error,
 )
+from workers.model_apis.backend import report_usage
 from workers.model_apis.chat_assembly import ChatAssembler
 from workers.model_apis.fields.chat import CHAT_TO_ENGINE
-from workers.model_apis.usage_reports import report_usage
 from workers.profiles.gpu.model_process import ModelProcess
 
 SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
@@ -51,7 +51,7 @@ class EngineBackend:
             return self._post_embeddings(path, body, context)
         assembler = ChatAssembler(path, body)
         with (
-            report_usage(context, self, assembler) as report,
+            report_usage(context, self, assembler.compute_usage) as report,
             contextlib.closing(self.stream(path, body, context)) as chunks,
         ):
             for chunk in chunks:
