@@ -44,6 +44,11 @@ T = TypeVar("T")
 POLL_SECONDS = 1.0
 """Seconds between two polls while no job waits."""
 
+LOOK_SECONDS = 0.05
+"""Seconds between two polls at least, however many unknown models are asked for. A refused job waits as long for
+one, even if it waits for no seat.
+"""
+
 START_SECONDS = 600.0
 """How long after the gateway's start jobs wait for every queue that was served in the last 30 days."""
 
@@ -70,7 +75,10 @@ class AdmissionWait:
         self._read_due = 0.0
         self._started_at = time.monotonic()
         self._waiters: dict[Queues, set[asyncio.Future[bool]]] = defaultdict(set)
-        self._polled = asyncio.Event()
+        self._begun_polls = self._last_poll = (
+            0  # the number of the poll that began last, and that succeeded last
+        )
+        self._polled = asyncio.Event()  # set at the next success, a new one each time
         self._poll_wanted = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
 
@@ -84,6 +92,7 @@ class AdmissionWait:
         if self._poller is not None:
             await cancel(self._poller)
             self._poller = None
+        self._polled.set()
         for queues in list(self._waiters):
             self._wake(queues, False)
 
@@ -114,9 +123,7 @@ class AdmissionWait:
         until = started + (self._seconds if within is None else min(within, self._seconds))
         self._waiting_jobs += 1
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(until - started):
-                    await self._polled.wait()
+            await self._wait_for_poll(max(until - started, LOOK_SECONDS))
             while self._poller is not None and self._is_expected(find_unserved(error)):
                 if not await self._is_served(find_unserved(error), until):
                     break
@@ -131,8 +138,7 @@ class AdmissionWait:
             self._waiting_jobs -= 1
         note_wait(error, time.monotonic() - started)
         queues = find_unserved(error)
-        known = self._polled.is_set()
-        if known and not self._is_expected(queues) and not any(map(self._was_served, queues)):
+        if self._last_poll and not self._is_expected(queues) and not any(map(self._was_served, queues)):
             error.details["served"] = False
         raise error
 
@@ -140,10 +146,17 @@ class AdmissionWait:
         """Return whether a seat has served `queue` in the last 30 days, or the gateway could not read that
         within a second.
         """
+        await self._wait_for_poll(POLL_SECONDS)
+        return self._was_served(queue) or not self._last_poll
+
+    async def _wait_for_poll(self, seconds: float) -> None:
+        """Wait for a poll that begins from now on: the last one may be older than what a seat did since."""
+        wanted = self._begun_polls + 1
+        self._poll_wanted.set()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._polled.wait()
-        return self._was_served(queue) or not self._polled.is_set()
+            async with asyncio.timeout(seconds):
+                while self._last_poll < wanted and self._poller is not None:
+                    await self._polled.wait()
 
     def _was_served(self, queue: str) -> bool:
         return queue in self._ever_served or self._queues.may_be_back((queue,))
@@ -179,18 +192,23 @@ class AdmissionWait:
 
     async def _poll_forever(self) -> None:
         while True:
+            self._begun_polls += 1
+            began = time.monotonic()
             try:
                 await self._poll()
+                self._last_poll = self._begun_polls
                 self._polled.set()
+                self._polled = asyncio.Event()
             except (RedisError, OSError) as exc:  # the next poll may succeed
                 log.debug("the live seats cannot be read: %s", type(exc).__name__)
             if self._waiters:
                 await asyncio.sleep(served_queues.POLL_SECONDS)
                 continue
-            self._poll_wanted.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._poll_wanted.wait()
+            self._poll_wanted.clear()
+            await asyncio.sleep(max(began + LOOK_SECONDS - time.monotonic(), 0.0))
 
     async def _poll(self) -> None:
         """Read which queues are served, and wake the jobs that wait for them."""
