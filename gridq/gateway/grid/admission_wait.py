@@ -45,8 +45,8 @@ POLL_SECONDS = 1.0
 """Seconds between two polls while no job waits."""
 
 LOOK_SECONDS = 0.05
-"""Seconds between two polls at least, however many unknown models are asked for. A refused job waits as long for
-one, even if it waits for no seat.
+"""Seconds between two polls at least, however many unknown models are asked for. A refused job waits as long
+for one, even if it waits for no seat.
 """
 
 START_SECONDS = 600.0

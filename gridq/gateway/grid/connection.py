@@ -242,8 +242,8 @@ class GridConnection:
         return bytes(found)
 
     async def store_response(self, job: str, head: bytes, options: JobOptions) -> None:
-        """Keep a response in the background as it is queued, as JSON: until its job is done, whose answer is the
-        whole response; of a job that fails for as long as its result.
+        """Keep a response in the background as it is queued, as JSON: until its job is done, whose answer is
+        the whole response; if its job fails, for as long as the result.
         """
         ttl_ms = get_deadline_ms(options, self.config) + INPUT_GRACE_MS
         with translate_errors(self.client.url):
