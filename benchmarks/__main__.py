@@ -20,6 +20,7 @@ from benchmarks import (
     fanin,
     forecast,
     http,
+    huge_graphs,
     idle,
     memory,
     onestage,
@@ -49,6 +50,7 @@ SEPARATE_GROUPS: dict[str, Callable[[], Sequence[Measurement]]] = {
     "slots": slots.run,
     "reservations": reservations.run,
     "soak": soak.run,
+    "huge_graphs": huge_graphs.run,
 }
 
 

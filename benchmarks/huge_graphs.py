@@ -35,7 +35,7 @@ LAYER = 100
 """The stages of a layer, each of which waits for all of the layer before."""
 
 
-def run(*, sizes: Sequence[int] = SIZES, rounds: int = 3) -> list[Measurement]:
+def run(*, sizes: Sequence[int] = SIZES, rounds: int = 2) -> list[Measurement]:
     """Return the longest call of each scenario at each size."""
     found: list[Measurement] = []
     with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder, EmbeddedServer(None) as server:

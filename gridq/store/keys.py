@@ -10,7 +10,7 @@ Jobs:
 | `submitted:<job>` | hash: a job in the inbox that no router has admitted yet | the deadline + 1 h |
 | `job:<job>` | hash: the plan and the state of a running job | the job ends, at most its deadline + 1 h |
 | `plan:<name>` | hash: a part of a large plan, before its job is admitted | 10 min |
-| `work:<job>` | list: what is left to do after steps of a large job (lua/lib/steps.lua) | the same as `job:` |
+| `work:<job>` | list: what is left to do for a large job (lua/lib/steps.lua) | the same as `job:` |
 | `remains:<job>` | hash: what was `job:<job>`, until the steps of an ended job are stopped | the same |
 | `value:<job>:…` | a value of more than 64 KB | the job ends; the answer as long as the result |
 | `values:<job>` | set: the names of the job's long values | the job ends |
@@ -40,7 +40,7 @@ Seats and workers:
 | key | holds | lives until |
 |---|---|---|
 | `seat:<seat>` | hash: the seat's record | 40 days after the seat was live (routers: 1 h) |
-| `lost_slots:<seat>:…` | hash: `slots:` of a seat that has left, until all these leases are lost | that is done (†) |
+| `lost_slots:<seat>:…` | hash: `slots:` of a seat that has left | all these leases are lost (†) |
 | `slots:<seat>` | hash: slot → the lease that occupies it | it is empty (†) |
 | `claim_times:<seat>` | list: the times of the seat's last claims | 2 min |
 | `drain:<seat>` | the time since which an operator drains the seat | 40 days after the seat was live |

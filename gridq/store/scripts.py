@@ -450,7 +450,9 @@ class Scripts:
 
     def forget(self, job: str) -> bool:
         """Delete the answer, the events and the idempotency key of an ended job; False if there is none."""
-        return bool(self.call("forget", job=job))
+        while (found := self.call("forget", job=job)) == 2:
+            pass
+        return bool(found)
 
     def take_slot(
         self, key: str, request: str, *, rpm: int | None, parallel: int | None, slot_ms: int

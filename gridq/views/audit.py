@@ -186,6 +186,7 @@ class _State:
         self.deadlines = found.scores("deadlines")
         self.isolated = set(found.members("quarantine"))
         self.live = set(found.names["job"])
+        self.stopping = set(found.names["remains"])  # ended, and not all steps are stopped yet
         self.waiting: Counter[str] = Counter()
         for rest in found.names["waiting"]:
             self.waiting.update(found.members("waiting", rest))
@@ -200,6 +201,10 @@ class _State:
             most = self.found.table("seat", seat).get("concurrency")
             if len(concurrency) > int(most or 0):
                 wrong.append(f"{seat} holds {len(concurrency)} of {most} slots")
+        for seat in self.found.names["lost_slots"]:  # of seats that have left
+            lost = self.found.table("lost_slots", seat).items()
+            name = seat.rpartition(":")[0]
+            holders.update({lease: f"{name} {slot}" for slot, lease in lost if lease in self.open})
         every = self.open | set(self.who) | set(holders)
         for name, there in (("leases", self.open), ("lease_info", set(self.who)), ("slots", set(holders))):
             wrong += [f"the lease {lease} is not in {name}" for lease in sorted(every - there)]
@@ -305,7 +310,9 @@ class _State:
         """Each step of a running job is in exactly one place; `unfinished` counts those yet to end."""
         entries = [*self.waiting, *self.open, *sorted(self.isolated)]
         wrong = [
-            f"{entry} of a job that is gone" for entry in entries if entry.split(":", 1)[0] not in self.live
+            f"{entry} of a job that is gone"
+            for entry in entries
+            if entry.split(":", 1)[0] not in self.live | self.stopping
         ]
         wrong += [f"{job} has no deadline" for job in sorted(self.live - self.deadlines.keys())]
         chained = set(self.found.members("chained"))
@@ -347,7 +354,8 @@ class _State:
                 "quarantined": f"{job}:{n}" in self.isolated,
             }
             found = [place for place, is_there in places.items() if is_there]
-            if len(found) != 1 and (found or not self._is_overdue(job, n, fields)):
+            nowhere = "working" in fields or self._is_overdue(job, n, fields)
+            if len(found) > 1 or (not found and not nowhere):
                 wrong.append(f"step {n} of {job} is {' and '.join(found) or 'nowhere'}")
             if places["pending"] != (f"pending:{n}" in fields) or self.waiting[f"{job}:{n}"] > 1:
                 wrong.append(
@@ -356,7 +364,7 @@ class _State:
             if places["quarantined"] != (f"quarantine:{n}" in fields):
                 wrong.append(f"step {n} of {job}: in quarantine by one record of two")
             unfinished += not (places["done"] or places["skipped"])
-        if unfinished != int(fields["unfinished"]):
+        if unfinished != int(fields["unfinished"]) and "working" not in fields:
             wrong.append(f"{job}: unfinished is {fields['unfinished']}, and {unfinished} steps are")
         return wrong
 

@@ -9,7 +9,8 @@ local limit, count = tonumber(ARGV[1]), C('DBSIZE')
 local SCORED = {leases = true, delays = true, deadlines = true, inbox = true, answers = true, jobs = true, ended_jobs = true}
 local READ = {hash = 'HGETALL', set = 'SMEMBERS', zset = 'ZRANGE'}
 local WHOLE = {lease_info = true, slots = true, seat = true, classes = true, reservations = true, reserved = true,
-  parked_agents = true, queues = true, parked = true, waiting = true, ready = true, quarantine = true, chained = true}
+  parked_agents = true, queues = true, parked = true, waiting = true, ready = true, quarantine = true, chained = true,
+  lost_slots = true}
 local clock = C('TIME')
 local found, seen, cursor = {{'', clock[1] * 1000 + math.floor(clock[2] / 1000)}}, {}, '0'
 
@@ -36,6 +37,7 @@ repeat
       count = count + 9
       local items
       if kind == 'job' then items = read_job(key)
+      elseif kind == 'remains' then items = {}
       elseif kind == 'submitted' then items = C('HMGET', key, 'agent', 'submitted_at')
       elseif kind == 'result' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
       elseif SCORED[kind] then items = C('ZRANGE', key, 0, -1, 'WITHSCORES')

@@ -3,10 +3,11 @@
 --
 -- ARGS
 --   job  id of the job
--- RETURNS  1 | 0 it has not ended, or its answer is gone
+-- RETURNS  1 | 0 it has not ended, or its answer is gone | 2 it has ended, but not all of its steps are stopped: call again
 local result, response = K .. 'result:' .. job, K .. 'response:' .. job
 local answer = string.match(C('LINDEX', result, 0) or '', '^%S+\n(.*)$')
 if not answer then return 0 end
+if not clean_up(job) then return 2 end
 unlink_value(answer)
 local idempotency_key = C('HGET', K .. 'summary:' .. job, 'idempotency_key')
 if idempotency_key then
