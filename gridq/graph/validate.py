@@ -30,6 +30,8 @@ from gridq.protocol.models import Json
 NEAR = 0.85
 """How alike a misspelt option is to the one that was meant, as difflib measures it."""
 
+RECORD_FIX = "a stage with a config gets a record: declare its input as a Record or Any, or leave config out"
+
 _RECORDS = ("Record", "RecordWith")
 _OPEN = ("Any", "Var", "Union", "Map", "Refined")
 """Kinds of types whose values may or may not be records with certain fields."""
@@ -74,7 +76,8 @@ class _Checker:
                     given = _apply_config(given, config)
                 for name in _find_needed_options(options, given, spec.name, child_path(path, "config")):
                     self.needed_from_input.append(child_path(path, "config", name))
-                _check_fit(given, spec.input, f"The stage {spec.name!r}", path)
+                fix = "" if config is None or _may_be_record(spec.input) else RECORD_FIX
+                _check_fit(given, spec.input, f"The stage {spec.name!r}", path, fix)
                 return spec.output
             case RemoteStage():
                 _check_fit(given, node.input, f"The remote stage {node.url}", path)
@@ -167,7 +170,11 @@ def _find_needed_options(options: Mapping[str, bool], given: Type, stage: str, p
             )
 
 
-def _check_fit(given: Type, wanted: Type, who: str, path: str) -> None:
+def _may_be_record(kind: Type) -> bool:
+    return kind.kind in (*_RECORDS, *_OPEN)
+
+
+def _check_fit(given: Type, wanted: Type, who: str, path: str, fix: str = "") -> None:
     if not fits(given, wanted):
         raise TypeMismatch(
             f"{who} takes {_shorten(wanted)} but gets {_shorten(given)}",
@@ -175,7 +182,7 @@ def _check_fit(given: Type, wanted: Type, who: str, path: str) -> None:
                 "path": path,
                 "expected": _shorten(wanted, 400),
                 "got": _shorten(given, 400),
-                "fix": "put a stage in between that converts the value, or correct the config",
+                "fix": fix or "put a stage in between that converts the value, or correct the config",
             },
         )
 

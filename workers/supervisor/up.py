@@ -188,9 +188,9 @@ def start_detached(config: Settings, options: UpOptions) -> dict[str, Any]:
 
     ConfigError: it ended; the error holds the last line of its log. AlreadyRunning: as `run`.
     """
-    for record in (GRID_RECORD, WORKER_RECORD):
-        if is_locked(config.home, record):
-            raise make_already_running_error(config.home, record)
+    for name in (GRID_RECORD, WORKER_RECORD):
+        if is_locked(config.home, name):
+            raise make_already_running_error(config.home, name)
     log = config.home / "logs" / "up.log"
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

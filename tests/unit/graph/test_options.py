@@ -138,6 +138,21 @@ def test_a_misspelt_field_of_a_node_is_named(graph: dict[str, Any], path: str, f
     assert repr(fix) in (caught.value.fix or "")
 
 
+def test_a_stage_for_a_text_takes_no_config() -> None:
+    text = {"kind": "Text"}
+    given = {
+        "name": "t",
+        "implementation": "python:m:t",
+        "input": text,
+        "output": text,
+        "config": {"times": 2},
+    }
+    with pytest.raises(GraphError) as caught:
+        check({"op": "Stage", "id": "t"}, CATALOGUE.extend([StageSpec.from_json(given)]))
+    assert caught.value.code == "graph.type_mismatch"
+    assert "Record" in (caught.value.fix or "")
+
+
 def test_keys_without_a_meaning_are_kept_and_listed_but_not_comments() -> None:
     graph = {
         "root": {
