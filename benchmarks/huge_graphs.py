@@ -203,7 +203,7 @@ def drop_quarantined(grid: Grid, size: int) -> None:
         claim = grid.take()
         grid.fail(claim, "died")
     grid.seat("m.b")
-    assert grid.scripts.quarantine("drop", job, "0", "root") in ("plain", "not")
+    assert grid.scripts.quarantine("drop", job, 0, "root") in ("plain", "not")
     _sweep_up(grid)
 
 

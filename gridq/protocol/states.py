@@ -2,7 +2,7 @@
 
 docs/reference/states.md shows them as diagrams (docs/state_diagram.py), and the protocol tests check
 every move that they see against these tables. A script is atomic, so a move is from the state before the call
-to the state after it.
+to the state after it. What it leaves of a job of very many steps, `advance` and `sweep` do in its place.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ __all__ = [
     "keys",
     "library",
     "readiness",
+    "redis_retries",
     "reliability",
     "replies",
     "schema",
