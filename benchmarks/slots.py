@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import http_load
-from benchmarks.http import PACED_PROMPT, count_wrong_tokens
+from benchmarks.http import PACED_PROMPT
 from benchmarks.http_sides import HttpSides, read_cpu_seconds
 from benchmarks.measure import Figure, Measurement, print_progress
 from benchmarks.sides import read_memory_mb
+from benchmarks.streams import count_wrong_tokens
 
 SEAT = "slots"
 ANSWER_LENGTH = 2_000

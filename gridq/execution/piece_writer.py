@@ -205,6 +205,10 @@ class PieceWriter:
             self._is_writing = False
             self._is_away = all(isinstance(result, RedisError) for result in found)
             gather = min(GATHER_SECONDS_PER_STREAM * (len(batch) - 1), MAX_GATHER_SECONDS)
+            if not all(
+                stream.written for stream in self._queue
+            ):  # the first pieces of a stream came meanwhile
+                gather = 0.0
             self._paused_until = time.monotonic() + (RETRY_SECONDS if self._is_away else gather)
             self._progress.notify_all()
             if self._queue:

@@ -136,6 +136,25 @@ def test_only_pieces_between_the_first_and_the_last_wait_for_others(
     assert list_writes(server_of)[3:] == [[["2"]]]
 
 
+def test_the_first_pieces_of_a_stream_that_come_during_a_write_are_in_the_next(
+    grid: Grid, server_of: Server, writer: PieceWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(piece_writer, "GATHER_SECONDS_PER_STREAM", 60.0)
+    monkeypatch.setattr(piece_writer, "MAX_GATHER_SECONDS", 60.0)
+    streams = [start_stream(grid, number) for number in range(3)]
+    holder = hold_write(server_of, writer, streams[0], "0")
+    opened, server_of.open = server_of.open, threading.Event()  # for the next write
+    for stream in streams[:2]:
+        writer.add(stream, "root", ["1"])
+    opened.set()
+    holder.join(20)
+    wait_for(lambda: len(server_of.batches) == 2)
+    writer.add(streams[2], "root", ['"first"'])
+    server_of.open.set()
+    wait_for(lambda: not streams[2].waiting)
+    assert list_writes(server_of) == [[["0"]], [["1"], ["1"]], [['"first"']]]
+
+
 def test_pieces_of_many_streams_share_a_write(grid: Grid, server_of: Server, writer: PieceWriter) -> None:
     streams = [start_stream(grid, number) for number in range(3)]
     hold_write(server_of, writer, streams[0], "0")
