@@ -184,8 +184,8 @@ class Router:
             return self._refuse(job, NotAdmitted("gridq could not compile this graph", {"reason": reason}))
 
     def _keep_waiting(self, job: str, error: NoLiveSeat, options: JobOptions) -> bool:
-        """Return whether a job waits in the inbox for a seat that served its queue until lately. The next sweep
-        brings it here again.
+        """Return whether a job waits in the inbox for a seat that served its queue until lately. The next
+        sweep brings it here again.
         """
         client, keys, queues = self.scripts.client, self.scripts.keys, find_unserved(error)
         if not queues or not read_served_queues(client, keys).may_be_back(queues):

@@ -75,9 +75,7 @@ class AdmissionWait:
         self._read_due = 0.0
         self._started_at = time.monotonic()
         self._waiters: dict[Queues, set[asyncio.Future[bool]]] = defaultdict(set)
-        self._begun_polls = self._last_poll = (
-            0  # the number of the poll that began last, and that succeeded last
-        )
+        self._begun_polls = self._last_poll = 0  # the poll that began last, and the last that succeeded
         self._polled = asyncio.Event()  # set at the next success, a new one each time
         self._poll_wanted = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
