@@ -12,11 +12,14 @@ from tests.unit.store.plans import HOUR, step
 
 ONE, TWO = "bench:one", "bench:two"
 
+NONE = "bench:none"
+"""A queue that no seat serves."""
+
 Tree = tuple[object, ...]
 
 _leaf = st.tuples(
     st.just("stage"),
-    st.sampled_from([ONE, ONE, TWO, PURE, f"{ONE}|{TWO}", f"bench:none|{TWO}|{ONE}"]),
+    st.sampled_from([ONE, ONE, TWO, PURE, f"{ONE}|{TWO}", f"{NONE}|{TWO}|{ONE}"]),
     st.sampled_from([0, 0, 900, 7_000]),
 )
 """A stage with one queue, or with several: the preferred one and its fallbacks."""
