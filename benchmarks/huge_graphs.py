@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from benchmarks.measure import Figure, Measurement, print_progress
 from benchmarks.scripts import prioritize_server
 from benchmarks.sides import use_environment
 from gridq.app import app
-from gridq.graph.plan import Arms, Plan, Scope
+from gridq.graph.plan import Arms, Scope
 from gridq.messaging import wake_ups
 from gridq.store.connection import connect
 from gridq.store.replies import Claim
@@ -38,22 +39,25 @@ LAYER = 100
 def run(*, sizes: Sequence[int] = SIZES, rounds: int = 2) -> list[Measurement]:
     """Return the longest call of each scenario at each size."""
     found: list[Measurement] = []
-    with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder, EmbeddedServer(None) as server:
-        home = Path(folder)
-        with use_environment(server.url, home, 60.0) as config, connect(server.url) as store:
-            with prioritize_server(server.pid):
-                for scenario in SCENARIOS:
-                    for size in sizes:
-                        longest: list[tuple[float, str]] = []
-                        for _ in range(rounds):
-                            store.flushdb()
-                            grid = Grid(store, config)
-                            wake_ups.write_templates(app, store, grid.keys)
-                            longest.append(_find_longest_call(grid, lambda: scenario(grid, size)))
-                        ms, name = min(longest)
-                        title = (scenario.__doc__ or "").partition("\n")[0].rstrip(".")
-                        found.append(Figure(f"{title}, {size:,} stages ({name})", ms, "ms", MAX_CALL_MS))
-                        print_progress(found[-1].to_line())
+    with (
+        tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder,
+        EmbeddedServer(None) as server,
+        use_environment(server.url, Path(folder), 60.0) as config,
+        connect(server.url) as store,
+        prioritize_server(server.pid),
+    ):
+        for scenario in SCENARIOS:
+            title = (scenario.__doc__ or "").partition("\n")[0].rstrip(".")
+            for size in sizes:
+                longest: list[tuple[float, str]] = []
+                for _ in range(rounds):
+                    store.flushdb()
+                    grid = Grid(store, config)
+                    wake_ups.write_templates(app, store, grid.keys)
+                    longest.append(_find_longest_call(grid, partial(scenario, grid, size)))
+                ms, name = min(longest)
+                found.append(Figure(f"{title}, {size:,} stages ({name})", ms, "ms", MAX_CALL_MS))
+                print_progress(found[-1].to_line())
     return found
 
 

@@ -254,14 +254,13 @@ def run(
 @contextmanager
 def prioritize_server(server: int | None) -> Iterator[None]:
     """Raise the server's priority if this user may, so that its wait for a core is not measured."""
-    before = os.getpriority(os.PRIO_PROCESS, server or 0)
+    with suppress(PermissionError):
+        os.sched_setscheduler(server or 0, os.SCHED_RR, os.sched_param(1))
     try:
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, server or 0, -15)
         yield
     finally:
         with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, server or 0, before)
+            os.sched_setscheduler(server or 0, os.SCHED_OTHER, os.sched_param(0))
 
 
 Rows = list[tuple[str, list[float]]]
