@@ -318,6 +318,11 @@ class Attempt:
         self.emitted += len(encoded)
         self._piece_writer.add(self._stream, self.path, encoded)
 
+    @property
+    def lacks_pieces(self) -> bool:
+        """True if pieces of the answer will never be in the job's stream: its lease lapsed before."""
+        return self._stream.is_closed and self._stream.written < self.emitted
+
     def finish_stream(self) -> None:
         """Wait until what was streamed is in the job's stream. RedisError: the server cannot be reached."""
         self._piece_writer.finish(self._stream)

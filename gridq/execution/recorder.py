@@ -71,7 +71,9 @@ class Recorder:
     ) -> tuple[int, str, Claim | str]:
         """Record an output and claim the slot's next stage, if `take_next()`.
 
-        Return what `Scripts.complete` returns. RedisError: the server stayed away for too long.
+        Return what `Scripts.complete` returns; -2 also if the attempt's lease lapsed before its pieces were
+        written: whoever reads the stream would find an end without an answer. RedisError: the server stayed
+        away for too long.
         """
         link, long = output, None
         if len(output) > self._config.inline_value:
@@ -81,6 +83,9 @@ class Recorder:
 
         def complete() -> Completion:
             self._finish_stream(attempt)
+            if attempt.lacks_pieces:
+                attempt.cancel("lost")
+                return Completion(-2, "", "none")
             return self._scripts.complete(
                 attempt.claim.lease,
                 link,
