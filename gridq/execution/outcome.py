@@ -96,7 +96,9 @@ def classify_failure(
     if isinstance(exc, ChildDied):  # other stages ran in that process: any of them may be at fault
         return Failed("lost", final)
     retry_after = bounded_seconds(exc.details.get("retry_after"))
-    kind: FailureKind = "unreached" if isinstance(exc, SeatUnreachable | ModelRests) else "seat"
+    kind: FailureKind = "unreached" if isinstance(exc, SeatUnreachable) else "seat"
+    if isinstance(exc, ModelRests):  # its failure has counted before, and the seat itself is well
+        kind = "back"
     return Failed(kind, final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
 
 

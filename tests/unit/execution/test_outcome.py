@@ -37,7 +37,7 @@ def classify(exc: BaseException, *, emitted: bool = False, failures: int = 0, ba
         (StageError("no"), "stage", StageError),
         (SeatUnavailable("away"), "seat", AttemptsExhausted),
         (SeatUnreachable("refused"), "unreached", AttemptsExhausted),
-        (ModelRests("it rests"), "unreached", AttemptsExhausted),
+        (ModelRests("it rests"), "back", AttemptsExhausted),
         (ModelFileError("torn"), "seat", ModelFileError),
         (ValueError("odd"), "seat", AttemptsExhausted),
         (SystemExit(3), "seat", AttemptsExhausted),
