@@ -211,7 +211,7 @@ class Profile(ABC):
     def stamp_login(self) -> str:
         """Return a text that changes when the open seat's key or login is renewed, and contains no secret.
 
-        It is read each half second while the seat or one of its models rests, and ends the rest if it changed.
+        It is read each half second while the seat or one of its models rests. If it changed, the rest ends.
         """
         return ""
 
@@ -265,9 +265,7 @@ def _find_class(name: str) -> type[Profile]:
         {
             "path": "GRIDQ_PROFILES",
             "expected": "one of " + ", ".join(sorted(points)) + ", or a class as module:Class",
-            "fix": f"use {near[0]!r}"
-            if near
-            else "install the package that has it, or leave it out",
+            "fix": f"use {near[0]!r}" if near else "install the package that has it, or leave it out",
         },
     )
 

@@ -1,7 +1,7 @@
 """End the rest of a seat before its time: at its owner's word, or once its key or login is renewed.
 
-`gridq seat retry` leaves a file in the home folder for each seat that is to be tried, which its worker takes. No
-server and no key is needed: whoever may write in the home folder is the owner.
+`gridq seat retry` leaves a file in the home folder for each seat that is to be tried, which its worker takes.
+No server and no key is needed: whoever may write in the home folder is the owner.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Recovery:
         self._repeat.stop()
 
     def check(self) -> None:
-        """End the rest if its owner wants it or has renewed the login. RedisError: the server could not be told;
-        the session's next renewal tells it.
+        """End the rest if its owner wants it or has renewed the login. RedisError: the server could not be
+        told; the session's next renewal tells it.
         """
         requested = self._request.exists()
         renewed = False
