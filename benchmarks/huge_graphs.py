@@ -20,6 +20,7 @@ from benchmarks.sides import use_environment
 from gridq.app import app
 from gridq.graph.plan import Arms, Scope
 from gridq.messaging import wake_ups
+from gridq.router.sweep import BATCH_ITEMS
 from gridq.store.connection import connect
 from gridq.store.replies import Claim
 from tests.unit.store.plans import ERROR, Grid, chain, plan, step, wide
@@ -265,7 +266,7 @@ def cancel_with_values(grid: Grid, size: int) -> None:
 
 
 def _sweep_up(grid: Grid) -> None:
-    while grid.sweep().more:
+    while grid.sweep(BATCH_ITEMS).more:
         pass
 
 

@@ -18,7 +18,7 @@ from gridq.telemetry import narration
 
 log = logging.getLogger(__name__)
 
-BATCH_ITEMS = 200
+BATCH_ITEMS = 100
 """The items of each kind that one call of the script handles: other clients are served in between."""
 
 MAX_BATCHES = 50
