@@ -50,7 +50,9 @@ COMPARISONS = {
     "less_than_equal": ("le", "at most"),
     "multiple_of": ("multiple_of", "a multiple of"),
 }
+"""A fault's type → the name of its number in pydantic's context, and what that means."""
 
+_WANTED = "it must be "
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _MEMBER = re.compile(
     r".*\[.*|(constrained-)?(str|int|float|bool|none|bytes|decimal|any)|literal.*|is-instance.*"
@@ -92,9 +94,6 @@ def suggest_fix(exc: ValidationError, model: type[BaseModel]) -> dict[str, str]:
     known = [field for each in models for field in each.get("properties", {})]
     near = difflib.get_close_matches(name.lower(), known, 1, NEAR)
     return {"fix": f"use {near[0]!r}" if near else "remove it"}
-
-
-_WANTED = "it must be "
 
 
 def _format_path(fault: Mapping[str, Any]) -> str:

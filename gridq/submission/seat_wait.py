@@ -14,7 +14,7 @@ from redis import Redis
 
 from gridq.errors import NoLiveSeat
 from gridq.jobs.record import JobOptions
-from gridq.seats.served_queues import POLL_SECONDS, find_unserved, note_wait, read_served_queues
+from gridq.seats.served_queues import POLL_SECONDS, Queues, find_unserved, note_wait, read_served_queues
 from gridq.store.keys import Keys
 
 T = TypeVar("T")
@@ -33,25 +33,28 @@ def admit_once_served(admit: Callable[[], T], client: Redis, keys: Keys, seconds
     with `waited_seconds` in its details if it waited.
     """
     started = time.monotonic()
-    waited = False
     while True:
         try:
             return admit()
         except NoLiveSeat as exc:
             error = exc
-        queues = find_unserved(error)
-        while queues and time.monotonic() - started < seconds:
-            found = read_served_queues(client, keys)
-            if not found.may_be_back(queues):
-                queues = ()
-                break
-            waited = True
-            time.sleep(POLL_SECONDS)  # also if the seat came and left
-            if not found.served.isdisjoint(queues):
-                break
-        else:
-            queues = ()
-        if not queues:
-            if waited:
-                note_wait(error, time.monotonic() - started)
-            raise error
+        if not _wait_until_served(find_unserved(error), client, keys, started + seconds):
+            break
+    waited = time.monotonic() - started
+    if waited >= POLL_SECONDS:
+        note_wait(error, waited)
+    raise error
+
+
+def _wait_until_served(queues: Queues, client: Redis, keys: Keys, until: float) -> bool:
+    """Wait until a seat serves one of the queues. Return False if none is to be expected, or none came until
+    then (of the monotonic clock).
+    """
+    while queues and time.monotonic() < until:
+        found = read_served_queues(client, keys)
+        if not found.may_be_back(queues):
+            return False
+        time.sleep(POLL_SECONDS)  # also if one serves it now: it may have come and left
+        if not found.served.isdisjoint(queues):
+            return True
+    return False
