@@ -105,7 +105,12 @@ INVALID_MODEL_MESSAGE = re.compile(
 quotes stands further on.
 """
 
-MODEL_WORD = re.compile(r"\b(?:models?|deployment)\b|\bendpoints found for\b", re.IGNORECASE)
+QUOTED_TEXT = re.compile(r"(?<!\w)(['\"`]).*\1(?!\w)|\bhttps?://\S+", re.DOTALL)
+"""What a message quotes, from the first mark of a sort to the last. A request may have chosen it, so it
+blames nobody.
+"""
+
+MODEL_WORD = re.compile(r"(?<![\w./-])(?:models?|deployment)(?![\w-])|\bendpoints found for\b", re.IGNORECASE)
 """What a 403 or 404 names that is about the model."""
 
 UNFIT_MESSAGE = re.compile(
@@ -187,18 +192,19 @@ def make_error(
     if status == 400 and CONTEXT_MESSAGE.search(reason):
         code = CONTEXT_LENGTH_EXCEEDED
     details = {**details, "status": status, "reason": reason or f"HTTP {status}"}
+    own_words = QUOTED_TEXT.sub("", reason)
     stated = {"endpoint_code": code, "endpoint_type": kind, "param": param}
     details |= {name: text for name, text in stated.items() if text}
     code = code or kind
     delay = parse_retry_delay(headers if status == 429 else _select_retry_headers(headers), error_details)
     if delay is not None:
         details["retry_after"] = delay
-    if status == 403 and (_is_moderated(raw) or MODERATION_MESSAGE.search(reason)):
+    if status == 403 and (_is_moderated(raw) or MODERATION_MESSAGE.search(own_words)):
         return StageError(f"The endpoint's moderation rejected the request: {details['reason']}", details)
-    if _names_no_credit(status, code, reason):
+    if _names_no_credit(status, code, own_words):
         details |= {"state": "no credit", "fix": "top up the account"}
         return SeatDegraded("The account at the endpoint has no credit left", details)
-    if _names_key(status, code, reason):
+    if _names_key(status, code, reason, own_words):
         details |= {"state": "key refused", "fix": "give the seat a valid key"}
         return SeatDegraded("The endpoint rejected the key", details)
     if 300 <= status < 400:
@@ -215,10 +221,10 @@ def make_error(
         if not MAIN_PATH.search(path):  # the models may well work by the main one
             return RequestRefused("The endpoint does not have this path", details)
         return ModelUnavailable("The endpoint does not have this path", details)
-    if _names_model(status, code, param, reason):
+    if _names_model(status, code, param, reason, own_words):
         details["fix"] = "correct the name of the model in the seat's table, or give its key access to it"
         return ModelUnavailable("The endpoint does not serve this model", details)
-    names_resource = RESOURCE_WORD.search(reason) and not UNFIT_MESSAGE.search(reason)
+    names_resource = RESOURCE_WORD.search(own_words) and not UNFIT_MESSAGE.search(reason)
     if status in REQUEST_STATUSES or (status in {403, 404} and names_resource):
         return StageError(f"The endpoint rejected the request: {details['reason']}", details)
     return RequestRefused(f"The endpoint refused the request with HTTP {status}", details)
@@ -232,19 +238,19 @@ def _names_no_credit(status: int, code: str, reason: str) -> bool:
     return status == 400 and LOW_CREDIT_MESSAGE in reason
 
 
-def _names_key(status: int, code: str, reason: str) -> bool:
+def _names_key(status: int, code: str, reason: str, own_words: str) -> bool:
     if status in {401, 407} or code in INVALID_KEY_CODES or INVALID_KEY_MESSAGE.match(reason):
         return True
-    return status == 403 and bool(ACCOUNT_MESSAGE.search(reason))
+    return status == 403 and bool(ACCOUNT_MESSAGE.search(own_words))
 
 
-def _names_model(status: int, code: str, param: str, reason: str) -> bool:
+def _names_model(status: int, code: str, param: str, reason: str, own_words: str) -> bool:
     """Return whether a 4xx says that the endpoint does not have the model, or not for this key."""
     if UNFIT_MESSAGE.search(reason):
         return False
     if code in MODEL_CODES or status == 410 or INVALID_MODEL_MESSAGE.match(reason):
         return True
-    return status in {403, 404} and (param == "model" or bool(MODEL_WORD.search(reason)))
+    return status in {403, 404} and (param == "model" or bool(MODEL_WORD.search(own_words)))
 
 
 def find_error(event: dict[str, Json], keys: Sequence[str] = ()) -> GridError | None:

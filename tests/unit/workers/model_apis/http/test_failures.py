@@ -176,6 +176,12 @@ def test_a_403_that_names_the_key_or_the_account_is_the_seats_fault(body: Any) -
         (403, google_error(403, "You do not have permission to access the File f1 or it may not exist.")),
         (404, {"type": "error", "error": {"type": "not_found_error", "message": "File not found: file_1"}}),
         (404, {"error": {"message": "Item with id 'rs_1' not found."}}),
+        # what the request chose, and the endpoint quotes
+        (404, {"error": {"message": "Item with id 'model' not found."}}),
+        (404, {"error": {"message": "Item with id 'a' model 'b' not found."}}),
+        (404, {"error": {"message": "The file https://a.example/the/model was not found"}}),
+        (403, {"error": {"message": "You may not read the file `account suspended`"}}),
+        (403, {"error": {"message": 'You may not read the file "billing"'}}),
         (422, {"detail": "wrong"}),
         (400, {"error": {"message": "Cannot parse: 'Invalid model: m'"}}),
         (413, b"<html>"),
