@@ -33,17 +33,21 @@
 --          an error SCHEMA or FULL (lib/preconditions.lua)
 -- TTL      job:<job> and idempotency:<key> live to the deadline + 1 h; the latter, with the job's end, to its result's TTL
 local j = job_key(job)
+local function drop_plan(reply)
+  if plan ~= '' then C('UNLINK', K .. 'plan:' .. plan) end
+  return reply
+end
 local schema_error, memory_error = check_gate()
 if schema_error then
   unlink_value(input)
-  return schema_error
+  return drop_plan(schema_error)
 end
 local submitted = K .. 'submitted:' .. job
 if C('EXISTS', K .. 'result:' .. job, j) > 0 then
   C('ZREM', K .. 'inbox', job)
   if C('HGET', j, 'input') ~= input then unlink_value(input) end
-  if has_other_body(job, body_digest) then return {'conflict', job} end
-  return {'known'}
+  if has_other_body(job, body_digest) then return drop_plan({'conflict', job}) end
+  return drop_plan({'known'})
 end
 local deadline = tonumber(deadline_ms)
 if deadline then deadline = NOW + deadline end
@@ -53,20 +57,19 @@ local inbox_deadline, inbox_input, inbox_celery, inbox_api_key, inbox_idempotenc
 if inbox_deadline then
   if deadline_ms ~= '' then  -- it is in the inbox: a router admits it, with the graph and the input that came first
     if inbox_input ~= input then unlink_value(input) end
-    if has_other_body(job, body_digest) then return {'conflict', job} end
-    return {'known'}
+    if has_other_body(job, body_digest) then return drop_plan({'conflict', job}) end
+    return drop_plan({'known'})
   end
-  if inbox_timeout and submitted_at + inbox_timeout <= NOW then return {'known'} end  -- it waited here for too long: the sweep ends it
-  if tonumber(inbox_deadline) <= NOW then return {'known'} end  -- its deadline has passed: likewise
+  if inbox_timeout and submitted_at + inbox_timeout <= NOW then return drop_plan({'known'}) end  -- it waited here for too long: the sweep ends it
+  if tonumber(inbox_deadline) <= NOW then return drop_plan({'known'}) end  -- its deadline has passed: likewise
   deadline, input, idempotency_key, body_digest = tonumber(inbox_deadline), inbox_input, inbox_idempotency_key or '',
     inbox_body_digest or ''
 end
 if plan ~= '' and C('EXISTS', K .. 'plan:' .. plan) == 0 then return {'unstaged'} end
-if not deadline then return {'known'} end  -- it left the inbox and ended so long ago that its answer has expired
+if not deadline then return drop_plan({'known'}) end  -- it left the inbox and ended so long ago that its answer has expired
 local function refuse(reply)
-  if plan ~= '' then C('UNLINK', K .. 'plan:' .. plan) end
   if not inbox_deadline then unlink_value(input) end
-  return reply
+  return drop_plan(reply)
 end
 local is_guarded = C('EXISTS', K .. 'limits', K .. 'api_keys', K .. 'lent_seats') > 0  -- one question for a grid without any of them
 local team = '-'

@@ -12,7 +12,7 @@ import pytest
 
 from gridq.graph.plan import Arms, Plan, Scope
 from gridq.protocol.states import JobState
-from gridq.store.replies import Accepted, Claim
+from gridq.store.replies import Accepted, AlreadyKnown, Claim
 from gridq.store.scripts import Scripts
 from gridq.views.audit import find_breaches
 from tests.unit.store.plans import ERROR, HOUR, Grid, one, plan, step, wide
@@ -68,6 +68,15 @@ def test_a_large_plan_is_written_in_parts(grid: Grid) -> None:
 def test_a_large_plan_that_is_refused_leaves_nothing(grid: Grid) -> None:
     assert grid.admit(wide(2 * MANY), "j1", wait=False) != Accepted()
     assert grid.own() <= {"schema", "wake_ups"}
+
+
+def test_a_large_plan_of_a_known_job_leaves_nothing(grid: Grid) -> None:
+    """Whoever submits a large job again and again does not fill the server."""
+    grid.job(wide(2 * MANY), "j1")
+    assert grid.admit(wide(2 * MANY), "j1") == AlreadyKnown()
+    grid.scripts.stop("j1", "cancelled", ERROR)
+    assert grid.admit(wide(2 * MANY), "j1") == AlreadyKnown()
+    assert not list(grid.client.scan_iter(grid.keys("plan", "*")))
 
 
 def test_a_staged_plan_that_has_expired_is_staged_again(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
