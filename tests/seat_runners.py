@@ -38,23 +38,24 @@ class SeatRunner:
             return stages.run_builtin(stage, value, context)
         return self.profile.run(stage, value, context)
 
-    def find_queues(self, resting: Collection[str] = ()) -> Sequence[str]:
-        """Return the queues that the seat serves while some of its models rest."""
-        left = self.profile.exclude_models(self.capability, resting)
+    def find_queues(self, in_cooldown: Collection[str] = ()) -> Sequence[str]:
+        """Return the queues that the seat serves while some of its models are in cooldown."""
+        left = self.profile.exclude_models(self.capability, in_cooldown)
         return () if left is None else self.profile.queues(left)
 
     def advertise(self, name: str, grid: LocalGrid) -> None:
         """Advertise the seat `name` of `grid` as it is now."""
         session = grid.sessions[name]
-        resting = session.list_resting_models()
-        left = self.profile.exclude_models(self.capability, {rest.model for rest in resting})
-        rest = session.unavailable
+        in_cooldown = session.list_model_cooldowns()
+        left = self.profile.exclude_models(self.capability, {each.model for each in in_cooldown})
+        why = session.unavailable
         advertisement = Advertisement(
             seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i",
             kind=self.profile.kind, concurrency=session.concurrency, queues=list(session.queues),
             started_at=1.0, capability=(left or self.capability).model_dump(mode="json"),
-            resting_models=resting, state=rest.state if rest else "ready", reason=rest.reason if rest else "",
-            until=rest.until if rest else None,
+            models_in_cooldown=in_cooldown, state=why.state if why else "ready",
+            reason=why.reason if why else "",
+            until=why.until if why else None,
         )  # fmt: skip
         registry.advertise(session.scripts.client, session.scripts.keys, advertisement, 600.0)
 

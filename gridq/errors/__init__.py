@@ -4,7 +4,7 @@ In: a message, and details as JSON.
 Out: an exception that survives Celery's result backend, HTTP and Redis with its class and fields.
 Imported by: everything. Celery stores an exception's class name and its `args`, and builds it again from
 them. GridError's `args` are `(message, details)`, so whoever calls `.get()` catches the same class that was
-raised, testing.
+raised.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ from gridq.errors.seat import (
     ChildDied,
     DemandUnmet,
     ModelFileError,
-    ModelRests,
+    ModelInCooldown,
     ModelUnavailable,
     NoLiveSeat,
     RequestRefused,
@@ -133,7 +133,7 @@ __all__ = [
     "IdempotencyConflict", "InputTooLarge", "InvalidField", "InvalidJson", "JobBudgetExceeded",
     "JobCancelled", "JobNotFound", "JoinRefused", "JoinTokenInvalid", "KeyBusy", "KeyInvalid",
     "KeyLimitReached", "KeyMissing", "KeyNotFound", "KeyRateExceeded", "KeyRevoked", "KeyScopeMissing",
-    "MethodNotAllowed", "MissingField", "ModelFileError", "ModelRests", "ModelUnavailable", "NoLiveSeat",
+    "MethodNotAllowed", "MissingField", "ModelFileError", "ModelInCooldown", "ModelUnavailable", "NoLiveSeat",
     "NotAdmitted", "NotQuarantined", "NotStreamed", "NotSupported", "OriginRefused", "OutputTooLarge",
     "QueueDropped", "QueueFull", "QueueTimeout", "QuotaExceeded", "QuotasFileError", "RequestError",
     "RequestRefused", "RequestTooSlow", "RouteNotFound", "SchemaMismatch", "SeatDegraded", "SeatError",

@@ -52,15 +52,15 @@ class ModelUnavailable(SeatError):
     """The seat cannot serve this one model: its endpoint does not have it, or not for the seat's key."""
 
     code = "seat.model_unavailable"
-    remedy = "Correct the url of the seat or the name of its model; `gridq seats` says which models rest."
+    remedy = "Correct the seat's url or the model's name; `gridq seats` shows the models in cooldown."
 
 
-class ModelRests(ModelUnavailable):
-    """The model rests at this seat after a failure, or another request tries it. Nothing was sent, and the
+class ModelInCooldown(ModelUnavailable):
+    """The model is in cooldown at this seat, or another request is trying it. Nothing was sent, and the
     attempt does not count towards GRIDQ_MAX_ATTEMPTS.
     """
 
-    code = "seat.model_rests"
+    code = "seat.model_in_cooldown"
     remedy = "Nothing: the request is tried again."
 
 

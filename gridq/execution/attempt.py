@@ -175,7 +175,7 @@ class Attempt:
             deadline=self.deadline,
             emit=self._emit if self.claim.stream else None,
             emit_together=lambda pieces: self._emit(*pieces),
-            resting_models=self._models.resting,
+            models_in_cooldown=self._models.in_cooldown,
             on_model=self._begin_model,
         )
         self._context = context

@@ -117,7 +117,7 @@ class CircuitBreaker:
                 self._failed.clear()
                 self._trial_passed = bool(self.half_open_reason)
 
-    def end_rest(self) -> bool:
+    def end_cooldown(self) -> bool:
         """End the cooldown of an open breaker; return whether it was open. `advance` makes it half-open."""
         with self._lock:
             if self.opened is None:

@@ -1,8 +1,9 @@
 """The health of a seat's models: a circuit breaker for each model that failed.
 
 An error that blames one model opens its breaker, and the seat goes on with its others. Then it is half-open:
-one request at a time tries the model, until one succeeds. A refusal that blames nobody opens it only after
-several requests in a row, so that one user's request takes the model from nobody else.
+one request at a time tries the model: its success closes the breaker, its failure opens it again. A refusal
+that blames nobody opens a closed breaker only after several requests in a row, so that one user's request takes
+the model from nobody else.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gridq.errors import ModelRests, ModelUnavailable, RequestRefused, SeatError
+from gridq.errors import ModelInCooldown, ModelUnavailable, RequestRefused, SeatError
 from gridq.execution.circuit_breaker import CircuitBreaker
 from gridq.protocol.seat_states import Unavailable
 
@@ -21,7 +22,7 @@ REFUSALS_OF_ONE_AGENT = 10
 """The same of one agent alone: what it asks for may be what is refused."""
 
 
-REST_RETRY_SECONDS = 5.0
+COOLDOWN_RETRY_SECONDS = 5.0
 TRIAL_RETRY_SECONDS = 1.0
 """The time for which a stage that came to a model in vain is not given to this seat again."""
 
@@ -36,7 +37,7 @@ class ModelHealth:
         self._trials: dict[str, str] = {}  # half-open model → the attempt that tries it
 
     @property
-    def resting(self) -> dict[str, Unavailable]:
+    def in_cooldown(self) -> dict[str, Unavailable]:
         """The models that take no work, and why."""
         if not self._breakers:
             return {}
@@ -44,7 +45,9 @@ class ModelHealth:
             return {name: b.opened for name, b in self._breakers.items() if b.opened is not None}
 
     def begin(self, model: str, attempt: str) -> None:
-        """Say that `attempt` is about to use `model`. ModelRests: it rests, or another attempt tries it."""
+        """Say that `attempt` is about to use `model`. ModelInCooldown: it is, or another attempt is
+        trying it.
+        """
         if not self._breakers:
             return
         with self._lock:
@@ -52,9 +55,11 @@ class ModelHealth:
             if breaker is None:
                 return
             if breaker.opened is not None:
-                raise _make_error(model, f"it rests: {breaker.opened.reason}", REST_RETRY_SECONDS)
+                raise _make_error(
+                    model, f"it is in cooldown: {breaker.opened.reason}", COOLDOWN_RETRY_SECONDS
+                )
             if breaker.half_open_reason and self._trials.setdefault(model, attempt) != attempt:
-                reason = f"another request tries it after: {breaker.half_open_reason}"
+                reason = f"another request is trying it after: {breaker.half_open_reason}"
                 raise _make_error(model, reason, TRIAL_RETRY_SECONDS)
 
     def end(self, attempt: str) -> None:
@@ -94,9 +99,9 @@ class ModelHealth:
         """Advance the breakers, and forget those that closed. Return whether one changed."""
         return self._change(CircuitBreaker.advance)
 
-    def end_rest(self) -> bool:
-        """End the rest of all models now. Return whether one rested."""
-        return self._change(CircuitBreaker.end_rest)  # `advance` then makes them half-open
+    def end_cooldown(self) -> bool:
+        """End the cooldown of all models now. Return whether there was one."""
+        return self._change(CircuitBreaker.end_cooldown)  # `advance` then makes them half-open
 
     def _change(self, act: Callable[[CircuitBreaker], bool]) -> bool:
         if not self._breakers:
@@ -109,6 +114,6 @@ class ModelHealth:
         return any(changed)
 
 
-def _make_error(model: str, reason: str, retry_after: float) -> ModelRests:
+def _make_error(model: str, reason: str, retry_after: float) -> ModelInCooldown:
     details = {"reason": reason, "retry_after": retry_after}
-    return ModelRests(f"The seat's model {model!r} takes no request now", details)
+    return ModelInCooldown(f"The seat's model {model!r} takes no request now", details)

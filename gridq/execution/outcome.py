@@ -11,7 +11,7 @@ from gridq.errors import (
     ChildDied,
     GridError,
     ModelFileError,
-    ModelRests,
+    ModelInCooldown,
     SeatDegraded,
     SeatError,
     SeatUnreachable,
@@ -97,7 +97,7 @@ def classify_failure(
         return Failed("lost", final)
     retry_after = bounded_seconds(exc.details.get("retry_after"))
     kind: FailureKind = "unreached" if isinstance(exc, SeatUnreachable) else "seat"
-    if isinstance(exc, ModelRests):  # its failure has counted before, and the seat itself is well
+    if isinstance(exc, ModelInCooldown):  # its failure has counted before, and the seat itself is well
         kind = "back"
     return Failed(kind, final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
 

@@ -30,10 +30,10 @@ from gridq.execution.piece_writer import PieceWriter
 from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import PeriodicThread
-from gridq.protocol.models import RestingModel, SeatTerms
+from gridq.protocol.models import ModelCooldown, SeatTerms
 from gridq.protocol.queue_names import PURE, is_built_in
 from gridq.protocol.running_times import RunTimes
-from gridq.protocol.seat_states import Unavailable, format_rests
+from gridq.protocol.seat_states import Unavailable, format_unavailable
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
@@ -57,7 +57,7 @@ class Session:
     `on_gone()` when the server has forgotten the seat, before it registers again; `on_change()` when the seat
     becomes unavailable or available again; `on_renewed()` after each renewal of a seat that takes work.
     `warm()` returns the queues whose work would start soonest here, `find_queues(models)` those that the seat
-    serves while these models rest.
+    serves while these models are in cooldown.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Session:
         self.host = host
         self.concurrency = concurrency
         self.queues = tuple(queues)
-        """Those that it serves now; all of its queues while all of its models rest."""
+        """Those that it serves now; all of its queues while all of its models are in cooldown."""
         self._all_queues = self.queues
         self.worker = worker or seat
         self.terms = terms or SeatTerms()
@@ -106,9 +106,9 @@ class Session:
         self._on_renewed = on_renewed or (lambda: None)
         self._warm = warm or (lambda: ())
         self.find_queues = find_queues or (lambda models: self._all_queues)
-        self._models_rest: Unavailable | None = None  # all of them
+        self._all_models_down: Unavailable | None = None  # all of them
         self._health_lock = threading.Lock()
-        self._announce_due = False  # the server does not know yet what rests
+        self._announce_due = False  # the server does not know the last cooldowns yet
         self._told_unavailable = False
         self._free_slots = deque(range(concurrency))
         self._slot_numbers = count(concurrency)
@@ -158,7 +158,7 @@ class Session:
             limits=self.terms.limits,
             requests_per_minute=self.terms.requests_per_minute,
             draining=self.draining or self.unavailable is not None,
-            rests=self._format_rests(),
+            unavailable=self._format_unavailable(),
             lent_to=self.terms.lends_to,
             owner=self.terms.owner,
             families=self.terms.families,
@@ -471,7 +471,7 @@ class Session:
     @property
     def unavailable(self) -> Unavailable | None:
         """The reason why the seat takes no work now, the owner's pause first; None if it does."""
-        return self.paused or self.breaker.opened or self._models_rest
+        return self.paused or self.breaker.opened or self._all_models_down
 
     def report_seat_failure(self, error: SeatError, request: str = "") -> None:
         """Count an attempt of `request` that failed through the seat. RedisError: this opened the circuit
@@ -487,7 +487,7 @@ class Session:
                 log.warning("seat %s: %s: %s", self.seat, error.message, error.reason)
 
     def report_model_failure(self, model: str, error: SeatError, claim: Claim) -> None:
-        """Count an attempt that failed through one of the seat's models. RedisError: the model rests for it,
+        """Count an attempt that failed through one of the seat's models. RedisError: its cooldown has begun,
         and the server could not be told.
         """
         cooldown = self.models.record_failure(model, error, request=claim.job, agent=claim.agent)
@@ -504,43 +504,45 @@ class Session:
         if any(changed) or self._announce_due:
             self._announce_health()
 
-    def end_rest(self) -> bool:
-        """End the rest of the seat and of its models now: one request tries each of them. Return whether one
-        rested. RedisError: the server could not be told.
+    def end_cooldown(self) -> bool:
+        """End the cooldown of the seat and of its models now: one request tries each of them. Return whether
+        there was one. RedisError: the server could not be told.
         """
-        rested = [health.end_rest() for health in (self.breaker, self.models)]
-        if any(rested):
+        ended = [health.end_cooldown() for health in (self.breaker, self.models)]
+        if any(ended):
             self._advance_breaker()
-        return any(rested)
+        return any(ended)
 
     @property
-    def rests(self) -> bool:
+    def in_cooldown(self) -> bool:
         """True while the seat, or one of its models, takes no work because of a failure."""
-        return self.breaker.opened is not None or bool(self.models.resting)
+        return self.breaker.opened is not None or bool(self.models.in_cooldown)
 
-    def list_resting_models(self) -> list[RestingModel]:
-        """Return the models that rest, each with the queues that the seat would serve if only it did not."""
-        resting = self.models.resting
-        if not resting:
+    def list_model_cooldowns(self) -> list[ModelCooldown]:
+        """Return the models in cooldown, each with the queues that it alone keeps the seat from serving."""
+        in_cooldown = self.models.in_cooldown
+        if not in_cooldown:
             return []
-        served = set(self.find_queues(resting))
+        served = set(self.find_queues(in_cooldown))
         found = []
-        for name, rest in resting.items():
-            back = set(self.find_queues(resting.keys() - {name})) - served
+        for name, cause in in_cooldown.items():
+            back = set(self.find_queues(in_cooldown.keys() - {name})) - served
             queues = [queue for queue in self._all_queues if queue in back]
-            found.append(RestingModel(model=name, queues=queues, **asdict(rest)))
+            found.append(ModelCooldown(model=name, queues=queues, **asdict(cause)))
         return found
 
     def _announce_health(self) -> None:
-        """Tell the server what the seat serves, now that it or a model rests or is tried again. If the server
+        """Tell the server what the seat serves, now that a cooldown has begun or ended. If the server
         is away, the next renewal tells it.
         """
         with self._health_lock:  # the last one counts for the server
             self._announce_due = True
-            resting = self.models.resting
-            left = self.find_queues(resting) if resting else self._all_queues
+            in_cooldown = self.models.in_cooldown
+            left = self.find_queues(in_cooldown) if in_cooldown else self._all_queues
             self.queues = tuple(queue for queue in self._all_queues if queue in left) or self._all_queues
-            self._models_rest = None if left else min(resting.values(), key=lambda rest: rest.until or 0)
+            self._all_models_down = (
+                None if left else min(in_cooldown.values(), key=lambda each: each.until or 0)
+            )
             if self.unavailable is not None:
                 self._announce_unavailable()
             elif not self.draining:
@@ -578,14 +580,16 @@ class Session:
         try:
             self.on_change()  # first: whoever is refused for it is told why
         finally:
-            self.scripts.leave(self.seat, self.incarnation, "drain", self._format_rests())
+            self.scripts.leave(self.seat, self.incarnation, "drain", self._format_unavailable())
 
-    def _format_rests(self) -> str:
+    def _format_unavailable(self) -> str:
         """Return why the seat, or else some of its models, take no work, for the scripts."""
         if self.unavailable is not None:
-            return format_rests([(self._all_queues, self.unavailable)])
-        models = self.list_resting_models()
-        return format_rests((m.queues, Unavailable(m.state, m.reason, m.since, m.until)) for m in models)
+            return format_unavailable([(self._all_queues, self.unavailable)])
+        models = self.list_model_cooldowns()
+        return format_unavailable(
+            (m.queues, Unavailable(m.state, m.reason, m.since, m.until)) for m in models
+        )
 
     def _announce_available(self) -> None:
         self.register()

@@ -42,7 +42,8 @@ class StageContext:
     repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent.
     `emit_together`, if given, gets several pieces that are sent at once, instead of `emit` for each.
     `cancelled` is set when the result is no longer wanted; a runner checks it, or waits for it, at least once
-    a second, and then calls `check`. `resting_models` are models of the seat that should not be chosen now.
+    a second, and then calls `check`. `models_in_cooldown` are the models that should not be
+    chosen now.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class StageContext:
         deadline: float | None = None,
         emit: Callable[[Json], None] | None = None,
         emit_together: Callable[[Sequence[Json]], None] | None = None,
-        resting_models: Collection[str] = (),
+        models_in_cooldown: Collection[str] = (),
         on_model: Callable[[str], None] | None = None,
     ) -> None:
         self.job = job
@@ -61,7 +62,7 @@ class StageContext:
         self.deadline = deadline
         self.cancelled = threading.Event()
         self.usage = Usage()
-        self.resting_models = resting_models
+        self.models_in_cooldown = models_in_cooldown
         self.dropped_fields: list[str] = []
         """Places in the stage's input that have no effect on this seat, at most MAX_DROPPED_FIELDS."""
         self._emit = emit
@@ -100,7 +101,7 @@ class StageContext:
 
     def use_model(self, name: str) -> None:
         """Say which of the seat's models the stage is about to use. A ModelUnavailable or RequestRefused that
-        `run` raises then blames this model alone. Raises ModelRests if the model rests.
+        `run` raises then blames this model alone. Raises ModelInCooldown if the model takes no work.
         """
         if self._on_model is not None:
             self._on_model(name)
@@ -201,7 +202,7 @@ class Profile(ABC):
         return None
 
     def exclude_models(self, capability: BaseModel, models: Collection[str]) -> BaseModel | None:
-        """Return what a seat offers while `models` rest, as `StageContext.use_model` named them; None if
+        """Return what a seat offers without `models`, as `StageContext.use_model` named them; None if
         nothing is left.
 
         The default fits a profile that names no models.
@@ -211,7 +212,8 @@ class Profile(ABC):
     def stamp_login(self) -> str:
         """Return a text that changes when the open seat's key or login is renewed, and contains no secret.
 
-        It is read each half second while the seat or one of its models rests. If it changed, the rest ends.
+        It is read every half second while the seat or one of its models is in cooldown. If it changes, the
+        cooldown ends.
         """
         return ""
 

@@ -192,8 +192,8 @@ class ServiceTime(ProtocolModel):
     p90: float = Field(ge=0, description="the time within which nine of ten finished")
 
 
-class RestingModel(ProtocolModel):
-    """A model of a seat that takes no work after a failure, while the seat's others do."""
+class ModelCooldown(ProtocolModel):
+    """A model that takes no work after a failure, while its seat's others do."""
 
     model: str
     queues: list[str] = Field(description="those that the seat does not serve meanwhile")
@@ -224,8 +224,8 @@ class Advertisement(ProtocolModel):
     reason: str = ""
     since: float = Field(0.0, description="when this state began, in seconds since 1970; 0: not known")
     until: float | None = Field(None, description="when this state ends by itself; null: not known")
-    resting_models: list[RestingModel] = Field(
-        default_factory=list, description="which `queues` and `capability` leave out; empty: none rests"
+    models_in_cooldown: list[ModelCooldown] = Field(
+        default_factory=list, description="not in `queues` and `capability`; empty if all models work"
     )
     version: str = ""
     owner: str = Field("", description="who lends the seat, if its seats file says so")

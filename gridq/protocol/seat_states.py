@@ -54,21 +54,21 @@ class Unavailable:
     until: float | None = None
 
 
-def format_rests(rests: Iterable[tuple[Sequence[str], Unavailable]]) -> str:
-    """Return rests, each with the queues that are not served meanwhile, as register.lua and leave.lua read
-    them; empty for none.
+def format_unavailable(causes: Iterable[tuple[Sequence[str], Unavailable]]) -> str:
+    """Return why a seat takes no work, with the queues of each cause, as register.lua and leave.lua read it;
+    empty if there is no cause.
     """
     now = time.time()
     found: list[Mapping[str, object]] = [
         {
             "queues": list(queues),
-            "began_ms": int((now - rest.since) * 1000),
-            **({} if rest.until is None else {"ends_ms": int((rest.until - now) * 1000)}),
-            "owner": rest.state in NEEDS_OWNER,
-            "state": rest.state,
-            "reason": rest.reason[:MAX_REASON_CHARACTERS],
+            "began_ms": int((now - cause.since) * 1000),
+            **({} if cause.until is None else {"ends_ms": int((cause.until - now) * 1000)}),
+            "owner": cause.state in NEEDS_OWNER,
+            "state": cause.state,
+            "reason": cause.reason[:MAX_REASON_CHARACTERS],
         }
-        for queues, rest in rests
+        for queues, cause in causes
         if queues
     ]
     return json.dumps(found) if found else ""

@@ -296,11 +296,11 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     serving = [seat for seat in live if queue in seat.queues]
     if serving:
         return "; ".join(_describe_state(seat) for seat in serving[:MAX_NAMED])
-    resting = [(seat, rest) for seat in live for rest in seat.resting_models if queue in rest.queues]
-    if resting:
+    in_cooldown = [(seat, each) for seat in live for each in seat.models_in_cooldown if queue in each.queues]
+    if in_cooldown:
         return "; ".join(
-            f"{seat.seat} has it, but its model {rest.model} rests: {rest.reason}"
-            for seat, rest in resting[:MAX_NAMED]
+            f"{seat.seat} has it, but its model {each.model} is in cooldown: {each.reason}"
+            for seat, each in in_cooldown[:MAX_NAMED]
         )
     offers = {q: seat for seat in live for q in queue_names.list_offered(seat.queues)}
     kind = queue_names.get_kind(queue)
@@ -337,7 +337,10 @@ def find_seconds_back(queues: Collection[str], live: Sequence[LiveSeat], now: fl
     """
     ends = [seat.until for seat in live if seat.state != "ready" and not set(queues).isdisjoint(seat.queues)]
     ends += [
-        rest.until for seat in live for rest in seat.resting_models if not set(queues).isdisjoint(rest.queues)
+        each.until
+        for seat in live
+        for each in seat.models_in_cooldown
+        if not set(queues).isdisjoint(each.queues)
     ]
     return min((max(end - now, 1.0) for end in ends if end is not None), default=None)
 

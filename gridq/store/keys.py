@@ -15,7 +15,7 @@ Jobs:
 | `value:<job>:…` | a value of more than 64 KB | the job ends; the answer as long as the result |
 | `values:<job>` | set: the names of the job's long values | the job ends |
 | `rows:<job>` | list: one row for each attempt that was recorded | the result expires |
-| `response:<job>` | a response in the background as it was queued, without output | the job is done; else its result expires |
+| `response:<job>` | a background response as it was queued, without output | the job is done; else its result expires |
 | `stream:<job>` | stream: pieces of the answers, and the end | the result expires |
 | `summary:<job>` | hash: name, agent, times and state of an ended job | the result expires |
 | `result:<job>` | list of one: the final state and the answer or error | the result's TTL (default 1 h) |
@@ -47,7 +47,7 @@ Seats and workers:
 | `advertisement:<seat>` | what the seat's worker says about itself | 3 heartbeats |
 | `worker:<id>` | what a worker that is reached over HTTP said when it enrolled | 3 of its heartbeats |
 | `workers` | sorted set: these workers, by the time their entry expires | the last of them expires |
-| `resting` | hash: seats that rest, or whose models do: why, until when | the longest deadline + 1 h |
+| `unavailable_seats` | hash: live seats that take no work, all or in part | the longest deadline + 1 h |
 | `served_queues` | sorted set: queues, by the second when their last seat left or paused | 30 days later |
 | `stages:<machine>` | the user's stages on that machine | 3 heartbeats |
 | `token:<id>` | hash: a join token: its hashed secret, how often it may be used | the token expires |

@@ -247,14 +247,14 @@ class Scripts:
     def register(
         self, seat: str, incarnation: str, *, host: str, concurrency: int, queues: Sequence[str],
         record_ttl_ms: int, worker: str = "", limits: Iterable[Limit] = (),
-        requests_per_minute: int | None = None, draining: bool = False, rests: str = "",
+        requests_per_minute: int | None = None, draining: bool = False, unavailable: str = "",
         lent_to: Iterable[str] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
         prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Make the seat live. Returns None, or the host of another live worker that serves it.
 
         `limits` are those of its own budget. `draining`: it takes nothing for now, as after `leave`.
-        `rests`: why it or some of its models take nothing (`gridq.protocol.seat_states.format_rests`).
+        `unavailable`: why it or some of its models take nothing (`seat_states.format_unavailable`).
         `lent_to`: the only agents and teams (`team:<name>`) that may use it; empty: everybody. `families`:
         queue → the model families that it runs there. `prices`: micro-dollars a million tokens in and out, of
         its dearest model. `hourly_price`: micro-dollars an hour of a slot, and the timeout in ms of a stage
@@ -265,21 +265,22 @@ class Scripts:
         reply = self.call(
             "register", seat=seat, incarnation=incarnation, host=host, concurrency=concurrency,
             limits=meters.format_limits(limits), queues=" ".join(queues), record_ttl_ms=record_ttl_ms,
-            worker=worker or seat, requests_per_minute=requests_per_minute, draining=draining, rests=rests,
+            worker=worker or seat, requests_per_minute=requests_per_minute, draining=draining,
+            unavailable=unavailable,
             lent_to=" ".join(accounts), owner=owner, families=" ".join(family_lists),
             prices=None if prices is None else f"{prices[0]} {prices[1]}",
             hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
         )  # fmt: skip
         return None if reply[0] == 1 else reply[1].decode()
 
-    def leave(self, seat: str, incarnation: str, how: str, rests: str = "") -> bool:
+    def leave(self, seat: str, incarnation: str, how: str, unavailable: str = "") -> bool:
         """Take the seat out of service. Returns False if this incarnation is not the live one.
 
-        `how` is `drain` (take nothing more; `rests` as for `register`), `go` (no longer live, its leases are
-        lost at once) or `died` (the same, and a stage that ran there alone counts as what killed the
+        `how` is `drain` (take nothing more; `unavailable` as for `register`), `go` (no longer live, its leases
+        are lost at once) or `died` (the same, and a stage that ran there alone counts as what killed the
         process).
         """
-        return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how, rests=rests))
+        return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how, unavailable=unavailable))
 
     def renew(
         self, seat: str, incarnation: str, leases: Sequence[str], warm: Iterable[str] = (),

@@ -175,7 +175,7 @@ def _paused(fields: Fields) -> str:
     return f"{fields['worker']} takes no work for {fields['seconds']:.0f} s ({fields['code']})."
 
 
-def _rested(fields: Fields) -> str:
+def _model_paused(fields: Fields) -> str:
     where = f"{fields['worker']} does not use its model {fields['model']}"
     return f"{where} for {fields['seconds']:.0f} s ({fields['code']})."
 
@@ -200,7 +200,7 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "seat draining": lambda fields: f"{fields['worker']} takes no more work.",
     "seat left": lambda fields: f"{fields['worker']} left the grid.",
     "seat cooldown": _paused,
-    "model cooldown": _rested,
+    "model cooldown": _model_paused,
     "seat paused": lambda fields: f"The owner of {fields['worker']} paused it; its stages were handed back.",
     "seat available": lambda fields: f"{fields['worker']} takes work again.",
 }

@@ -1,4 +1,4 @@
-"""Seats and models that rest, as their owner sees them, and how a rest ends before its time."""
+"""Seats and models in cooldown, as their owner sees them, and what ends a cooldown early."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_renewed_key_ends_the_rest_by_itself(tmp_path: Path) -> None:
         (tmp_path / "key").write_text("new\n")
         wait_for(lambda: read_seat(home)["state"] == "ready")
         assert ask("m") == 200
-        assert api.calls == ["m", "m"], "it rests for a minute otherwise"
+        assert api.calls == ["m", "m"], "otherwise its cooldown is a minute"
 
 
 def test_a_model_that_rests_is_shown_and_tried_again_at_the_owners_word(tmp_path: Path) -> None:
@@ -74,20 +74,20 @@ def test_a_model_that_rests_is_shown_and_tried_again_at_the_owners_word(tmp_path
         assert ask("m") == 503
         assert ask("n") == 200
         seat = read_seat(home)
-        [rest] = seat["resting_models"]
-        assert (seat["state"], rest["model"], rest["queues"]) == ("ready", "m", ["llm:m"])
-        assert rest["until"] - rest["since"] == pytest.approx(60, abs=2)
+        [cooldown] = seat["models_in_cooldown"]
+        assert (seat["state"], cooldown["model"], cooldown["queues"]) == ("ready", "m", ["llm:m"])
+        assert cooldown["until"] - cooldown["since"] == pytest.approx(60, abs=2)
         assert [model["name"] for model in seat["capability"]["models"]] == ["n"]
-        assert "model m rests" in home("seats").stdout
-        assert "model m rests" in home("seat", "status").stdout
+        assert "model m is in cooldown" in home("seats").stdout
+        assert "model m is in cooldown" in home("seat", "status").stdout
         refused = home("run", str(write_graph(tmp_path)), "--timeout", "40")
-        assert "its model m rests" in refused.stderr
+        assert "its model m is in cooldown" in refused.stderr
         del api.refusals["m"]
         rows = json.loads(home("seat", "retry", "api", "--json").stdout)
-        assert [row["resting_models"] for row in rows] == [[]]
+        assert [row["models_in_cooldown"] for row in rows] == [[]]
         assert ask("m") == 200
         assert api.calls == ["m", "n", "m"]
-        assert read_seat(home)["resting_models"] == []
+        assert read_seat(home)["models_in_cooldown"] == []
 
 
 def write_graph(folder: Path) -> Path:

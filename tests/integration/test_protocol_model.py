@@ -16,7 +16,8 @@ from hypothesis.stateful import initialize, invariant
 
 from gridq.limits.ledger_verification import verify
 from gridq.protocol.queue_names import PURE
-from gridq.protocol.seat_states import Unavailable, format_rests
+from gridq.protocol.seat_states import Unavailable, format_unavailable
+from gridq.store import scripts
 from gridq.store.replies import Claim, read_claim
 from gridq.views.audit import find_breaches, find_keys_without_ttl
 from tests import machines
@@ -84,16 +85,18 @@ class Protocol(Entering):
         seconds=st.sampled_from([5, 10 * HOUR]), ago=st.sampled_from([0, 60]),
     )  # fmt: skip
     def rest(self, seat: str, state: str, seconds: int, ago: int) -> None:
-        """Let a seat rest: as a whole, or for one of its queues."""
+        """Make a seat unavailable: as a whole, or for one of its queues."""
         now = time.time()
         why = Unavailable(state, "", now - ago, now + seconds)
         concurrency, budget, queues = SEATS[seat]
         inc = self.incarnations[seat]
         if queues[1:] and seconds == 5:
-            rests = format_rests([(queues[:1], why)])
-            self.grid.seat(seat, *queues[1:], inc=inc, concurrency=concurrency, budget=budget, rests=rests)
+            unavailable = format_unavailable([(queues[:1], why)])
+            self.grid.seat(
+                seat, *queues[1:], inc=inc, concurrency=concurrency, budget=budget, unavailable=unavailable
+            )
         else:
-            self.grid.scripts.leave(seat, inc, "drain", format_rests([(queues, why)]))
+            self.grid.scripts.leave(seat, inc, "drain", format_unavailable([(queues, why)]))
 
     def register(self, seat: str, *, same: bool, host: str) -> None:
         concurrency, budget, queues = SEATS[seat]
@@ -358,7 +361,12 @@ class Protocol(Entering):
         for seat, inc in [*self.incarnations.items(), ("m.z", "i1")]:
             grid.scripts.leave(seat, inc, "go")
         grid.wait_over()
-        queues = (ONE, TWO, PURE, NONE)  # a stage whose seats all rest waits in the first queue of its chain
+        queues = (
+            ONE,
+            TWO,
+            PURE,
+            NONE,
+        )  # a stage whose seats are all unavailable waits in the first queue of its chain
         grid.client.delete(grid.keys("answers"), *map(grid.keys.queue, queues))
         grid.sweep()
         names = grid.own()

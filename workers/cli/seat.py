@@ -23,7 +23,7 @@ app = typer.Typer()
 seat_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Pause this machine's seats, lend them again, try those that rest, and see what ran on them.",
+    help="Pause this machine's seats, lend them again, retry them after a failure, and see what ran on them.",
     short_help="Pause this machine's seats, and see what ran on them.",
     epilog=EPILOG,
 )
@@ -59,7 +59,7 @@ NO_SERVER: dict[str, Any] = {
     "budget_window": None,
     "budgets": [],
     "circuit_breaker": None,
-    "resting_models": [],
+    "models_in_cooldown": [],
 }
 """The server's part of a seat's status, if the server does not answer."""
 
@@ -112,13 +112,13 @@ def resume(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugO
     _show_applied(home, seat, json)
 
 
-@seat_app.command(epilog=EPILOG, short_help="Try a seat that rests after a failure, or all, now.")
+@seat_app.command(epilog=EPILOG, short_help="End the cooldown of one seat or all seats now.")
 def retry(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """End the rest of a seat of this machine and of its models, or of all seats, now.
+    """End the cooldown of a seat of this machine and its models, or of all seats, now.
 
-    A seat rests after its key, credit or login was refused, and a model that its endpoint does not serve. Use
-    it once you have mended the cause: the next request shows whether the seat works, and if it does not, it
-    rests again. A key in a key file, and a login, need no retry: the seat sees by itself that they changed.
+    Use it once you have fixed what failed, such as credit, a URL or the name of a model. The next request
+    tries the seat; if it fails, the cooldown starts again. After you renew a login, or a key in a key file,
+    you need no retry: the seat notices it.
     """
     from workers.owner import recovery
     from workers.owner.watch import list_served_seats
@@ -137,7 +137,7 @@ def status(seat: SeatArgument = None, *, json: JsonOption = False, debug: DebugO
     """Show which seats of this machine are lent and which are paused, since when, until when and why.
 
     If the server answers, also show open circuit breakers (of a plan whose limit is used up, for example),
-    models that rest, and the budgets of the seats: what is left, how much is lent, and the total.
+    models in cooldown, and the budgets of the seats: what is left, how much is lent, and the total.
     """
     _show_status(_find_home(seat), seat, json)
 
@@ -208,7 +208,7 @@ def summarize_seat(seat: LiveSeat) -> dict[str, Any]:
     from gridq.protocol.seat_states import PAUSED
 
     found = NO_SERVER | {"budgets": format_other_budgets(seat)}
-    found["resting_models"] = [rest.model_dump() for rest in seat.resting_models]
+    found["models_in_cooldown"] = [each.model_dump() for each in seat.models_in_cooldown]
     own = get_own_money_meter(seat)
     if own is not None:
         whole = own.limit
@@ -245,8 +245,8 @@ def _print_seats(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
 
 
 def make_seats_table(rows: list[dict[str, Any]]) -> Table:
-    from gridq.cli.commands.workers import format_budget, format_resting_model
-    from gridq.protocol.models import RestingModel
+    from gridq.cli.commands.workers import format_budget, format_model_cooldown
+    from gridq.protocol.models import ModelCooldown
     from workers.owner.watch import LENT
 
     budgeted = any(row.get("budget") is not None for row in rows)
@@ -274,7 +274,7 @@ def make_seats_table(rows: list[dict[str, Any]]) -> Table:
             if budgeted
             else []
         )
-        models = [format_resting_model(RestingModel(**rest)) for rest in row.get("resting_models", ())]
+        models = [format_model_cooldown(ModelCooldown(**each)) for each in row.get("models_in_cooldown", ())]
         reasons = (*((cause["reason"],) if cause["reason"] else ()), *models, *row.get("budgets", ()))
         table.add_row(row["seat"], state, *times, *money, "\n".join(reasons))
     return table

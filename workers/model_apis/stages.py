@@ -164,10 +164,10 @@ class ModelQuery(Protocol):
 
 
 def choose_model(
-    stage: StageCall, query: ModelQuery, models: Sequence[M], *, resting: Collection[str] = ()
+    stage: StageCall, query: ModelQuery, models: Sequence[M], *, in_cooldown: Collection[str] = ()
 ) -> M:
     """Return the seat's model for the stage: the first that both the effect and the input's `model` allow,
-    and that is not in `resting` if there is one.
+    and that is not in `in_cooldown` if there is one.
 
     If the effect names several models, or one that stands for others, the queue from which the seat took the
     stage decides, whichever of them the input names. Raises SeatUnavailable if the seat has no model that the
@@ -201,7 +201,7 @@ def choose_model(
                 "fix": f'declare the effect {{"effect": "Llm", "model": "{query.model}"}}',
             },
         )
-    chosen = next((model.name for model in found if model.name not in resting), found[0].name)
+    chosen = next((model.name for model in found if model.name not in in_cooldown), found[0].name)
     return next(model for model in models if model.name == chosen)
 
 

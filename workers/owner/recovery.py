@@ -1,4 +1,4 @@
-"""End the rest of a seat before its time: at its owner's word, or once its key or login is renewed.
+"""End the cooldown of a seat early: when its owner asks for it, or once its key or login is renewed.
 
 `gridq seat retry` leaves a file in the home folder for each seat that is to be tried, which its worker takes.
 No server and no key is needed: whoever may write in the home folder is the owner.
@@ -16,7 +16,7 @@ from gridq.process.periodic import PeriodicThread
 FOLDER = "retries"
 
 CHECK_SECONDS = 0.5
-"""Seconds between two looks at the file and the login. The login is read only while something rests."""
+"""Seconds between two looks at the file and the login. The login is read only during a cooldown."""
 
 
 def request_retry(home: Path, seats: Iterable[str]) -> None:
@@ -39,7 +39,7 @@ def is_retry_due(home: Path, seat: str) -> bool:
 
 
 class Recovery:
-    """Watches over the rest of one seat and its models, between `start` and `stop`.
+    """Watches for what ends the cooldown of one seat and its models early, between `start` and `stop`.
 
     `stamp_login()` returns a text that changes when the seat's key or login is renewed.
     """
@@ -48,11 +48,11 @@ class Recovery:
         self._request = home / FOLDER / seat
         self._session = session
         self._stamp_login = stamp_login
-        self._stamp: str | None = None  # when the rest began; None: nothing rests
+        self._stamp: str | None = None  # when the cooldown began; None: there is none
         self._repeat = PeriodicThread(f"recovery of {seat}", CHECK_SECONDS, self.check)
 
     def start(self) -> None:
-        """Begin to watch. A request to the worker before this one is dropped: nothing rests yet."""
+        """Begin to watch. A request to the worker before this one is dropped: there is no cooldown yet."""
         self._request.unlink(missing_ok=True)
         self._repeat.start()
 
@@ -60,12 +60,12 @@ class Recovery:
         self._repeat.stop()
 
     def check(self) -> None:
-        """End the rest if its owner wants it or has renewed the login. RedisError: the server could not be
-        told; the session's next renewal tells it.
+        """End the cooldown if the owner asks for it or has renewed the login. RedisError: the server could
+        not be told; the session's next renewal tells it.
         """
         requested = self._request.exists()
         renewed = False
-        if self._session.rests:
+        if self._session.in_cooldown:
             stamp = self._stamp_login()
             renewed = self._stamp is not None and stamp != self._stamp
             self._stamp = stamp
@@ -73,7 +73,7 @@ class Recovery:
             self._stamp = None
         try:
             if requested or renewed:
-                self._session.end_rest()
+                self._session.end_cooldown()
         finally:
             if requested:
                 self._request.unlink(missing_ok=True)

@@ -89,7 +89,7 @@ class Heartbeat:
         session = self.session
         state, reason = "ready", ""
         since = until = None
-        resting = session.list_resting_models()
+        in_cooldown = session.list_model_cooldowns()
         pause = session.unavailable
         if session.draining:
             state, reason = "draining", "the worker is stopping"
@@ -109,8 +109,8 @@ class Heartbeat:
             kind=self.kind,
             concurrency=session.concurrency,
             queues=list(session.queues),
-            capability=self._describe_offer([rest.model for rest in resting]),
-            resting_models=resting,
+            capability=self._describe_offer([each.model for each in in_cooldown]),
+            models_in_cooldown=in_cooldown,
             state=state,
             reason=reason,
             since=self._since if since is None else since,
@@ -126,11 +126,11 @@ class Heartbeat:
             timeouts=self.timeouts,
         )
 
-    def _describe_offer(self, resting: Collection[str]) -> dict[str, Json]:
-        """Return the capability without the models that rest; the whole one if nothing is left of it."""
-        if not resting or self.profile is None or self.descriptor is None:
+    def _describe_offer(self, in_cooldown: Collection[str]) -> dict[str, Json]:
+        """Return the capability without the models in cooldown; the whole one if nothing is left of it."""
+        if not in_cooldown or self.profile is None or self.descriptor is None:
             return self.capability
-        left = self.profile.exclude_models(self.descriptor, resting)
+        left = self.profile.exclude_models(self.descriptor, in_cooldown)
         return self.capability if left is None else left.model_dump(mode="json")
 
     def publish_stages(self) -> None:

@@ -179,11 +179,11 @@ class Worker:
         self.heartbeat.beat()
 
 
-def _find_queues(seat: Seat, resting: Collection[str]) -> Sequence[str]:
-    """Return the queues that a seat serves while some of its models rest."""
+def _find_queues(seat: Seat, in_cooldown: Collection[str]) -> Sequence[str]:
+    """Return the queues that a seat serves while some of its models are in cooldown."""
     if seat.profile is None or seat.capability is None:
         return seat.queues
-    left = seat.profile.exclude_models(seat.capability, resting)
+    left = seat.profile.exclude_models(seat.capability, in_cooldown)
     return () if left is None else seat.profile.queues(left)
 
 

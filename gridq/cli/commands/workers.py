@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gridq.protocol.meters import Meter
-    from gridq.protocol.models import RestingModel
+    from gridq.protocol.models import ModelCooldown
     from gridq.seats.registry import LiveSeat
 
 app = typer.Typer()
@@ -97,7 +97,7 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
             numbers.append(f"requests per minute {seat.requests_per_minute}")
         if seat.reliability < 0.995:
             numbers.append(f"reliability {seat.reliability:.2f}")
-        numbers += [format_resting_model(rest) for rest in seat.resting_models]
+        numbers += [format_model_cooldown(each) for each in seat.models_in_cooldown]
         if seat.wake_ups:
             numbers.append(f"wake-ups {seat.wake_ups}")
         table.add_row(
@@ -182,10 +182,11 @@ def format_other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
     return texts
 
 
-def format_resting_model(rest: RestingModel) -> str:
-    """Format a model that rests: `m rests since 14:03:07 until 14:04:07: the endpoint does not serve it`."""
-    until = f" until {format_local_time(rest.until)}" if rest.until else ""
-    return f"model {rest.model} rests since {format_local_time(rest.since)}{until}: {rest.reason}"
+def format_model_cooldown(cooldown: ModelCooldown) -> str:
+    """Format it: `model m is in cooldown until 14:04:07 (since 14:03:07): the endpoint does not have it`."""
+    until = f" until {format_local_time(cooldown.until)}" if cooldown.until else ""
+    since = format_local_time(cooldown.since)
+    return f"model {cooldown.model} is in cooldown{until} (since {since}): {cooldown.reason}"
 
 
 def format_state(seat: LiveSeat) -> str:

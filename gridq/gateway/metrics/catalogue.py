@@ -41,8 +41,8 @@ METRICS: Mapping[str, Metric] = {
     "gridq_seat_up": Metric(
         "gauge", "1 if the live seat takes work, 0 if it does not.", GRID_NOW, ("seat", "kind", "state")
     ),
-    "gridq_seat_resting_models": Metric(
-        "gauge", "Models of the seat that rest after a failure, while its others work.", GRID_NOW, ("seat",)
+    "gridq_seat_models_in_cooldown": Metric(
+        "gauge", "Models of the seat in cooldown after a failure, while its others work.", GRID_NOW, ("seat",)
     ),
     "gridq_seat_concurrency": Metric("gauge", "Stages that the seat can run at once.", GRID_NOW, ("seat",)),
     "gridq_seat_busy": Metric("gauge", "Stages that the seat is running.", GRID_NOW, ("seat",)),

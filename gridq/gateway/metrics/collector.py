@@ -185,8 +185,8 @@ def _build_queue_families(queues: list[QueueView]) -> Iterator[Metric]:
 def _build_seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
     up = {(seat.seat, seat.kind, seat.state): int(seat.state == "ready" and not seat.stale) for seat in seats}
     yield _build_family("gridq_seat_up", up)
-    resting = {(seat.seat,): len(seat.resting_models) for seat in seats}
-    yield _build_family("gridq_seat_resting_models", resting)
+    in_cooldown = {(seat.seat,): len(seat.models_in_cooldown) for seat in seats}
+    yield _build_family("gridq_seat_models_in_cooldown", in_cooldown)
     for name in ("concurrency", "busy", "reliability"):
         yield _build_family(f"gridq_seat_{name}", {(seat.seat,): getattr(seat, name) for seat in seats})
     for name in ("budget", "budget_left"):

@@ -11,7 +11,7 @@
 --   worker               name of its Celery worker
 --   requests_per_minute  limit, or ''
 --   draining             '1' if it takes nothing for now
---   rests                why it or some of its models take nothing, as set_rests reads it (lib/resting_seats.lua), or ''
+--   unavailable          why it or some of its models take nothing, as set_unavailable reads it (lib/unavailable_seats.lua), or ''
 --   lent_to              the only ones that may use it (a:<agent> and t:<team>, space separated), or '' for everybody
 --   owner                its owner, or ''
 --   families             model families by queue ('<queue>=<family>,<family> …'), or ''
@@ -53,7 +53,7 @@ end
 set_budget(seat, 'own', limits)
 set_seat_limits(seat)
 C('PEXPIRE', key, record_ttl_ms)
-set_rests(seat, rests)
+set_unavailable(seat, unavailable)
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 if draining == '1' then
   C('HSET', key, 'draining', 1)

@@ -110,8 +110,8 @@ local function has_walked_enough()
   return walked >= MAX_WALK
 end
 
--- End the jobs whose stage waits in this queue while all seats that could run it rest. Returns how many ended.
-local function end_stranded(q, classes, rests)
+-- End the jobs whose stage waits in this queue while all seats that could run it are unavailable. Returns how many ended.
+local function end_stranded(q, classes, unavailable)
   local ended = 0
   for _, cls in ipairs(classes) do
     local cost = string.match(cls, '/([^|]*)|$')
@@ -121,7 +121,7 @@ local function end_stranded(q, classes, rests)
         for _, member in ipairs(left > 0 and some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, left) or {}) do
           if has_walked_enough() then return ended end
           local job, step = string.match(member, '^([^:]+):(.+)$')
-          local err = find_rest_error(job, step, rests)
+          local err = find_unavailable_error(job, step, unavailable)
           left = left - 1
           if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
         end
@@ -283,12 +283,12 @@ end
 if #chained >= 2 * limit then
   for i = 1, #checked, 1000 do C('ZADD', K .. 'chained', unpack(checked, i, math.min(i + 999, #checked))) end
 end
-local rests = read_rests()
+local unavailable = read_unavailable()
 for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   attempt('queues', queue, function(q)
     local classes = C('HKEYS', K .. 'classes:' .. q)
     found.readmitted = found.readmitted + readmit_queue(q, classes)
-    if rests then found.expired = found.expired + end_stranded(q, classes, rests) end
+    if unavailable then found.expired = found.expired + end_stranded(q, classes, unavailable) end
     if #classes > 0 then drop_expired(q, classes); wake_seat(q)
     elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
   end)

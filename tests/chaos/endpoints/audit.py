@@ -7,7 +7,7 @@ Each use in the ledger names its call (`calls.SERIAL_BASE`). So these rules hold
 - Each other call that was answered belongs to an attempt whose use is unknown: lost, cancelled, handed back,
   died.
 - A client's answer is that of one call, and its stream has each piece once and in order.
-- An endpoint that always fails gets a few calls, and then only the trials of a seat that rests.
+- An endpoint that always fails gets a few calls, and then only the trials of a seat in cooldown.
 - A request fails only for a reason that a fault explains, with the code of that reason.
 """
 
@@ -39,17 +39,17 @@ OF_THE_GATEWAY = frozenset({"gateway.stopping"})
 OF_SEATS = frozenset(
     {
         *("seat.none_live", "seat.unavailable", "seat.rate_limited", "seat.degraded"),
-        *("seat.model_rests", "seat.model_unavailable", "seat.refused", "seat.unreachable"),
+        *("seat.model_in_cooldown", "seat.model_unavailable", "seat.refused", "seat.unreachable"),
         *("stage.attempts_exhausted", "job.deadline", "job.queue_timeout", "job.deadline_unreachable"),
     }
 )
 """Codes that say that no seat could serve a request."""
 
-FAILURES_BEFORE_REST = 10 + 4
-"""The most calls that fail before a seat rests: the refusals of one agent after which a model rests
+FAILURES_BEFORE_COOLDOWN = 10 + 4
+"""The most calls that fail before a cooldown: the refusals of one agent that open a model's breaker
 (`gridq.execution.model_health`), and one call for each other slot."""
 TRIAL_SECONDS = 8.0
-"""A seat that rests tries its endpoint after 10 s, and then less often."""
+"""A seat in cooldown tries its endpoint after 10 s, and then less often."""
 
 Attempt = tuple[str, int | None, int | None]
 
@@ -204,8 +204,8 @@ def explain_failure(
     return False
 
 
-def check_rest(calls: Iterable[Call], spans: Iterable[Span], found: Disturbances) -> list[str]:
-    """Return the endpoints that got more calls while they always failed than a seat makes that then rests. A
+def check_trials(calls: Iterable[Call], spans: Iterable[Span], found: Disturbances) -> list[str]:
+    """Return the endpoints that got more calls while they always failed than an open breaker lets through. A
     worker that starts again knows nothing of that.
     """
     by_endpoint: dict[str, list[float]] = defaultdict(list)
@@ -219,7 +219,7 @@ def check_rest(calls: Iterable[Call], spans: Iterable[Span], found: Disturbances
         ended = min(span.ended, max(times, default=span.begun))
         starts = 1 + found.count(span.endpoint, span.begun, ended)
         every = RETRY_AFTER_SECONDS if span.how == "429" else TRIAL_SECONDS
-        allowed = FAILURES_BEFORE_REST * starts + (ended - span.begun) / every
+        allowed = FAILURES_BEFORE_COOLDOWN * starts + (ended - span.begun) / every
         if len(times) > allowed:
             where = f"{span.endpoint} got {len(times)} calls in {ended - span.begun:.1f} s"
             wrong.append(f"{where} while it was {span.mode} {span.how}")
@@ -258,7 +258,7 @@ def audit_endpoints(
         )
     ]
     spans: Sequence[Span] = grid.endpoints.spans if grid.endpoints is not None else ()
-    resting = check_rest(calls.values(), spans, grid.disturbances)
+    eager = check_trials(calls.values(), spans, grid.disturbances)
     strangers = [
         f"{call} is for nobody"
         for call in calls.values()
@@ -278,7 +278,7 @@ def audit_endpoints(
                 "clients of model APIs got the right answers, in order and once",
                 tuple(check_replies(replies, uses, bills)),
             ),
-            Check("a seat whose endpoint fails rests, and makes only its trials", tuple(resting)),
+            Check("a seat whose endpoint fails goes into cooldown, and makes only its trials", tuple(eager)),
             Check(
                 "no request fails while a sound endpoint's seat lives, and each failure has its code",
                 tuple(unfounded),

@@ -90,10 +90,10 @@ def test_a_model_that_an_endpoint_refuses_rests_there_and_everything_else_goes_o
     bad = pair.endpoints[0]
     bad.refusals["m"] = (status, body)
     assert [pair.ask("m").status_code for _ in range(12)] == [200] * 12
-    assert bad.calls.count("m") <= 1, "it rests after the first refusal"
+    assert bad.calls.count("m") <= 1, "its cooldown begins with the first refusal"
     wait_for(lambda: bad.calls.count("m") or pair.ask("m"), seconds=30)
     session = pair.session()
-    wait_for(lambda: "m" in session.models.resting)
+    wait_for(lambda: "m" in session.models.in_cooldown)
     assert session.unavailable is None
     assert "llm:n" in session.queues
     assert "llm:any" in session.queues
@@ -102,7 +102,7 @@ def test_a_model_that_an_endpoint_refuses_rests_there_and_everything_else_goes_o
     for model in ("n", "g", "any"):
         wait_for(lambda model=model: pair.ask(model).status_code == 200 and "n" in bad.calls)
     assert bad.calls.count("m") == 1
-    assert not pair.session(1).models.resting
+    assert not pair.session(1).models.in_cooldown
     assert "m" in pair.list_models()
 
 
@@ -139,7 +139,7 @@ def test_a_refusal_that_blames_nobody_is_asked_elsewhere_and_rests_nothing(pair:
     pair.endpoints[0].refusals["m"] = (status, b"{}")
     assert [pair.ask("m").status_code for _ in range(5)] == [200] * 5
     session = pair.session()
-    assert not session.rests
+    assert not session.in_cooldown
     assert "llm:m" in session.queues
 
 
@@ -159,7 +159,7 @@ def test_a_request_at_fault_fails_at_once_and_takes_the_seat_from_nobody(
         endpoint.refusals["m"] = (status, body)
     assert [pair.ask("m").status_code for _ in range(12)] == [status] * 12
     assert sum(len(endpoint.calls) for endpoint in pair.endpoints) == 12, "each is asked once"
-    assert not any(pair.session(at).rests for at in (0, 1))
+    assert not any(pair.session(at).in_cooldown for at in (0, 1))
 
 
 def test_overloads_of_one_request_take_the_seat_from_nobody(single: Seats) -> None:
@@ -167,7 +167,7 @@ def test_overloads_of_one_request_take_the_seat_from_nobody(single: Seats) -> No
     endpoint.refusals["m"] = (529, b"")
     assert single.ask("m").status_code == 503
     assert endpoint.calls == ["m"] * 3, "all of its attempts"
-    assert not single.session().rests
+    assert not single.session().in_cooldown
     assert single.ask("n").status_code == 200
 
 
@@ -178,7 +178,7 @@ def test_a_refused_key_rests_the_seat_and_not_a_model(pair: Seats) -> None:
     wait_for(lambda: bad.calls or pair.ask("m"))
     session = wait_for(pair.session, true=lambda session: session.unavailable is not None)
     assert session.unavailable.state == "key_refused"
-    assert not session.models.resting
+    assert not session.models.in_cooldown
 
 
 def test_one_request_at_a_time_tries_a_model_whose_rest_has_ended(single: Seats) -> None:
@@ -186,15 +186,15 @@ def test_one_request_at_a_time_tries_a_model_whose_rest_has_ended(single: Seats)
     endpoint.refusals["m"] = (404, NO_MODEL)
     assert single.ask("m").status_code == 503
     session = single.session()
-    assert session.end_rest()
+    assert session.end_cooldown()
     assert single.ask("m").status_code == 503
     assert endpoint.calls == ["m", "m"], "the trial failed, and nothing else was sent"
-    until = session.models.resting["m"].until
+    until = session.models.in_cooldown["m"].until
     assert until is not None
-    assert until - time.time() > 60, "the next rest is twice as long"
+    assert until - time.time() > 60, "the next cooldown is twice as long"
     del endpoint.refusals["m"]
     endpoint.gate.clear()
-    session.end_rest()
+    session.end_cooldown()
     with ThreadPoolExecutor(5) as threads:
         replies = [threads.submit(single.ask, "m") for _ in range(4)]
         wait_for(lambda: len(endpoint.calls) == 3)
@@ -205,7 +205,7 @@ def test_one_request_at_a_time_tries_a_model_whose_rest_has_ended(single: Seats)
         assert len(endpoint.calls) == 4, "another model goes on meanwhile"
         endpoint.gate.set()
         assert [reply.result().status_code for reply in replies] == [200] * 5
-    wait_for(lambda: not session.models.resting and single.ask("m").status_code == 200)
+    wait_for(lambda: not session.models.in_cooldown and single.ask("m").status_code == 200)
 
 
 def test_the_first_word_of_a_stream_shows_that_its_model_works(single: Seats) -> None:
@@ -213,7 +213,7 @@ def test_the_first_word_of_a_stream_shows_that_its_model_works(single: Seats) ->
     endpoint.refusals["m"] = (404, NO_MODEL)
     assert single.ask("m").status_code == 503
     del endpoint.refusals["m"]
-    single.session().end_rest()
+    single.session().end_cooldown()
     endpoint.gate.clear()
     body = {"model": "m", "messages": HELLO, "stream": True}
     with single.gateway.http.stream("POST", "/v1/chat/completions", json=body) as stream:

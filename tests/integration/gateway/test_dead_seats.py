@@ -146,7 +146,7 @@ def test_a_dead_seat_takes_no_request_from_two_healthy_ones(
         failed = Counter((row.worker, row.state) for row in rows if row.state == "failed")
         assert set(failed) <= {("m.dead", "failed")}
         assert failed["m.dead", "failed"] <= 12
-        assert grid.sessions["m.dead"].rests
+        assert grid.sessions["m.dead"].in_cooldown
 
 
 @pytest.mark.parametrize("fault", ["refused", "503"])

@@ -55,9 +55,9 @@ def gateway(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(autouse=True)
 def every_seat_works(gateway: Gateway) -> None:
-    """End the rests of the test before."""
+    """End the cooldowns of the test before."""
     for session in SESSIONS:
-        session.end_rest()
+        session.end_cooldown()
 
 
 @pytest.fixture

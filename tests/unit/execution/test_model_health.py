@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.errors import ModelRests, ModelUnavailable, RequestRefused
+from gridq.errors import ModelInCooldown, ModelUnavailable, RequestRefused
 from gridq.execution.model_health import REFUSALS_OF_ONE_AGENT, REFUSALS_TO_OPEN, ModelHealth
 
 GONE = ModelUnavailable("The endpoint does not serve this model")
@@ -14,23 +14,23 @@ REFUSED = RequestRefused("The endpoint refused the request with HTTP 403")
 def fail(
     health: ModelHealth, error: ModelUnavailable | RequestRefused, request: str, agent: str = "a"
 ) -> bool:
-    """Record a failure of the model `m`; return whether it rests for it."""
+    """Record a failure of the model `m`; return whether its cooldown begins."""
     return health.record_failure("m", error, request=request, agent=agent) is not None
 
 
 def test_one_failure_that_blames_the_model_is_enough() -> None:
     health = ModelHealth()
     assert fail(health, GONE, "1")
-    assert list(health.resting) == ["m"]
+    assert list(health.in_cooldown) == ["m"]
     health.begin("n", "x")  # another model
-    with pytest.raises(ModelRests, match="does not serve"):
+    with pytest.raises(ModelInCooldown, match="does not serve"):
         health.begin("m", "x")
 
 
 def test_attempts_of_one_request_count_once() -> None:
     health = ModelHealth()
     assert not any(fail(health, REFUSED, "1") for _ in range(100))
-    assert not health.resting
+    assert not health.in_cooldown
 
 
 def test_refusals_of_several_agents_in_a_row_are_enough() -> None:
@@ -43,8 +43,8 @@ def test_refusals_of_several_agents_in_a_row_are_enough() -> None:
 
 def test_refusals_of_one_agent_must_be_many() -> None:
     health = ModelHealth()
-    rested = [fail(health, REFUSED, str(number)) for number in range(REFUSALS_OF_ONE_AGENT)]
-    assert rested == [False] * (REFUSALS_OF_ONE_AGENT - 1) + [True]
+    ended = [fail(health, REFUSED, str(number)) for number in range(REFUSALS_OF_ONE_AGENT)]
+    assert ended == [False] * (REFUSALS_OF_ONE_AGENT - 1) + [True]
 
 
 def test_a_success_starts_the_count_anew() -> None:
@@ -58,12 +58,12 @@ def test_a_success_starts_the_count_anew() -> None:
 def test_one_attempt_at_a_time_tries_a_model() -> None:
     health = ModelHealth()
     fail(health, GONE, "1")
-    assert health.end_rest()
+    assert health.end_cooldown()
     assert health.advance()
-    assert not health.resting
+    assert not health.in_cooldown
     health.begin("m", "first")
     health.begin("m", "first")
-    with pytest.raises(ModelRests, match="another request tries it"):
+    with pytest.raises(ModelInCooldown, match="another request is trying it"):
         health.begin("m", "second")
     health.end("first")
     health.begin("m", "second")
@@ -71,4 +71,4 @@ def test_one_attempt_at_a_time_tries_a_model() -> None:
     assert health.advance()
     health.begin("m", "third")
     assert not health.advance(), "it is as if it had never failed"
-    assert not health.end_rest()
+    assert not health.end_cooldown()

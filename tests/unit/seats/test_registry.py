@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridq.client import Client
-from gridq.protocol.models import RestingModel
+from gridq.protocol.models import ModelCooldown
 from gridq.seats.registry import LiveSeat, explain_no_seat, find_seconds_back
 from tests.conftest import GridEnv
 from tests.unit.seats.live_seats import add_live_seat, open_client
@@ -87,12 +87,14 @@ def test_the_first_seat_that_is_back_is_waited_for() -> None:
             state=state, until=until, **more,
         )  # fmt: skip
 
-    resting = RestingModel(model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0)
+    in_cooldown = ModelCooldown(
+        model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0
+    )
     live = [
         seat("m.a", "bench:x", "key_refused", 160.0),
         seat("m.b", "bench:x", "rate_limited", 130.0),
         seat("m.c", "bench:x", "paused", None),
-        seat("m.d", "bench:z", "ready", None, resting_models=[resting]),
+        seat("m.d", "bench:z", "ready", None, models_in_cooldown=[in_cooldown]),
     ]
     assert find_seconds_back(["bench:x"], live, 100.0) == 30.0
     assert find_seconds_back(["bench:y"], live, 100.0) == 50.0

@@ -99,7 +99,8 @@ class Grid:
         budget: int | None = None, record_ttl_ms: int = HOUR, period: str = "month",
         requests_per_minute: int | None = None, draining: bool = False, lent_to: Sequence[str] = (),
         limits: Sequence[Limit] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
-        prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None, rests: str = "",
+        prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
+        unavailable: str = "",
     ) -> str | None:  # fmt: skip
         """Register a seat. Return the other host that serves it, if it is refused."""
         own = [] if budget is None else [Limit(resource="money", window=period, amount=budget)]
@@ -118,7 +119,7 @@ class Grid:
             families=families,
             prices=prices,
             hourly_price=hourly_price,
-            rests=rests,
+            unavailable=unavailable,
         )
         if other is None:
             self.budgets[seat] = budget

@@ -67,7 +67,7 @@ def test_a_seat_does_not_get_a_stage_again_while_another_is_live(grid: Grid, kin
         grid.wait_over()
         assert grid.claim("m.a") == "none", "m.b is busy, which is live"
     grid.scripts.leave("m.b", "i1", "drain")
-    assert grid.sweep()[0]["readmitted"] == 1, "m.b rests"
+    assert grid.sweep()[0]["readmitted"] == 1, "m.b backs off"
     assert grid.take("m.a").job == job
 
 

@@ -62,10 +62,10 @@ def test_without_a_seat_of_the_first_queue_the_next_queue_takes_the_stage(grid: 
     assert [entry.queue for entry in find_entries(grid)] == [B]
 
 
-@pytest.mark.parametrize("why", ["draining", "resting", "paused", "no budget", "lent to others", "gone"])
+@pytest.mark.parametrize("why", ["draining", "unavailable", "paused", "no budget", "lent to others", "gone"])
 def test_a_seat_that_takes_no_work_triggers_a_fallback(grid: Grid, why: str) -> None:
     grid.seat(
-        "m.a", A, draining=why == "resting", budget=100 if why == "no budget" else None,
+        "m.a", A, draining=why == "unavailable", budget=100 if why == "no budget" else None,
         lent_to=["bob"] if why == "lent to others" else (),
     )  # fmt: skip
     grid.seat("m.b", B)

@@ -154,8 +154,8 @@ def test_a_budget_that_binds_is_named() -> None:
         "the budgets of the seats of llm:opus: family opus has 0 tokens left of 9 tokens a week",
     )
     assert look(both, ask=StageRequest(ANY)).position == 1
-    resting = look(seat("m.a", back_in=60.0, meters=(owner,)))
-    assert resting.bottleneck == (
+    in_cooldown = look(seat("m.a", back_in=60.0, meters=(owner,)))
+    assert in_cooldown.bottleneck == (
         "the budgets of the seats of llm:any: owner alice has 0 requests left of 2 requests a day"
     )
 

@@ -46,8 +46,8 @@ class Runner:
         """
         request = stage_runner.parse_stage_input(stage, value)
         self._check_demands(stage)
-        models, resting = self._seat.models, context.resting_models
-        model = stages.choose_model(stage, request, models, resting=resting) if models else None
+        models, in_cooldown = self._seat.models, context.models_in_cooldown
+        model = stages.choose_model(stage, request, models, in_cooldown=in_cooldown) if models else None
         if model is None or self._seat.engine is None:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
         context.check()

@@ -98,7 +98,7 @@ class LlmProfile(Profile):
         capability: LlmCapability,
     ) -> Json:
         request = parse_stage_input(stage, value)
-        model = stages.choose_model(stage, request, capability.models, resting=context.resting_models)
+        model = stages.choose_model(stage, request, capability.models, in_cooldown=context.models_in_cooldown)
         context.check()
         context.use_model(model.name)
         priced = PricedContext(context, lambda usage: costs.add_cost(usage, model, capability))

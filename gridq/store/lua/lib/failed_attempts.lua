@@ -3,7 +3,7 @@
 -- An attempt ended without a result, through no fault of the stage. `kind`: seat (counts up to MAX_ATTEMPTS, for a stage with a chain at
 -- each link; the seat backs off for `pause` ms), unreached (the same, but nothing counts: the seat's endpoint got nothing of it), lost (its
 -- lease lapsed: counts up to MAX_LOSSES), died (the process that ran it died: quarantine after two), back (handed back: nothing counts; the
--- seat backs off only if `pause` says so, as where the model that the stage needs rests there).
+-- seat backs off only if `pause` says so, as where the model that the stage needs is in cooldown).
 --
 -- A seat that failed a stage is excluded: after its back-off it may take the stage again only if no other seat could (the sweep checks,
 -- as long as that is so). A seat that lost it or whose process died is excluded for one lease. Returns again | quarantined | plain | celery.

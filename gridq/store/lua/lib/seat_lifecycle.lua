@@ -101,7 +101,7 @@ local function apply_drain(seat, draining, concurrency, queues, record_ttl)
     return 'op'
   elseif draining == 'op' and not drained then
     C('HDEL', K .. 'seat:' .. seat, 'draining')
-    set_rests(seat, '')
+    set_unavailable(seat, '')
     list_seat(seat, concurrency, queues)
     mark_idle(seat, queues)
     return false
@@ -131,7 +131,7 @@ local function remove_seat(seat, why, died)
   local concurrency, queues, draining, warm, lent_to = unpack(C('HMGET', K .. 'seat:' .. seat,
     'concurrency', 'queues', 'draining', 'warm', 'lent_to'))
   if lent_to then C('HDEL', K .. 'lent_seats', seat) end
-  set_rests(seat, '')
+  set_unavailable(seat, '')
   if warm and warm ~= '' then set_warm(seat, warm, '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not draining then unlist_seat(seat, concurrency, queues) end
   C('DEL', P .. 'seat:' .. seat)

@@ -10,7 +10,7 @@ import pytest
 
 from gridq.limits.ledger import Entry
 from tests.chaos.disturbances import RECOVERY_SECONDS, SERVER, Disturbances
-from tests.chaos.endpoints.audit import Bills, check_replies, check_rest, explain_failure, sum_uses
+from tests.chaos.endpoints.audit import Bills, check_replies, check_trials, explain_failure, sum_uses
 from tests.chaos.endpoints.calls import Call, draw_usage
 from tests.chaos.endpoints.clients import Reply, Request
 from tests.chaos.endpoints.control import Span
@@ -166,9 +166,9 @@ def test_a_seat_that_always_fails_may_only_try_now_and_then() -> None:
         ]
 
     span = Span(SEAT, "refusing", "503", 0.0, 60.0)
-    assert check_rest(refused(20, 60), [span], Disturbances()) == []
-    assert "got 60 calls" in check_rest(refused(60, 60), [span], Disturbances())[0]
+    assert check_trials(refused(20, 60), [span], Disturbances()) == []
+    assert "got 60 calls" in check_trials(refused(60, 60), [span], Disturbances())[0]
     limited = Span(SEAT, "refusing", "429", 0.0, 60.0)
-    assert check_rest(refused(60, 60), [limited], Disturbances()) == []
+    assert check_trials(refused(60, 60), [limited], Disturbances()) == []
     healthy = Span(SEAT, "healthy", "", 0.0, 60.0)
-    assert check_rest(refused(60, 60), [healthy], Disturbances()) == []
+    assert check_trials(refused(60, 60), [healthy], Disturbances()) == []

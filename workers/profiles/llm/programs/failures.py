@@ -5,7 +5,7 @@
 | logged out, expired, no credit, broken install | SeatDegraded | the seat cools down, longer each time |
 | rate limited until T | SeatDegraded | the seat cools down until T |
 | rate limited, no time stated | SeatRateLimited | another seat |
-| model unknown | ModelUnavailable | the model rests at this seat; another seat |
+| model unknown | ModelUnavailable | the model goes into cooldown at this seat; another seat |
 | overloaded, anything else | SeatUnavailable | another seat |
 | the request is rejected | StageError | the stage fails with the program's own message |
 

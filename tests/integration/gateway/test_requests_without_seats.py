@@ -1,4 +1,4 @@
-"""A request whose only seat begins to rest ends as a new one is refused, with the time when the seat is back.
+"""A request whose only seat goes into cooldown ends as a new one is refused, and says when the seat is back.
 
 The head of a stream waits for that too.
 """
@@ -42,7 +42,7 @@ def refuse(
     return lambda handler: handler.answer(status, body, headers)
 
 
-RESTS: dict[str, tuple[Play | None, float]] = {
+CAUSES: dict[str, tuple[Play | None, float]] = {
     "key refused": (refuse(401, "Incorrect API key provided"), 60),
     "account suspended": (refuse(403, "Your account has been suspended"), 60),
     "no credit": (refuse(402, "no credit"), 60),
@@ -52,7 +52,7 @@ RESTS: dict[str, tuple[Play | None, float]] = {
     "no such model": (refuse(404, "The model `m` does not exist", kind="model_not_found"), 60),
     "refused connections": (None, 10),
 }
-"""What each request gets, and the seconds for which the seat or its model rests then. None: a closed port."""
+"""What each request gets, and the seconds of the cooldown. None: a closed port."""
 
 
 class Endpoint(LocalServer):
@@ -94,7 +94,7 @@ def one_seat(
                 concurrency=2, queues=list(session.queues), started_at=1.0,
                 capability=runner.capability.model_dump(mode="json"),
                 state=why.state if why else "ready", reason=why.reason if why else "",
-                until=why.until if why else None, resting_models=session.list_resting_models(),
+                until=why.until if why else None, models_in_cooldown=session.list_model_cooldowns(),
             )  # fmt: skip
             registry.advertise(grid.scripts.client, grid.scripts.keys, ad, 600.0)
 
@@ -119,11 +119,11 @@ def check_refusal(reply: httpx.Response, seconds: float) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("cause", CAUSES)
 def test_a_running_request_ends_as_a_new_one_is_refused(
-    server: EmbeddedServer, tmp_path: Path, rest: str, path: str, stream: bool
+    server: EmbeddedServer, tmp_path: Path, cause: str, path: str, stream: bool
 ) -> None:
-    play, seconds = RESTS[rest]
+    play, seconds = CAUSES[cause]
     with one_seat(server, tmp_path, play) as (gateway, _):
         began = time.monotonic()
         check_refusal(ask(gateway, path, stream=stream), seconds)
@@ -150,7 +150,7 @@ GRAPH = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": "m"}}
 
 
 def test_a_graph_outlasts_a_rest_that_passes(server: EmbeddedServer, tmp_path: Path) -> None:
-    """What it has paid for must not be thrown away for a minute's rest."""
+    """What it has paid for must not be thrown away for a minute's cooldown."""
     limited = refuse(429, "slow down", {"Retry-After": "60"})
     with one_seat(server, tmp_path, limited) as (gateway, grid):
         waits = grid.client.submit(GRAPH, "hello")
@@ -158,7 +158,7 @@ def test_a_graph_outlasts_a_rest_that_passes(server: EmbeddedServer, tmp_path: P
         wait_for(lambda: session.breaker.opened is not None)
         check_refusal(ask(gateway), 60)
         assert not grid.client.wait(waits, HOLD + 1.5)
-        assert session.end_rest(), "as `gridq seat retry` does"
+        assert session.end_cooldown(), "as `gridq seat retry` does"
         grid.client.cancel(waits)
 
 
@@ -181,7 +181,7 @@ def test_a_job_that_waits_for_a_seat_goes_on_when_the_key_is_renewed(
         wait_for(lambda: session.breaker.opened is not None)
         assert not grid.client.wait(job, HOLD + 1.5)
         valid.append(True)
-        session.end_rest()
+        session.end_cooldown()
         assert grid.client.result(job, timeout=20) == "ok"
 
 

@@ -1,4 +1,4 @@
-"""sweep.lua: a stage that waits for seats that all rest ends as new work is refused."""
+"""sweep.lua: a stage that waits for unavailable seats ends as new work is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gridq.errors import NoLiveSeat
 from gridq.graph.plan import Plan, Scope
-from gridq.protocol.seat_states import Unavailable, format_rests
+from gridq.protocol.seat_states import Unavailable, format_unavailable
 from tests.unit.store.plans import ANY, Grid, one, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -18,13 +18,13 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-def rest(
+def make_unavailable(
     grid: Grid, seat: str, state: str, seconds: float | None, *, ago: float = 60.0, inc: str = "i1"
 ) -> None:
-    """Let a seat rest since `ago` for `seconds` from now; None: nobody knows for how long."""
+    """Make a seat unavailable since `ago` for `seconds` from now; None: nobody knows for how long."""
     now = time.time()
     why = Unavailable(state, "so it is", now - ago, None if seconds is None else now + seconds)
-    grid.scripts.leave(seat, inc, "drain", format_rests([((ANY,), why)]))
+    grid.scripts.leave(seat, inc, "drain", format_unavailable([((ANY,), why)]))
 
 
 def waiting(grid: Grid, given: Plan | None = None, **fields: str) -> str:
@@ -47,7 +47,7 @@ def refusal(grid: Grid, job: str) -> NoLiveSeat | None:
 def test_a_rest_that_needs_its_owner_ends_every_job_that_waits(grid: Grid, state: str) -> None:
     grid.seat()
     job = waiting(grid)
-    rest(grid, "m.a", state, 60)
+    make_unavailable(grid, "m.a", state, 60)
     error = refusal(grid, job)
     assert error is not None
     assert (error.code, error.path, error.details["queue"]) == ("seat.none_live", "root", ANY)
@@ -59,14 +59,14 @@ def test_a_rest_that_needs_its_owner_ends_every_job_that_waits(grid: Grid, state
 def test_a_rest_that_passes_ends_no_graph_that_may_outlast_it(grid: Grid, state: str) -> None:
     grid.seat()
     job = waiting(grid)
-    rest(grid, "m.a", state, 60)
+    make_unavailable(grid, "m.a", state, 60)
     assert refusal(grid, job) is None
 
 
 def test_a_rest_beyond_the_deadline_ends_the_job(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid)
-    rest(grid, "m.a", "rate_limited", 3 * DAY)
+    make_unavailable(grid, "m.a", "rate_limited", 3 * DAY)
     error = refusal(grid, job)
     assert error is not None
     assert error.details["retry_after"] == pytest.approx(3 * DAY, abs=5)
@@ -75,7 +75,7 @@ def test_a_rest_beyond_the_deadline_ends_the_job(grid: Grid) -> None:
 def test_a_pause_without_an_end_may_end_at_any_time(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid)
-    rest(grid, "m.a", "paused", None)
+    make_unavailable(grid, "m.a", "paused", None)
     assert refusal(grid, job) is None
     error = refusal(grid, waiting(grid, client_waits="1"))
     assert error is not None
@@ -84,7 +84,7 @@ def test_a_pause_without_an_end_may_end_at_any_time(grid: Grid) -> None:
 
 def test_a_request_whose_client_waits_ends_by_any_rest(grid: Grid) -> None:
     grid.seat()
-    rest(grid, "m.a", "rate_limited", 60)
+    make_unavailable(grid, "m.a", "rate_limited", 60)
     error = refusal(grid, waiting(grid, client_waits="1"))
     assert error is not None
     assert 50 < error.details["retry_after"] <= 60
@@ -92,24 +92,24 @@ def test_a_request_whose_client_waits_ends_by_any_rest(grid: Grid) -> None:
 
 def test_a_rest_that_is_over_is_tried_first(grid: Grid) -> None:
     grid.seat()
-    rest(grid, "m.a", "unreachable", -1)
+    make_unavailable(grid, "m.a", "unreachable", -1)
     assert refusal(grid, waiting(grid, client_waits="1")) is None
 
 
 def test_a_job_that_waits_for_a_seat_goes_on(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid, wait_for_seat="1")
-    rest(grid, "m.a", "key_refused", DAY)
+    make_unavailable(grid, "m.a", "key_refused", DAY)
     assert refusal(grid, job) is None
 
 
-@pytest.mark.parametrize("late", ["the rest", "the stage"])
+@pytest.mark.parametrize("late", ["the seat", "the stage"])
 def test_the_stage_waits_as_long_as_new_work(grid: Grid, late: str) -> None:
     grid.seat()
     job = grid.job(one()) if late == "the stage" else waiting(grid)
-    rest(grid, "m.a", "key_refused", 60, ago=1 if late == "the rest" else 60)
+    make_unavailable(grid, "m.a", "key_refused", 60, ago=1 if late == "the seat" else 60)
     assert refusal(grid, job) is None
-    rest(grid, "m.a", "key_refused", 60, ago=11)
+    make_unavailable(grid, "m.a", "key_refused", 60, ago=11)
     grid.client.hincrby(grid.keys("job", job), "ready_at:0", -11_000)
     assert refusal(grid, job) is not None
 
@@ -120,11 +120,11 @@ def test_another_seat_that_fits_keeps_the_stage(grid: Grid) -> None:
     grid.job(one(), "busy")
     grid.take("m.b")
     job = waiting(grid)
-    rest(grid, "m.a", "key_refused", 60)
+    make_unavailable(grid, "m.a", "key_refused", 60)
     assert refusal(grid, job) is None, "m.b is busy, which is live"
-    rest(grid, "m.b", "rate_limited", 60)
+    make_unavailable(grid, "m.b", "rate_limited", 60)
     assert refusal(grid, job) is None, "m.b will be back before the deadline"
-    rest(grid, "m.b", "no_credit", 90)
+    make_unavailable(grid, "m.b", "no_credit", 90)
     error = refusal(grid, job)
     assert error is not None
     assert 50 < error.details["retry_after"] <= 60, "the first that is back"
@@ -136,26 +136,26 @@ def test_a_seat_that_may_not_take_the_stage_does_not_keep_it(grid: Grid, why: st
     grid.seat("m.b", lent_to=["team:x"] if why == "lent" else ())
     unfit = {"pinned": "=m.a", "avoided": "m.b"}.get(why)
     job = waiting(grid, excluded_0=unfit, unfit_0=unfit) if unfit else waiting(grid)
-    rest(grid, "m.a", "key_refused", 60)
+    make_unavailable(grid, "m.a", "key_refused", 60)
     assert refusal(grid, job) is not None
 
 
 def test_a_seat_that_the_stage_may_not_use_ends_nothing(grid: Grid) -> None:
     grid.seat("m.a")
     job = waiting(grid, excluded_0="=m.gone", unfit_0="=m.gone")
-    rest(grid, "m.a", "key_refused", 60)
-    assert refusal(grid, job) is None, "its seat is gone, and does not rest"
+    make_unavailable(grid, "m.a", "key_refused", 60)
+    assert refusal(grid, job) is None, "its seat is gone, and not unavailable"
 
 
 def test_fall_backs_count(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b", "bench:other")
     name = waiting(grid, plan(step(fallbacks=("bench:other",))))
-    rest(grid, "m.a", "key_refused", 60)
+    make_unavailable(grid, "m.a", "key_refused", 60)
     assert refusal(grid, name) is None
     now = time.time()
     why = Unavailable("no_credit", "", now - 60, now + 60)
-    grid.scripts.leave("m.b", "i1", "drain", format_rests([(("bench:other",), why)]))
+    grid.scripts.leave("m.b", "i1", "drain", format_unavailable([(("bench:other",), why)]))
     error = refusal(grid, name)
     assert error is not None
     assert error.details["queues"] == [ANY, "bench:other"]
@@ -166,8 +166,10 @@ def test_a_model_that_rests_counts_as_its_queues(grid: Grid) -> None:
     job = waiting(grid, one(queue="bench:x"))
     other = waiting(grid, one(queue="bench:y"))
     now = time.time()
-    rests = format_rests([(("bench:x",), Unavailable("degraded", "no such model", now - 60, now + 60))])
-    grid.seat("m.a", "bench:y", rests=rests)
+    unavailable = format_unavailable(
+        [(("bench:x",), Unavailable("degraded", "no such model", now - 60, now + 60))]
+    )
+    grid.seat("m.a", "bench:y", unavailable=unavailable)
     assert refusal(grid, job) is not None
     assert grid.end(other) is None
     grid.seat("m.a", "bench:x", "bench:y")
@@ -177,7 +179,7 @@ def test_a_model_that_rests_counts_as_its_queues(grid: Grid) -> None:
 def test_a_retry_starts_over(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid, plan(step(scope=0), scopes=[Scope("root", None, 2, 1000, ((0, 0),))]))
-    rest(grid, "m.a", "key_refused", 60)
+    make_unavailable(grid, "m.a", "key_refused", 60)
     assert refusal(grid, job) is None
     assert grid.field(job, "scope_epoch:0") == "1"
 
@@ -185,17 +187,17 @@ def test_a_retry_starts_over(grid: Grid) -> None:
 def test_a_seat_that_leaves_rests_no_longer(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid)
-    rest(grid, "m.a", "key_refused", 60, ago=1)
+    make_unavailable(grid, "m.a", "key_refused", 60, ago=1)
     grid.scripts.leave("m.a", "i1", "go")
     grid.client.hincrby(grid.keys("job", job), "ready_at:0", -60_000)
     assert refusal(grid, job) is None
-    assert grid.client.hgetall(grid.keys("resting")) == {}
+    assert grid.client.hgetall(grid.keys("unavailable_seats")) == {}
 
 
 def test_many_stages_end_in_batches(grid: Grid) -> None:
     grid.seat()
     jobs = [waiting(grid) for _ in range(10)]
-    rest(grid, "m.a", "key_refused", 60)
+    make_unavailable(grid, "m.a", "key_refused", 60)
     found = [grid.sweep(4)[0]["expired"] for _ in range(4)]
     assert found == [4, 4, 2, 0]
     assert all(grid.end(job) is not None for job in jobs)
@@ -207,13 +209,13 @@ def test_a_seat_that_an_operator_drains_rests(grid: Grid) -> None:
     grid.scripts.renew("m.a", "i1", [])
     graph, request = waiting(grid), waiting(grid, client_waits="1")
     assert refusal(grid, request) is None, "it is drained since a moment"
-    found = json.loads(grid.client.hget(grid.keys("resting"), "m.a"))
+    found = json.loads(grid.client.hget(grid.keys("unavailable_seats"), "m.a"))
     found[0]["since"] -= 60_000
-    grid.client.hset(grid.keys("resting"), "m.a", json.dumps(found))
+    grid.client.hset(grid.keys("unavailable_seats"), "m.a", json.dumps(found))
     error = refusal(grid, request)
     assert error is not None
     assert "draining" in error.reason
     assert grid.end(graph) is None
     grid.client.delete(grid.keys("drain", "m.a"))
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.client.exists(grid.keys("resting")) == 0
+    assert grid.client.exists(grid.keys("unavailable_seats")) == 0
