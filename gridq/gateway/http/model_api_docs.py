@@ -183,7 +183,11 @@ def describe(document: dict[str, Any]) -> None:
 def _describe_body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "required": ["model", *(name for name in fields if name != "stream")],
+        "required": [name for name in fields if name != "stream"],
+        "anyOf": [
+            {"required": ["model"]},
+            {"required": ["models"], "properties": {"models": {"type": "array", "minItems": 1}}},
+        ],
         "properties": {"model": _MODEL, "models": _MODELS, **fields},
         "example": example,
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from gridq.errors import InvalidField
 from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http.request_body import read_json, read_models, run_for_body
@@ -31,4 +32,12 @@ async def count_message_tokens(request: Request) -> Response:
     await identify(request, "submit")
     body, raw = await read_json(request.receive, grid.options.max_json_depth)
     read_models(body)
+    messages = body.get("messages")
+    for number, message in enumerate(messages if isinstance(messages, list) else ()):
+        if not isinstance(message, dict):
+            path = f"messages[{number}]"
+            raise InvalidField(
+                f"`{path}` is not a message",
+                {"path": path, "expected": "an object with `role` and `content`"},
+            )
     return JSONResponse({"input_tokens": await run_for_body(len(raw), count_tokens, body)})

@@ -124,6 +124,9 @@ def test_a_request_without_messages_is_refused(http: httpx.Client) -> None:
     counted = http.post("/v1/messages/count_tokens", json={"model": "echo"})
     assert counted.status_code == 400
     assert counted.json()["error"]["type"] == "invalid_request_error"
+    counted = http.post("/v1/messages/count_tokens", json={"model": "echo", "messages": [[]]})
+    assert counted.status_code == 400
+    assert "messages[0]" in counted.json()["error"]["message"]
     refused = http.post("/v1/messages", json={"model": "echo", "max_tokens": 5})
     assert refused.status_code == 400, refused.text
     assert refused.json()["type"] == "error"
