@@ -1,9 +1,9 @@
 -- Who may submit, and whom a seat is lent to.
 
--- Return whether a seat is lent to an agent or its team. `only`: the only ones it is lent to ('a:<agent>' and 't:<team>', space
--- separated), as its record says; false or nil: everybody.
+-- Return whether a seat is lent to an agent or its team; without an agent, whether to everybody. `only`: the only ones it is lent to
+-- ('a:<agent>' and 't:<team>', space separated), as its record says; false or nil: everybody.
 local function is_lent_to(only, agent, team)
-  if not only then return true end
+  if not only or not agent then return not only end
   only = ' ' .. only .. ' '
   return string.find(only, ' a:' .. agent .. ' ', 1, true) ~= nil
     or team and team ~= '-' and string.find(only, ' t:' .. team .. ' ', 1, true) ~= nil or false

@@ -34,8 +34,15 @@ local function can_afford(seat, q, cost, tokens)
   return afford_cache[id]
 end
 
+-- Return whether a seat is lent to an agent or its team, as is_lent_to does. Its record is read once in a script.
+local lent_cache = {}
+local function is_seat_lent_to(seat, agent, team)
+  if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
+  return is_lent_to(lent_cache[seat], agent, team)
+end
+
 -- Return whether `suits` holds for one of a queue's live seats that take work. If there are very many, some are tried before all.
-local seats_cache, lent_cache = {}, {}
+local seats_cache = {}
 local function any_seat(q, suits)
   local seats = seats_cache[q]
   if not seats then
@@ -59,9 +66,7 @@ local function choose_link(links, excluded, failures, cost, agent, team, tokens)
     if tonumber(counts() or 0) < MAX_ATTEMPTS then
       first = first or i
       local function suits(seat)
-        if is_excluded(link.unfit, seat) then return false end
-        if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
-        if not is_lent_to(lent_cache[seat], agent, team) then return false end
+        if is_excluded(link.unfit, seat) or not is_seat_lent_to(seat, agent, team) then return false end
         later = later or i
         return not is_excluded(excluded, seat) and can_afford(seat, link.q, cost, tokens)
       end

@@ -17,10 +17,7 @@ local function has_taker(q, cost, excluded, agent, team, tokens)
   local id = table.concat({q, cost, excluded, agent or '', agent and team or '', tokens or ''}, ' ')
   if taker_cache[id] == nil then
     taker_cache[id] = any_seat(q, function(seat)
-      if is_excluded(excluded, seat) then return false end
-      if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
-      return (not lent_cache[seat] or agent ~= nil and is_lent_to(lent_cache[seat], agent, team))
-        and can_afford(seat, q, cost, tokens)
+      return not is_excluded(excluded, seat) and is_seat_lent_to(seat, agent, team) and can_afford(seat, q, cost, tokens)
     end)
   end
   return taker_cache[id]

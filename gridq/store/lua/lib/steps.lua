@@ -16,28 +16,67 @@
 
 local READY_COST = 8  -- of make_ready, in commands
 
--- Count down the dependencies of each dependent step from byte `at` of the list on; those without any left become ready. If `pure` is given,
--- pure steps are added to it instead: the slot that completes runs the first of them itself. Return nil, or the byte where to go on.
+-- Call `act` for each step of a list ('3 4', '3,4' or, with a count each, '3=0 4=2') from byte `at` on, as far as this call may and until
+-- `act` returns true. Return nil, or the byte where to go on.
+local function walk_steps(list, at, act)
+  local _, stop, step, count = string.find(list, '(%d+)=?(%d*)', at)
+  while step do
+    if walked >= MAX_WALK or act(step, count) then return at end
+    at = stop + 1
+    _, stop, step, count = string.find(list, '(%d+)=?(%d*)', at)
+  end
+end
+
+-- Count down the dependencies of each dependent step; those without any left become ready. If `pure` is given, pure steps are added to it
+-- instead: the slot that completes runs the first of them itself. `at` and what is returned: as for walk_steps.
 local function release_dependents(job, dependents, at, pure, later)
   local j = job_key(job)
-  local _, stop, d = string.find(dependents, '(%d+)', at)
-  while d do
+  return walk_steps(dependents, at, function(d)
     walked = walked + 1
     if C('HINCRBY', j, 'dependencies:' .. d, -1) == 0 and C('HEXISTS', j, 'skipped:' .. d) == 0 then
       walked = walked + READY_COST
       if pure and read_header(job, d).q == 'gridq:pure' then pure[#pure + 1] = d else make_ready(job, d, later) end
     end
-    if walked >= MAX_WALK then return stop + 1 end
-    _, stop, d = string.find(dependents, '(%d+)', stop + 1)
-  end
+  end)
 end
 
--- Restart the steps of a Retry: stop each, raise its epoch, set its counters back. Return nil, or the byte of the list where to go on.
-local function restart_steps(job, list, at)
+-- The functions below do one kind of work each, as far as this call may, and note in the piece how far. They return whether it is done.
+
+local function do_ready(job, piece, later)
   local j = job_key(job)
-  local again = 0
-  local _, stop, s, count = string.find(list, '(%d+)=(%d+)', at)
-  while s do
+  piece[2] = walk_steps(piece.list or C('HGET', j, 'ready'), piece[2], function(step)
+    make_ready(job, step, later)
+    walked = walked + READY_COST
+  end)
+  if not piece[2] and not piece.list then C('HDEL', j, 'ready') end
+  return not piece[2]
+end
+
+local function do_skip(job, piece, pure, later)
+  local j = job_key(job)
+  local list = piece.list or C('HGET', j, 'arm:' .. piece[2] .. ':' .. piece[3])
+  if piece[4] == 1 then
+    piece[5] = walk_steps(list, piece[5], function(step)
+      C('HSET', j, 'skipped:' .. step, 1)
+      walked = walked + 1
+    end)
+    if piece[5] then return false end
+    piece[4], piece[5] = 2, 1
+  end
+  piece[5] = walk_steps(list, piece[5], function(step)
+    local within = release_dependents(job, read_header(job, step).dependents, piece[6], pure, later)
+    walked, piece[6] = walked + 2, within or 1
+    return within ~= nil
+  end)
+  return not piece[5]
+end
+
+-- Restart a scope: stop each step in it, raise its epoch, set its counters back. Then the piece makes the first of them ready, unless that
+-- waits for the Retry's delay.
+local function do_restart(job, piece)
+  local j, retry, again = job_key(job), piece[2], 0
+  local wait, list, inner = string.match(C('HGET', j, 'scope:' .. retry), '^%S+ %S+ (%S+) ([^;]*);(.*)$')
+  piece[3] = walk_steps(list, piece[3], function(s, count)
     walked = walked + (stop_step(job, s) and 20 or 8)
     local output, skipped, unfit = unpack(C('HMGET', j, 'output:' .. s, 'skipped:' .. s, 'unfit:' .. s))
     if output or skipped then again = again + 1 end
@@ -46,89 +85,55 @@ local function restart_steps(job, list, at)
     if unfit then C('HSET', j, 'excluded:' .. s, unfit) end
     C('HSET', j, 'dependencies:' .. s, count)
     C('HINCRBY', j, 'epoch:' .. s, 1)
-    if walked >= MAX_WALK then break end
-    _, stop, s, count = string.find(list, '(%d+)=(%d+)', stop + 1)
-  end
+  end)
   if again > 0 then C('HINCRBY', j, 'unfinished', again) end
-  return s and stop + 1
+  if piece[3] then return false end
+  for nested in words(inner) do C('HDEL', j, 'tries:' .. nested); C('HINCRBY', j, 'scope_epoch:' .. nested, 1) end
+  local epoch = C('HINCRBY', j, 'scope_epoch:' .. retry, 1)
+  if piece.marked or not piece.fresh then
+    local left = {}
+    for other in words(C('HGET', j, 'working')) do if other ~= retry then left[#left + 1] = other end end
+    C('HSET', j, 'working', table.concat(left, ' '))
+  end
+  if wait == '0' then piece[1], piece[3], piece[4] = 'enter', epoch, 1
+  else schedule(job, NOW + tonumber(wait), 'retry:' .. job .. ':' .. retry .. ':' .. epoch) end
+  return true
 end
 
--- Do one piece of work as far as this call may; its place goes into `op`. Return whether it is done.
-local function do_piece(job, op, pure, later)
-  local j, kind, at = job_key(job), op[1], nil
-  if kind == 'release' then
-    op[3] = release_dependents(job, op.list or read_header(job, op[2]).dependents, op[3], pure, later)
-    return not op[3]
-  elseif kind == 'ready' then
-    local list = op.list or C('HGET', j, 'ready')
-    local _, stop, step = string.find(list, '(%d+)', op[2])
-    while step do
-      if walked >= MAX_WALK then return false end
-      make_ready(job, step, later)
-      walked, op[2] = walked + READY_COST, stop + 1
-      _, stop, step = string.find(list, '(%d+)', stop + 1)
-    end
-    if not op.list then C('HDEL', j, 'ready') end
-    return true
-  elseif kind == 'skip' then
-    local list = op.list or C('HGET', j, 'arm:' .. op[2] .. ':' .. op[3])
-    local _, stop, step = string.find(list, '(%d+)', op[5])
-    while step or op[4] == 1 do
-      if walked >= MAX_WALK then return false end
-      if not step then op[4], op[5], stop = 2, 1, 0
-      elseif op[4] == 1 then
-        C('HSET', j, 'skipped:' .. step, 1)
-        walked, op[5] = walked + 1, stop + 1
-      else
-        op[6] = release_dependents(job, read_header(job, step).dependents, op[6], pure, later) or 1
-        if op[6] > 1 then return false end
-        walked, op[5] = walked + 2, stop + 1
-      end
-      _, stop, step = string.find(list, '(%d+)', stop + 1)
-    end
-    return true
-  end
-  local wait, list, inner = string.match(C('HGET', j, 'scope:' .. op[2]), '^%S+ %S+ (%S+) ([^;]*);(.*)$')
-  if kind == 'restart' then
-    at = restart_steps(job, list, op[3])
-    if at then op[3] = at; return false end
-    for nested in words(inner) do C('HDEL', j, 'tries:' .. nested); C('HINCRBY', j, 'scope_epoch:' .. nested, 1) end
-    local epoch = C('HINCRBY', j, 'scope_epoch:' .. op[2], 1)
-    if op.marked or not op.fresh then
-      local left = {}
-      for retry in words(C('HGET', j, 'working')) do if retry ~= op[2] then left[#left + 1] = retry end end
-      C('HSET', j, 'working', table.concat(left, ' '))
-    end
-    if wait ~= '0' then
-      schedule(job, NOW + tonumber(wait), 'retry:' .. job .. ':' .. op[2] .. ':' .. epoch)
-      return true
-    end
-    op[1], op[3], op[4] = 'enter', epoch, 1
-  end
-  if C('HGET', j, 'scope_epoch:' .. op[2]) ~= tostring(op[3]) then return true end  -- it has been restarted since
-  local _, stop, step, count = string.find(list, '(%d+)=(%d+)', op[4])
-  while step do
-    if walked >= MAX_WALK then return false end
+local function do_enter(job, piece, later)
+  local j, retry = job_key(job), piece[2]
+  if C('HGET', j, 'scope_epoch:' .. retry) ~= tostring(piece[3]) then return true end  -- it has been restarted since
+  local list = string.match(C('HGET', j, 'scope:' .. retry), '^%S+ %S+ %S+ ([^;]*);')
+  piece[4] = walk_steps(list, piece[4], function(step, count)
     if count == '0' then
       make_ready(job, step, later)
       walked = walked + READY_COST
     end
-    op[4] = stop + 1
-    _, stop, step, count = string.find(list, '(%d+)=(%d+)', stop + 1)
+  end)
+  return not piece[4]
+end
+
+local function do_piece(job, piece, pure, later)
+  local kind = piece[1]
+  if kind == 'ready' then return do_ready(job, piece, later) end
+  if kind == 'skip' then return do_skip(job, piece, pure, later) end
+  if kind == 'release' then
+    piece[3] = release_dependents(job, piece.list or read_header(job, piece[2]).dependents, piece[3], pure, later)
+    return not piece[3]
   end
-  return true
+  if kind == 'restart' and not do_restart(job, piece) then return false end
+  return piece[1] ~= 'enter' or do_enter(job, piece, later)
 end
 
 -- Do pieces of work for a running job, after those that are left of it. `working`: its field. `pure` counts only if nothing was left.
 -- Return whether something is left now.
 local function do_work(job, working, pieces, pure, later)
-  local key, first = K .. 'work:' .. job, nil
+  local key, first = K .. 'work:' .. job, 1
   if not working then
-    first = 1
     while pieces[first] and do_piece(job, pieces[first], pure, later) do first = first + 1 end
     if not pieces[first] then return false end
   end
-  for i = first or 1, #pieces do
+  for i = first, #pieces do
     local piece = pieces[i]
     if piece[1] == 'ready' then C('HSET', job_key(job), 'ready', piece.list)
     elseif piece[1] == 'restart' and not piece.marked then
@@ -143,10 +148,10 @@ local function do_work(job, working, pieces, pure, later)
   else
     local text = C('LINDEX', key, 0)
     while text and walked < MAX_WALK do
-      local op = {}
-      for word in words(text) do op[#op + 1] = tonumber(word) or word end
-      if op[1] == 'restart' or op[1] == 'enter' then op[2] = tostring(op[2]) end
-      if do_piece(job, op, nil, later) then C('LPOP', key) else C('LSET', key, 0, table.concat(op, ' ')) end
+      local piece = {}
+      for word in words(text) do piece[#piece + 1] = tonumber(word) or word end
+      if piece[1] == 'restart' or piece[1] == 'enter' then piece[2] = tostring(piece[2]) end
+      if do_piece(job, piece, nil, later) then C('LPOP', key) else C('LSET', key, 0, table.concat(piece, ' ')) end
       text = C('LINDEX', key, 0)
     end
     if not text then
