@@ -9,8 +9,7 @@ from gridq.errors.request import RouteNotFound
 class SeatError(GridError):
     """The seat is at fault, not the stage; the grid tries the stage on another seat.
 
-    `details["retry_after"]`: seconds until this seat may be used again. `details["reached"]` False: the
-    seat's endpoint has received nothing of the request, so the attempt does not count.
+    `details["retry_after"]`: seconds until this seat may be used again.
     """
 
     code = "seat.error"

@@ -21,7 +21,6 @@ REFUSALS_TO_OPEN = 3
 REFUSALS_OF_ONE_AGENT = 10
 """The same of one agent alone: what it asks for may be what is refused."""
 
-
 COOLDOWN_RETRY_SECONDS = 5.0
 TRIAL_RETRY_SECONDS = 1.0
 """The time for which a stage that came to a model in vain is not given to this seat again."""
@@ -83,17 +82,23 @@ class ModelHealth:
 
         `request` tells requests apart: several attempts of one count once.
         """
-        if isinstance(error, RequestRefused):
-            with self._lock:
-                refused = self._refused.setdefault(model, {})
-                refused[request] = agent
-                needed = REFUSALS_TO_OPEN if len(set(refused.values())) > 1 else REFUSALS_OF_ONE_AGENT
-                if len(refused) < needed:
-                    return None
-            error = ModelUnavailable(error.message, error.details)
         with self._lock:
+            if isinstance(error, RequestRefused):
+                if not self._is_half_open(model) and not self._count_refusal(model, request, agent):
+                    return None
+                error = ModelUnavailable(error.message, error.details)
             self._refused.pop(model, None)
             return self._breakers.setdefault(model, CircuitBreaker()).record_failure(error)
+
+    def _is_half_open(self, model: str) -> bool:
+        return model in self._breakers and bool(self._breakers[model].half_open_reason)
+
+    def _count_refusal(self, model: str, request: str, agent: str) -> bool:
+        """Return whether there are enough of them to blame the model."""
+        refused = self._refused.setdefault(model, {})
+        refused[request] = agent
+        needed = REFUSALS_TO_OPEN if len(set(refused.values())) > 1 else REFUSALS_OF_ONE_AGENT
+        return len(refused) >= needed
 
     def advance(self) -> bool:
         """Advance the breakers, and forget those that closed. Return whether one changed."""

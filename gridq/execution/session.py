@@ -456,6 +456,7 @@ class Session:
             if self._running.pop(attempt.claim.lease, None) is None:
                 return
             self._abandoned.add(attempt.slot)
+        self.models.end(attempt.claim.lease)  # else nobody could try its model until that code returns
         log.warning("%s does not stop: its slot goes on without it", attempt.step.path)
         self._free_slots.append(next(self._slot_numbers))
         threading.Thread(target=self._stand_in, args=(attempt.slot,), name="stand-in", daemon=True).start()

@@ -55,6 +55,19 @@ def test_a_success_starts_the_count_anew() -> None:
             health.record_success("m")
 
 
+def test_a_trial_that_is_refused_opens_the_breaker_again() -> None:
+    health = ModelHealth()
+    cooldowns = [health.record_failure("m", GONE, request="1", agent="a")]
+    for trial in ("2", "3", "4"):
+        assert health.end_cooldown()
+        assert health.advance()
+        health.begin("m", trial)
+        cooldowns.append(health.record_failure("m", REFUSED, request=trial, agent="a"))
+        health.end(trial)
+        assert list(health.in_cooldown) == ["m"]
+    assert cooldowns == [60, 120, 240, 480]
+
+
 def test_one_attempt_at_a_time_tries_a_model() -> None:
     health = ModelHealth()
     fail(health, GONE, "1")
