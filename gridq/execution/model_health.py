@@ -2,8 +2,8 @@
 
 An error that blames one model opens its breaker, and the seat goes on with its others. Then it is half-open:
 one request at a time tries the model: its success closes the breaker, its failure opens it again. A refusal
-that blames nobody opens a closed breaker only after several requests in a row, so that one user's request takes
-the model from nobody else.
+that blames nobody opens a closed breaker only after several requests in a row, so that one user's request
+takes the model from nobody else.
 """
 
 from __future__ import annotations

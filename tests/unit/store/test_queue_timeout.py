@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from gridq.errors import GridError
 from gridq.graph.plan import Scope
 from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.models import Limit
+from gridq.protocol.seat_states import Unavailable, format_unavailable
 from gridq.protocol.states import JobState
 from gridq.store.replies import Accepted, AlreadyKnown
 from tests.unit.store.limits import limit
@@ -69,6 +71,18 @@ def test_the_error_has_stage_queue_seconds_and_reason(grid: Grid) -> None:
         "fix": "start a worker that serves it",
     }
     assert "1.5 s" in str(found)
+
+
+def test_seats_that_take_no_work_are_named(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", queue_timeout_ms=1500)
+    why = Unavailable("key_refused", "the key was refused", time.time())
+    grid.scripts.leave("m.a", "i1", "drain", format_unavailable([((ANY,), why)]))
+    end_timers(grid)
+    found = error(grid, "j1")
+    assert found.code == "job.queue_timeout"
+    assert found.reason == "m.a is key_refused: the key was refused"
+    assert "gridq seat retry" in (found.fix or "")
 
 
 def reason(grid: Grid, **options: Any) -> str:

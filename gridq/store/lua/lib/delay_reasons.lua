@@ -38,7 +38,11 @@ local function explain_wait(q, excluded, cost, agent, team, tokens)
   end
   local able, slots, free, solvent, ready, lent_out, shortage, resets_at = 0, 0, 0, 0, 0, 0, nil, nil
   local seats = read_seats(q)
-  if not seats[1] then return 'no live seat serves it and takes work', 'start a worker that serves it' end
+  if not seats[1] then
+    local causes = (read_unavailable() or {})[q]
+    if causes then return format_causes(causes), 'submit it again later, or start another worker that serves it; ' .. REPAIR end
+    return 'no live seat serves it and takes work', 'start a worker that serves it'
+  end
   for _, s in ipairs(seats) do
     if not is_lent_to(s.lent_to, agent, team) then lent_out = lent_out + 1
     elseif not is_excluded(excluded, s.seat) then

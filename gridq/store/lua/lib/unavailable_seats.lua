@@ -25,8 +25,10 @@ local function note_drain(seat, queues)
   C('PEXPIRE', K .. 'unavailable_seats', KEEP)
 end
 
--- Return the causes of all seats by queue, each with its seat; nil if there are none.
+-- Return the causes of all seats by queue, each with its seat; nil if there are none. Read once in a script.
+local unavailable_cache
 local function read_unavailable()
+  if unavailable_cache ~= nil then return unavailable_cache or nil end
   local all, by_queue = C('HGETALL', K .. 'unavailable_seats'), nil
   C('PEXPIRE', K .. 'unavailable_seats', KEEP)
   for i = 1, #all, 2 do
@@ -39,20 +41,32 @@ local function read_unavailable()
       end
     end
   end
+  unavailable_cache = by_queue or false
   return by_queue
+end
+
+local REPAIR = 'the owner of a seat repairs it, then `gridq seat retry`'
+
+-- Return the first three causes as text.
+local function format_causes(causes)
+  local reasons = {}
+  for i = 1, math.min(#causes, 3) do
+    local cause = causes[i]
+    reasons[i] = cause.seat .. ' is ' .. cause.state .. (cause.reason ~= '' and ': ' .. cause.reason or '')
+  end
+  return table.concat(reasons, '; ')
 end
 
 -- Build the error of a stage that nobody can run now. `causes`: those of the seats that could.
 local function build_unavailable_error(path, queues, causes)
-  local reasons, back_at = {}, nil
+  local back_at
   for _, cause in ipairs(causes) do
-    if #reasons < 3 then reasons[#reasons + 1] = cause.seat .. ' is ' .. cause.state .. (cause.reason ~= '' and ': ' .. cause.reason or '') end
     if cause['until'] and (not back_at or cause['until'] < back_at) then back_at = cause['until'] end
   end
   return cjson.encode({error = 'NoLiveSeat', code = 'seat.none_live', message = 'No live seat serves ' .. table.concat(queues, ' or '),
-    details = {path = path, queue = queues[1], queues = #queues > 1 and queues or nil, reason = table.concat(reasons, '; '),
+    details = {path = path, queue = queues[1], queues = #queues > 1 and queues or nil, reason = format_causes(causes),
       retry_after = back_at and math.max(math.ceil((back_at - NOW) / 1000), 1) or nil,
-      fix = 'try again later, or submit with wait_for_seat; the owner of a seat repairs it, then `gridq seat retry`'}})
+      fix = 'try again later, or submit with wait_for_seat; ' .. REPAIR}})
 end
 
 -- Return the error that ends a waiting stage because all seats that could run it are unavailable; nil if it may wait. `by_queue`: what
