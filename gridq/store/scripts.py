@@ -47,6 +47,9 @@ NAMES = (
     "take_slot", "confirm_limits", "preview_quota", "forget",
 )  # fmt: skip
 
+MAX_WALK = 3_000
+"""How much one call does for jobs of any size, about in commands: some 5 ms."""
+
 PLAN_PART_WORDS = 6_000
 """The words of a plan that one call writes: a larger one is written in parts."""
 
@@ -136,6 +139,7 @@ def build_constants(config: Settings) -> str:
         f"local RESULT_TTL, KEEP, LEDGER = {int(config.result_ttl * 1000)}, {keep}, {ledger}\n"
         f"local MAX_ATTEMPTS, MAX_LOSSES = {config.max_attempts}, {config.max_losses}\n"
         f"local MAX_STAGE_INPUT = {config.max_stage_input}\n"
+        f"local MAX_WALK = {MAX_WALK}\n"
         f"local BATCH_AGE, WARM_WAIT = {batch_age}, {warm_wait}\n"
         f"local HOLD = {int(config.admission_wait * 1000)}\n"
         f"local QUARANTINE, HALF_LIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
@@ -276,9 +280,9 @@ class Scripts:
     def leave(self, seat: str, incarnation: str, how: str, unavailable: str = "") -> bool:
         """Take the seat out of service. Returns False if this incarnation is not the live one.
 
-        `how` is `drain` (take nothing more; `unavailable` as for `register`), `go` (no longer live, its leases
-        are lost at once) or `died` (the same, and a stage that ran there alone counts as what killed the
-        process).
+        `how` is `drain` (take nothing more; `unavailable` as for `register`), `go` (no longer live, its
+        leases are lost at once) or `died` (the same, and a stage that ran there alone counts as what killed
+        the process).
         """
         return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how, unavailable=unavailable))
 

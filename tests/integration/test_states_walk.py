@@ -11,6 +11,7 @@ import pytest
 from gridq.app import app
 from gridq.messaging import wake_ups
 from gridq.protocol.queue_names import PURE
+from gridq.protocol.seat_states import Unavailable, format_unavailable
 from gridq.store.replies import Accepted, Claim
 from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
@@ -18,6 +19,8 @@ from tests.model.trees import ONE, Builder, Tree
 from tests.model.watcher import ALL_TRANSITIONS, Watcher
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step
+
+MINUTE = 60_000
 
 STOPS = ("fail", "sweep", "leave", "register")
 """Scripts that can end an attempt without an output."""
@@ -191,8 +194,21 @@ def giving_way(walk: Walk) -> None:
         walk.scripts.stop(other, "cancelled", "{}")
 
 
+def resting(walk: Walk) -> None:
+    """Let a stage wait for a seat whose key is refused."""
+    queue = "bench:resting"
+    job = walk.job(one(queue=queue))
+    walk.client.hincrby(walk.keys("job", job), "ready_at:0", -MINUTE)
+    walk.seat("m.resting", queue)
+    now = walk.now() / 1000
+    why = Unavailable("key_refused", "", now - MINUTE / 1000, now + HOUR / 1000)
+    walk.scripts.leave("m.resting", "i1", "drain", format_unavailable([((queue,), why)]))
+    walk.sweep()
+    assert walk.ended(job).state == "failed"
+
+
 def test_each_transition_of_the_tables_is_made(walk: Walk) -> None:
-    scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined, too_dear, giving_way]
+    scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined, too_dear, giving_way, resting]
     for scene in scenes:
         scene(walk)
         assert not find_breaches(walk.client, walk.keys)

@@ -75,7 +75,7 @@ class Room:
 
     def _waiting(self, queue: str, agents: tuple[str, ...]) -> list[tuple[str, bool, bool]]:
         """Return for each stage that waits in a queue its job, whether it is batch work, and whether a live
-        seat could take it.
+        seat could take it. The stages of jobs that have ended count, but their end makes no more room.
         """
         client, keys = self.grid.client, self.grid.keys
         found = []
@@ -86,7 +86,8 @@ class Room:
                     job, _, step = member.decode().rpartition(":")
                     excluded = (client.hget(keys("job", job), f"excluded:{step}") or b"").decode()
                     has_taker = self._has_taker(queue, agent, int(cost), excluded)
-                    found.append((job, priority != "0", has_taker))
+                    is_batch = priority != "0" and bool(client.exists(keys("job", job)))
+                    found.append((job, is_batch, has_taker))
         return found
 
     def exceeds_bound(self, line: Line, gone: list[str]) -> bool:

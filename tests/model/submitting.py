@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from redis.exceptions import ConnectionError
 
 from gridq.app import app
 from gridq.messaging import wake_ups
@@ -31,6 +32,7 @@ AGAIN = (
 """Scripts whose calls redis-py repeats if the reply was lost."""
 
 AGENTS = ("ann", "bob")
+FOREVER = 1_000_000
 agents = st.sampled_from(AGENTS)
 amounts = st.sampled_from([None, 0, 5_000, 20_000, 1_000_000])
 bounds = st.dictionaries(st.sampled_from([ONE, TWO]), st.tuples(st.integers(0, 4), st.booleans()), max_size=2)
@@ -63,6 +65,7 @@ class Submitting(RuleBasedStateMachine):
         self.watcher, self.shadow = Watcher(self.grid), Shadow(self.grid)
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
         self._run, self.grid.scripts.run = self.grid.scripts.run, self.run  # type: ignore[method-assign]
+        self.further_calls = FOREVER
         self.numbers = itertools.count(1)
         self.over: set[str] = set()
         self.bounds: Bounds = {}
@@ -85,6 +88,10 @@ class Submitting(RuleBasedStateMachine):
             getattr(self, name)(**given)
 
     def run(self, script: str, *args: Any) -> Any:
+        if script == "advance":
+            self.further_calls -= 1
+            if self.further_calls < 0:
+                raise ConnectionError("the caller has died before this call")
         reply = self._run(script, *args)
         self.watcher.after(script, args, reply)
         self.shadow.after(script, args, reply)
@@ -202,6 +209,11 @@ class Submitting(RuleBasedStateMachine):
         for prio in sorted(prios, reverse=drops):  # batch work first
             tree = ("stage", ONE, 0)
             self.admitted(tree, f"j{next(self.numbers)}", agent, prio=prio, celery=celery)
+
+    @act(2, calls=st.sampled_from([0, 1, 2, FOREVER, FOREVER]))
+    def die_later(self, calls: int) -> None:
+        """From now on callers die after so many further calls, and leave the rest to others."""
+        self.further_calls = calls
 
     # -- operators -------------------------------------------------------------------------------------------
 

@@ -114,9 +114,8 @@ local function schedule(job, at, entry)
 end
 
 -- How much this call has done for jobs of any size: about the number of commands. Nobody else is served meanwhile, so it does no more than
--- MAX_WALK, some 5 ms. `work_left`: something was left for other calls, as advance.lua does it.
+-- MAX_WALK. `work_left`: something was left for other calls, as advance.lua does it.
 local walked, work_left = 0, false
-local MAX_WALK = 3000
 
 -- Stop the steps of a job that has ended, and delete its values. Its record stands in `remains:<job>` until then. `stopped`: its steps have
 -- all ended. Return whether all is done; if not, the next call goes on where this one has ended.
