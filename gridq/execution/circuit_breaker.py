@@ -1,10 +1,10 @@
 """The circuit breaker of a seat: a state machine without a server.
 
 Closed, the seat takes work. Two things open the breaker for a cooldown: one failure that says the seat itself
-is unwell (its key is refused, its login has expired, its rate limit lasts), and FAILURE_THRESHOLD failures in
-a row of any sort. The cooldown is as long as the provider asks for; else it starts at COOLDOWN_SECONDS, or at
-FAILING_COOLDOWN_SECONDS, and doubles with each further failure. Then the breaker is half-open: the seat takes
-one stage. Its success closes the breaker, its failure opens it again.
+is unwell (its key is refused, its login has expired, its provider asks for a long wait), and
+FAILURE_THRESHOLD failures in a row of any sort. The cooldown is as long as the provider asks for; else it starts at
+COOLDOWN_SECONDS, or at FAILING_COOLDOWN_SECONDS, and doubles with each further failure. Then the breaker is
+half-open: the seat takes one stage. Its success closes the breaker, its failure opens it again.
 
 Failures in a row are counted by request: one that fails here three times may be at fault itself. One that
 never reached the endpoint cannot be, so each such failure counts. What blames one model opens that model's
@@ -35,8 +35,8 @@ FAILING_COOLDOWN_SECONDS = 10.0
 
 FAILING_COOLDOWN_MAX_SECONDS = 300.0
 
-RATE_LIMIT_MIN_SECONDS = 20.0
-"""A shorter rate limit does not open the breaker by itself: the stage goes to another seat."""
+LONG_WAIT_SECONDS = 20.0
+"""A shorter wait that a provider asks for does not open the breaker by itself: the stage goes elsewhere."""
 
 FAILURE_THRESHOLD = 3
 """Failures in a row that open the breaker."""
@@ -81,8 +81,8 @@ class CircuitBreaker:
         retry_after = bounded_seconds(error.details.get("retry_after"))
         state = seat_state(error)
         with self._lock:
-            limited = state == RATE_LIMITED and (retry_after or 0.0) >= RATE_LIMIT_MIN_SECONDS
-            if not isinstance(error, SeatDegraded | ModelUnavailable) and not limited:
+            is_sent_away = (retry_after or 0.0) >= LONG_WAIT_SECONDS
+            if not isinstance(error, SeatDegraded | ModelUnavailable) and not is_sent_away:
                 is_alone = not request or isinstance(error, SeatUnreachable)
                 self._failed.add(object() if is_alone else request)
                 if self.opened is not None:  # it began before the breaker opened

@@ -47,6 +47,8 @@ CAUSES: dict[str, tuple[Play | None, float]] = {
     "account suspended": (refuse(403, "Your account has been suspended"), 60),
     "no credit": (refuse(402, "no credit"), 60),
     "limited for a day": (refuse(429, "quota", {"Retry-After": str(DAY)}), DAY),
+    "down for a day": (refuse(503, "maintenance", {"Retry-After": str(DAY)}), DAY),
+    "overloaded for a day": (refuse(529, "overloaded", {"Retry-After": str(DAY)}), DAY),
     "redirect": (refuse(308, "", {"Location": "http://127.0.0.1:1/v1"}), 60),
     "wrong path": (refuse(404, "Not Found"), 60),
     "no such model": (refuse(404, "The model `m` does not exist", kind="model_not_found"), 60),

@@ -72,11 +72,17 @@ def test_a_repeated_state_keeps_its_start_time() -> None:
     assert breaker.opened.since > began
 
 
-def test_a_short_rate_limit_leaves_the_breaker_closed() -> None:
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [(SeatRateLimited, "rate_limited"), (SeatUnavailable, "failing"), (SeatError, "failing")],
+)
+def test_only_a_long_wait_opens_the_breaker(kind: type[SeatError], state: str) -> None:
     breaker = CircuitBreaker()
-    assert breaker.record_failure(SeatRateLimited("slow down")) is None
-    assert breaker.record_failure(SeatRateLimited("slow down", {"retry_after": 5})) is None
-    assert breaker.record_failure(SeatRateLimited("slow down", {"retry_after": 90})) == 90
+    assert breaker.record_failure(kind("not now"), "j1:0") is None
+    assert breaker.record_failure(kind("not now", {"retry_after": 5}), "j1:0") is None
+    assert breaker.record_failure(kind("not now", {"retry_after": 90}), "j1:0") == 90
+    assert breaker.opened is not None
+    assert breaker.opened.state == state
 
 
 def test_three_overloads_in_a_row_open_the_breaker() -> None:

@@ -12,6 +12,7 @@ from gridq.errors import (
     GridError,
     ModelFileError,
     ModelInCooldown,
+    RequestRefused,
     SeatDegraded,
     SeatError,
     SeatRateLimited,
@@ -89,6 +90,12 @@ def test_a_providers_retry_after_is_obeyed_exactly(retry_after: Any, pause: floa
     for failures in (0, 5):
         found = classify(SeatRateLimited("slow down", {"retry_after": retry_after}), failures=failures)
         assert (found.kind, found.pause_seconds) == ("seat", pause)
+
+
+def test_a_refusal_that_blames_nobody_is_repeated_soon() -> None:
+    """The seat goes on meanwhile, so nothing would tell the client that its stage waits for an hour."""
+    found = classify(RequestRefused("no", {"retry_after": 3600}))
+    assert 1.0 <= found.pause_seconds <= 2.0
 
 
 @pytest.mark.parametrize("retry_after", [None, "soon", float("nan"), [1], {}])
