@@ -1,10 +1,10 @@
 """The circuit breaker of a seat: a state machine without a server.
 
-Closed, the seat takes work. Two things open the breaker for a cooldown: one failure that says the seat itself
-is unwell (its key is refused, its login has expired, its provider asks for a long wait), and
-FAILURE_THRESHOLD failures in a row of any sort. The cooldown is as long as the provider asks for; else it starts at
-COOLDOWN_SECONDS, or at FAILING_COOLDOWN_SECONDS, and doubles with each further failure. Then the breaker is
-half-open: the seat takes one stage. Its success closes the breaker, its failure opens it again.
+Closed, the seat takes work. Two things open the breaker for a cooldown: one failure that says the seat
+itself is unwell (its key is refused, its login has expired, its provider asks for a long wait), and
+FAILURE_THRESHOLD failures in a row of any sort. The cooldown is as long as the provider asks for; else it
+starts at COOLDOWN_SECONDS, or at FAILING_COOLDOWN_SECONDS, and doubles with each further failure. Then the
+breaker is half-open: the seat takes one stage. Its success closes the breaker, its failure opens it again.
 
 Failures in a row are counted by request: one that fails here three times may be at fault itself. One that
 never reached the endpoint cannot be, so each such failure counts. What blames one model opens that model's
