@@ -31,7 +31,7 @@ from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.models import ModelCooldown, SeatTerms
-from gridq.protocol.queue_names import PURE, is_built_in
+from gridq.protocol.queue_names import is_built_in
 from gridq.protocol.running_times import RunTimes
 from gridq.protocol.seat_states import Unavailable, format_unavailable
 from gridq.store.replies import Claim
@@ -340,20 +340,25 @@ class Session:
         return ended, following
 
     def _record_failure(self, attempt: Attempt, failed: Failed) -> tuple[str, str]:
-        claim = attempt.claim
-        # A built-in stage that fails through its seat says nothing of it: the URL that it called is down.
-        if failed.answered and not is_built_in(claim.queue):
-            self.breaker.record_success()
-        if failed.seat_error is not None and not is_built_in(claim.queue):
-            try:
-                if attempt.model and isinstance(failed.seat_error, ModelUnavailable | RequestRefused):
-                    self.report_model_failure(attempt.model, failed.seat_error, claim)
-                else:
-                    self.report_seat_failure(failed.seat_error, claim.stage)
-            except RedisError as exc:
-                log.warning("seat %s: the server could not be told that it pauses: %s", self.seat, exc)
+        if not is_built_in(attempt.claim.queue):  # else the URL that the stage called is down, not the seat
+            self._note_failure(attempt, failed)
         ended = self._recorder.retry(attempt, lambda: self._recorder.record_failure(attempt, failed))
         return ended, "failed"
+
+    def _note_failure(self, attempt: Attempt, failed: Failed) -> None:
+        """Count a failure for the health of the seat, or of the model that the attempt used."""
+        error, claim = failed.seat_error, attempt.claim
+        if failed.answered:
+            self.breaker.record_success()
+        if error is None:
+            return
+        try:
+            if not isinstance(error, ModelUnavailable | RequestRefused):
+                self.report_seat_failure(error, claim.stage)
+            elif attempt.model:  # else it blames no model that is known, and the seat itself is well
+                self.report_model_failure(attempt.model, error, claim)
+        except RedisError as exc:
+            log.warning("seat %s: the server could not be told of its cooldown: %s", self.seat, exc)
 
     def _note_success(self, attempt: Attempt) -> None:
         """Count a recorded stage. The next renewal reports it: it speaks for the seat's reliability."""
@@ -363,7 +368,7 @@ class Session:
         self.running_times.record(queue, time.monotonic() - attempt.started)
         if attempt.model:
             self.models.record_success(attempt.model)
-        if queue != PURE:  # which says nothing of what the seat is lent for
+        if not is_built_in(queue):
             self.breaker.record_success()
 
     def _log_context(self, attempt: Attempt) -> AbstractContextManager[None]:
@@ -478,8 +483,6 @@ class Session:
         """Count an attempt of `request` that failed through the seat. RedisError: this opened the circuit
         breaker, and the server could not be told.
         """
-        if isinstance(error, ModelUnavailable | RequestRefused):  # the seat itself is well
-            return
         cooldown = self.breaker.record_failure(error, request)
         if cooldown is not None:
             self._announce_health()
