@@ -129,19 +129,19 @@ class PieceWriter:
         """Wait until all pieces are written, or the attempt no longer counts. RedisError: the server could
         not be reached; the pieces are kept.
         """
-        with self._lock:
-            while stream.waiting and not stream.error and not self._stopped:
+        while True:
+            with self._lock:
+                if not stream.waiting:
+                    return
+                if stream.error is not None:
+                    raise stream.error
+                if self._stopped:
+                    return
                 batch = self._begin(is_urgent=True)
-                if batch:
-                    self._lock.release()
-                    try:
-                        self._write(batch)
-                    finally:
-                        self._lock.acquire()
-                else:
+                if not batch:
                     self._progress.wait()
-            if stream.waiting and stream.error is not None:
-                raise stream.error
+            if batch:
+                self._write(batch)
 
     def stop(self) -> None:
         """Stop after the write that is under way, and wait up to five seconds for it."""
@@ -204,12 +204,10 @@ class PieceWriter:
                     self._queue.append(stream)
             self._is_writing = False
             self._is_away = all(isinstance(result, RedisError) for result in found)
-            gather = min(GATHER_SECONDS_PER_STREAM * (len(batch) - 1), MAX_GATHER_SECONDS)
-            if not all(
-                stream.written for stream in self._queue
-            ):  # the first pieces of a stream came meanwhile
-                gather = 0.0
-            self._paused_until = time.monotonic() + (RETRY_SECONDS if self._is_away else gather)
+            pause = min(GATHER_SECONDS_PER_STREAM * (len(batch) - 1), MAX_GATHER_SECONDS)
+            if any(not stream.written for stream in self._queue):  # the first pieces of one came meanwhile
+                pause = 0.0
+            self._paused_until = time.monotonic() + (RETRY_SECONDS if self._is_away else pause)
             self._progress.notify_all()
             if self._queue:
                 self._wake_thread()
