@@ -19,7 +19,6 @@ import time
 from gridq.errors import ModelUnavailable, SeatDegraded, SeatError, SeatRateLimited, SeatUnreachable
 from gridq.execution.back_off import bounded_seconds
 from gridq.protocol.seat_states import (
-    COOLDOWN_SECONDS,
     DEGRADED,
     FAILING,
     RATE_LIMITED,
@@ -27,6 +26,9 @@ from gridq.protocol.seat_states import (
     UNREACHABLE,
     Unavailable,
 )
+
+COOLDOWN_SECONDS = 60.0
+"""The first cooldown, if the error gives none and blames something."""
 
 COOLDOWN_MAX_SECONDS = 3600.0
 

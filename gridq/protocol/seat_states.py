@@ -34,11 +34,8 @@ FAILING: several stages in a row failed there. DEGRADED covers every other cause
 NEEDS_OWNER = frozenset(UNHEALTHY) - {RATE_LIMITED, OVERLOADED, UNREACHABLE, FAILING}
 """The states that seldom pass unless the seat's owner does something."""
 
-COOLDOWN_SECONDS = 60.0
-"""The time that a circuit breaker stays open at first, if the error gives none and blames something."""
-
-
 MAX_REASON_CHARACTERS = 300
+"""Characters of a reason that the scripts keep."""
 
 
 @dataclass(frozen=True, slots=True)
