@@ -97,8 +97,9 @@ local function batch_sets(q, served)
   return found
 end
 
--- Return the batch jobs whose end would make room for `short` stages in a line of a queue, as {job, path of its waiting stage, steps}, those that have
--- waited longest first; nil if there are not enough. At most 64 stages, and jobs of 5000 steps in all: nobody else is served meanwhile.
+-- Return the batch jobs whose end would make room for `short` stages in a line of a queue, as {job, path of its waiting stage, steps},
+-- those that have waited longest first; nil if there are not enough. At most 64 stages, and jobs of 5000 steps in all: nobody else is
+-- served meanwhile.
 local function find_droppable(q, served, short)
   if short > 64 then return nil end
   local stages, seen, chosen, steps = {}, {}, {}, 0
@@ -162,8 +163,9 @@ local function group_steps(ready, plan, from)
 end
 
 -- Check whether the ready steps of a job have room in their queues; a step with a chain in the queue where it would wait. `ready`: the
--- steps; `plan`: the name of its staged plan, or '' if its fields begin in ARGV at `from`. Return nil and what must be dropped ({queue, served, limit, needed,
--- {{job, path} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them, else '0'}. Nothing is written.
+-- steps; `plan`: the name of its staged plan, or '' if its fields begin in ARGV at `from`. Return nil and what must be dropped ({queue,
+-- served, limit, needed, {{job, path, steps} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them,
+-- else '0'}. Nothing is written.
 local function check_room(ready, plan, from, priority, agent, team)
   if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
   local needed, drops = {}, {}
