@@ -22,7 +22,7 @@ CLIENTS: Mapping[str, type[ApiClient]] = {
 
 
 def read_key(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Read the seat's key, None if it needs none. Raises ConfigError if the key is missing."""
+    """Read the seat's key, None if it needs none. Raises ConfigError if the key is missing or invalid."""
     if seat.key_env is not None:
         key = environ.get(seat.key_env, "").strip()
         if not key:
@@ -30,7 +30,7 @@ def read_key(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | No
                 f"the environment variable {seat.key_env} with its key is not set",
                 {"path": f"llm.{seat.name}.key_env", "fix": f"export {seat.key_env}=…"},
             )
-        return key
+        return _check_key(key, f"llm.{seat.name}.key_env")
     if seat.key_file is not None:
         try:
             key = Path(seat.key_file).expanduser().read_text("utf-8").strip()
@@ -41,8 +41,19 @@ def read_key(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | No
             ) from None
         if not key:
             raise ConfigError("its key file is empty", {"path": f"llm.{seat.name}.key_file"})
-        return key
+        return _check_key(key, f"llm.{seat.name}.key_file")
     return None
+
+
+def _check_key(key: str, path: str) -> str:
+    """Return `key` if a header can carry it. Raises ConfigError, without the key, if not."""
+    if key.isascii() and key.isprintable():
+        return key
+    expected = "one line of printable ASCII characters"
+    raise ConfigError(
+        "its key has a character that no key has",
+        {"path": path, "expected": expected, "fix": "copy the key again"},
+    )
 
 
 def identify_login(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:

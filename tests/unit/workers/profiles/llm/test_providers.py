@@ -183,6 +183,10 @@ def test_a_key_in_a_file_is_read_for_each_call(server: OpenAIServer, tmp_path: P
     with pytest.raises(SeatDegraded) as gone:
         api.post("chat/completions", body, StageContext())
     assert "key file" in gone.value.message
+    path.write_text(f"{KEY}\r\nX-More: 1")
+    with pytest.raises(SeatDegraded, match="character") as odd:
+        api.post("chat/completions", body, StageContext())
+    assert KEY not in odd.value.to_json()
     api.close()
 
 
