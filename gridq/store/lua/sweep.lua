@@ -54,6 +54,14 @@ local function some_of(key, most)
   return C('ZRANGE', key, from, from + most - 1)
 end
 
+-- Return the classes of a queue, of very many some, others each time.
+local function some_classes(classes)
+  if #classes <= limit then return classes end
+  local some = {}
+  for i = 1, limit do some[i] = classes[(NOW + i) % #classes + 1] end
+  return some
+end
+
 -- A seat that failed a stage is not given it again while another could take it. If none could, the stage would wait for nobody: then the
 -- seats that it excludes are let in again, except those that back off. At most `most` stages of a class are looked at. Returns how many let
 -- a seat in.
@@ -78,6 +86,7 @@ local function readmit_queue(q, classes)
   local excluding, readmitted = {}, 0
   for _, cls in ipairs(classes) do if string.sub(cls, -1) ~= '|' then excluding[#excluding + 1] = cls end end
   if not excluding[1] or C('SCARD', K .. 'serving:' .. q) == 0 then return 0 end
+  excluding = some_classes(excluding)
   for _, cls in ipairs(excluding) do readmitted = readmitted + readmit_class(q, cls, math.ceil(limit / #excluding)) end
   return readmitted
 end
@@ -113,6 +122,7 @@ end
 -- End the jobs whose stage waits in this queue while all seats that could run it are unavailable. Returns how many ended.
 local function end_stranded(q, classes, unavailable)
   local ended = 0
+  classes = some_classes(classes)
   for _, cls in ipairs(classes) do
     local cost = string.match(cls, '/([^|]*)|$')
     if not (cost and has_taker(q, cost, '')) then

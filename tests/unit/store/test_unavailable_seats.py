@@ -219,3 +219,17 @@ def test_a_seat_that_an_operator_drains_rests(grid: Grid) -> None:
     grid.client.delete(grid.keys("drain", "m.a"))
     grid.scripts.renew("m.a", "i1", [])
     assert grid.client.exists(grid.keys("unavailable_seats")) == 0
+
+
+def test_a_call_looks_at_a_bounded_part_of_very_many_classes(grid: Grid) -> None:
+    grid.seat()
+    jobs = [waiting(grid, one(cost=cost)) for cost in range(1, 61)]  # each cost is a class
+    make_unavailable(grid, "m.a", "key_refused", 60)
+    ended = []
+    while not ended or ended[-1] == 20:
+        assert len(ended) < 10
+        found = grid.sweep(20)
+        ended.append(found[0]["expired"])
+    assert max(ended) == 20
+    assert sum(ended) == len(jobs)
+    assert all(grid.end(job) for job in jobs)
