@@ -94,7 +94,8 @@ class CircuitBreaker:
             if self.opened is None:  # stages that fail side by side count as one failure
                 self._trips += 1
             seconds = retry_after or self._compute_cooldown(state)
-            self._open(seconds, error.message, state)
+            fix = error.details.get("fix")
+            self._open(seconds, f"{error.message} ({fix})" if fix else error.message, state)
         return seconds
 
     def _compute_cooldown(self, state: str) -> float:

@@ -91,7 +91,7 @@ def classify_failure(
     details = {**exc.details, **place, "reason": why}
     if isinstance(exc, ChildDied) and exc.details.get("alone", True):
         return Failed("died", StageQuarantined("The stage killed the process that ran it, twice", details))
-    final: GridError = AttemptsExhausted("Every attempt failed for reasons of its seats", details)
+    final: GridError = AttemptsExhausted("Every attempt failed at its seat", details)
     if isinstance(exc, ModelFileError):  # the operator must replace the file, whatever else was tried
         final = ModelFileError(exc.message, {**exc.details, **place})
     if isinstance(exc, ChildDied):  # other stages ran in that process: any of them may be at fault

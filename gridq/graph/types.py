@@ -168,12 +168,19 @@ def parse_type(data: Json, path: str, levels_left: int = MAX_NESTING) -> Type:
     if kind in SIMPLE_KINDS:
         return Type(kind)
     if "value" not in data:
-        raise MissingField(
-            f"{kind} has no value", {"path": join_path(path, "value"), "expected": _SHAPES[kind]}
-        )
+        details = {"path": join_path(path, "value"), "expected": _SHAPES[kind]}
+        if kind in _EXAMPLES:
+            details["fix"] = f"write {_EXAMPLES[kind]}"
+        raise MissingField(f"{kind} has no value", details)
     return _parse_value(kind, data["value"], join_path(path, "value"), levels_left - 1)
 
 
+_EXAMPLES = {
+    "List": '{"kind": "List", "value": {"kind": "Any"}}',
+    "Map": '{"kind": "Map", "value": {"key": {"kind": "Text"}, "value": {"kind": "Any"}}}',
+    "Record": '{"kind": "Record", "value": {}}, which any record fits',
+    "Union": '{"kind": "Union", "value": [{"kind": "Text"}, {"kind": "Null"}]}',
+}
 _SHAPES = {
     "List": "a type",
     "Stream": "a type",

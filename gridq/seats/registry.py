@@ -30,6 +30,7 @@ from gridq.protocol.meters import (
     parse_shared_accounts,
 )
 from gridq.protocol.models import Advertisement, Json
+from gridq.protocol.seat_states import NEEDS_OWNER
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.reliability import compute_reliability
@@ -320,10 +321,12 @@ def has_router(live: Iterable[LiveSeat]) -> bool:
     return any(queue_names.PURE in seat.queues for seat in live)
 
 
-def suggest_seat(queues: Collection[str]) -> str:
-    """Return how to start what would serve one of `queues`, which nobody serves."""
+def suggest_seat(queues: Collection[str], live: Sequence[LiveSeat]) -> str:
+    """Return how to start, or repair, what would serve one of `queues`, which nobody serves."""
     if queue_names.PURE in queues:
         return queue_names.START_ROUTER
+    if any(_needs_owner(seat, queues) for seat in live):
+        return "try again later; the seat's owner fixes the cause, and runs `gridq seat retry`"
     own = f"{queue_names.LOCAL}."
     modules = [queue.removeprefix(own) for queue in queues if queue.startswith(own)]
     if modules:
@@ -331,9 +334,15 @@ def suggest_seat(queues: Collection[str]) -> str:
     return "start a worker with a seat that serves it (gridq probe shows a machine's)"
 
 
+def _needs_owner(seat: LiveSeat, queues: Collection[str]) -> bool:
+    """Return whether a seat would serve one of `queues` if its owner fixed what failed."""
+    causes = [(seat.state, seat.queues), *((each.state, each.queues) for each in seat.models_in_cooldown)]
+    return any(state in NEEDS_OWNER and not set(queues).isdisjoint(served) for state, served in causes)
+
+
 def find_seconds_back(queues: Collection[str], live: Sequence[LiveSeat], now: float) -> float | None:
-    """Return the seconds until the first seat that serves one of `queues` takes work again; None if no seat
-    rests, or it is not known for how long.
+    """Return the seconds until the first seat that serves one of `queues` takes work again; None if none
+    will, or it is not known when.
     """
     ends = [seat.until for seat in live if seat.state != "ready" and not set(queues).isdisjoint(seat.queues)]
     ends += [

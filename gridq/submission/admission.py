@@ -379,7 +379,7 @@ class Admission:
                 **({"queues": list(queues)} if len(queues) > 1 else {}),
                 "reason": "; ".join(dict.fromkeys(reasons)),
                 **({} if seconds is None else {"retry_after": round(seconds, 1)}),
-                "fix": f"{registry.suggest_seat(queues)}, or submit with wait_for_seat",
+                "fix": f"{registry.suggest_seat(queues, live)}, or submit with wait_for_seat",
             },
         )
 

@@ -162,3 +162,10 @@ def test_failures_of_stages_that_began_before_the_breaker_opened_change_nothing(
 )
 def test_an_error_determines_the_seat_state(error: SeatError, state: str) -> None:
     assert seat_state(error) == state
+
+
+def test_the_reason_of_a_cooldown_names_the_fix() -> None:
+    breaker = CircuitBreaker()
+    breaker.record_failure(SeatDegraded("The key was refused", {"fix": "give the seat a valid key"}))
+    assert breaker.opened is not None
+    assert breaker.opened.reason == "The key was refused (give the seat a valid key)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -190,3 +191,11 @@ def test_a_nullable_field_may_be_absent_and_what_json_lacks_is_not_checked() -> 
     assert find_mismatch({}, parse_type(rec(a=t("Union", [T, NIL])), "input")) is None
     assert find_mismatch("aGk=", parse_type(t("Bytes"), "input")) is None
     assert find_mismatch([1], parse_type(t("Stream", N), "input")) is None
+
+
+@pytest.mark.parametrize("kind", ["List", "Map", "Record", "Union"])
+def test_a_type_without_its_value_shows_one_that_is_whole(kind: str) -> None:
+    with pytest.raises(MissingField) as caught:
+        parse_type({"kind": kind}, "input")
+    example, _ = json.JSONDecoder().raw_decode(caught.value.details["fix"].removeprefix("write "))
+    assert parse_type(example, "input").kind == kind

@@ -9,7 +9,7 @@ import pytest
 
 from gridq.client import Client
 from gridq.protocol.models import ModelCooldown
-from gridq.seats.registry import LiveSeat, explain_no_seat, find_seconds_back
+from gridq.seats.registry import LiveSeat, explain_no_seat, find_seconds_back, suggest_seat
 from tests.conftest import GridEnv
 from tests.unit.seats.live_seats import add_live_seat, open_client
 
@@ -101,3 +101,24 @@ def test_the_first_seat_that_is_back_is_waited_for() -> None:
     assert find_seconds_back(["bench:x", "bench:y"], live, 140.0) == 1.0, "it is about to be tried"
     assert find_seconds_back(["bench:x"], live[2:], 100.0) is None
     assert find_seconds_back(["bench:z"], live, 100.0) is None
+
+
+def test_a_seat_that_its_owner_must_repair_is_not_told_to_be_started() -> None:
+    def seat(state: str, **more: Any) -> LiveSeat:
+        return LiveSeat(
+            seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1,
+            queues=["bench:x"], state=state, until=None, **more,
+        )  # fmt: skip
+
+    gone = ModelCooldown(model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0)
+    for queue, live in (
+        ("bench:x", seat("key_refused")),
+        ("bench:y", seat("ready", models_in_cooldown=[gone])),
+    ):
+        assert "gridq seat retry" in suggest_seat([queue], [live])
+    for queue, live in (
+        ("bench:x", seat("paused")),
+        ("bench:x", seat("failing")),
+        ("bench:z", seat("degraded")),
+    ):
+        assert "start a worker" in suggest_seat([queue], [live])

@@ -11,12 +11,14 @@ from workers.profiles.llm.providers import PROVIDERS
 KEY_FORMS = {"sk-ant-": "anthropic", "AIza": "google"}
 """The start of a key, and the API format of its vendor. The keys of all others have no form of their own."""
 
+DECLARE = "if it has no list, declare its models in its table"
+
 _BASE_END = {"openai": "/v1", "anthropic": "/v1", "google": "/v1beta"}
 _ENDPOINTS = re.compile(r"/(chat/completions|completions|embeddings|responses|messages|models)$")
 
 
 def explain_listing_error(seat: LlmSeat, key: str | None, error: GridError) -> str:
-    """Return the error's message, with what is wrong in the seat's table if that can be told."""
+    """Return the error's message and its fix: what is wrong in the seat's table if that can be told."""
     if error.details.get("status") in (404, 405):
         url = suggest_url(seat)
         if url != seat.url.rstrip("/"):
@@ -25,7 +27,9 @@ def explain_listing_error(seat: LlmSeat, key: str | None, error: GridError) -> s
         vendor = next((api for start, api in KEY_FORMS.items() if key.startswith(start)), seat.api)
         if vendor != seat.api:
             return f'{error.message}; it has the form of a key for api = "{vendor}", not "{seat.api}"'
-    return error.message
+    if isinstance(error, SeatDegraded):
+        return f"{error.message}; {error.details['fix']}" if "fix" in error.details else error.message
+    return f"{error.message}; {DECLARE}"
 
 
 def is_url_unusual(seat: LlmSeat) -> bool:

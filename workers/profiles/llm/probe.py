@@ -23,7 +23,7 @@ from workers.profiles.llm.credentials import (
     read_stated_responses,
     serves_responses,
 )
-from workers.profiles.llm.listing_errors import explain_listing_error, is_url_unusual
+from workers.profiles.llm.listing_errors import DECLARE, explain_listing_error, is_url_unusual
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.programs import discovery, program_seats
@@ -68,9 +68,7 @@ def probe(
         if seat.models and isinstance(said, str) and "try url" in said:
             missing.append(f"Seat {seat.name!r}: its endpoint lists no models: {said}")
         if isinstance(models, str):
-            missing.append(
-                f"Seat {seat.name!r}: cannot list its endpoint's models ({models}); declare them in its table"
-            )
+            missing.append(f"Seat {seat.name!r}: cannot list its endpoint's models: {models}")
         elif not models:
             missing.append(f"Seat {seat.name!r}: its endpoint lists no models")
         else:
@@ -102,7 +100,7 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
         except GridError as error:
             results[seat.name] = explain_listing_error(seat, key, error)
         except ValidationError:
-            results[seat.name] = "a model without a name"
+            results[seat.name] = f"one has no name; {DECLARE}"
         finally:
             client.close()
 
@@ -112,7 +110,7 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {seat.name: results.get(seat.name, "no answer in time") for seat, _ in seats}
+    return {seat.name: results.get(seat.name, f"no answer in time; {DECLARE}") for seat, _ in seats}
 
 
 def _rank_listed(model: RemoteModel) -> tuple[bool, float, str]:

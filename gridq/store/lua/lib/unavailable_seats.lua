@@ -45,7 +45,7 @@ local function read_unavailable()
   return by_queue
 end
 
-local REPAIR = 'the owner of a seat repairs it, then `gridq seat retry`'
+local REPAIR = "the seat's owner fixes the cause, and runs `gridq seat retry`"
 
 -- Return the first three causes as text.
 local function format_causes(causes)
