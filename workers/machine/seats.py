@@ -97,9 +97,10 @@ def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
         raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(exc)}) from None
     except tomllib.TOMLDecodeError as exc:
         is_single = re.search(r"^\s*\[llm\]", path.read_text("utf-8"), re.MULTILINE)
-        fix = "write [[llm]], with two brackets, for each seat" if is_single else ""
-        reason = {"reason": str(exc), **({"fix": fix} if fix else {})}
-        raise ConfigError(f"{path} is not valid TOML", {"path": str(path), **reason}) from None
+        fix = {"fix": "write [[llm]], with two brackets, for each seat"} if is_single else {}
+        raise ConfigError(
+            f"{path} is not valid TOML", {"path": str(path), "reason": str(exc), **fix}
+        ) from None
     for name in tables:
         if name not in kinds | {LOCAL_KIND}:
             raise ConfigError(
