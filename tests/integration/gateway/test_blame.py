@@ -54,6 +54,7 @@ def run_seats(server: EmbeddedServer, home: Path, number: int, **given: Any) -> 
         home=home,
         retry_backoff=0.01,
         renew_ms=100,
+        admission_wait=1.0,
         **given,
     )
     models: Any = [{"name": "m", "families": ["f"]}, {"name": "n", "families": ["g"]}]
@@ -61,7 +62,7 @@ def run_seats(server: EmbeddedServer, home: Path, number: int, **given: Any) -> 
         endpoints = [stack.enter_context(RefusingServer()) for _ in range(number)]
         runners = {f"m.s{at}": LlmRunner(each.url, models) for at, each in enumerate(endpoints)}
         grid = stack.enter_context(llm_grid(config, runners, concurrency=4))
-        yield Seats(stack.enter_context(serving(config, admission_wait=0.3)), grid, endpoints)
+        yield Seats(stack.enter_context(serving(config)), grid, endpoints)
 
 
 @pytest.fixture
