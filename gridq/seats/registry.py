@@ -290,7 +290,7 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     It names the seats that serve it but take no work; else the live seat with the most similar capability;
     else what seats of its kind, or all live seats, serve.
     """
-    if queue == queue_names.PURE and not any(queue in seat.queues for seat in live):
+    if queue == queue_names.PURE and not has_router(live):
         return queue_names.NO_ROUTER
     if not live:
         return "no seat is live"
@@ -325,7 +325,7 @@ def suggest_seat(queues: Collection[str], live: Sequence[LiveSeat]) -> str:
     """Return how to start, or repair, what would serve one of `queues`, which nobody serves."""
     if queue_names.PURE in queues:
         return queue_names.START_ROUTER
-    if any(_needs_owner(seat, queues) for seat in live):
+    if any(state in NEEDS_OWNER for state, _ in _list_causes(queues, live)):
         return "try again later; the seat's owner fixes the cause, and runs `gridq seat retry`"
     own = f"{queue_names.LOCAL}."
     modules = [queue.removeprefix(own) for queue in queues if queue.startswith(own)]
@@ -334,24 +334,20 @@ def suggest_seat(queues: Collection[str], live: Sequence[LiveSeat]) -> str:
     return "start a worker with a seat that serves it (gridq probe shows a machine's)"
 
 
-def _needs_owner(seat: LiveSeat, queues: Collection[str]) -> bool:
-    """Return whether a seat would serve one of `queues` if its owner fixed what failed."""
-    causes = [(seat.state, seat.queues), *((each.state, each.queues) for each in seat.models_in_cooldown)]
-    return any(state in NEEDS_OWNER and not set(queues).isdisjoint(served) for state, served in causes)
-
-
 def find_seconds_back(queues: Collection[str], live: Sequence[LiveSeat], now: float) -> float | None:
     """Return the seconds until the first seat that serves one of `queues` takes work again; None if none
     will, or it is not known when.
     """
-    ends = [seat.until for seat in live if seat.state != "ready" and not set(queues).isdisjoint(seat.queues)]
-    ends += [
-        each.until
-        for seat in live
-        for each in seat.models_in_cooldown
-        if not set(queues).isdisjoint(each.queues)
-    ]
-    return min((max(end - now, 1.0) for end in ends if end is not None), default=None)
+    ends = [until for _, until in _list_causes(queues, live) if until is not None]
+    return min((max(end - now, 1.0) for end in ends), default=None)
+
+
+def _list_causes(queues: Collection[str], live: Sequence[LiveSeat]) -> list[tuple[str, float | None]]:
+    """Return what keeps seats, or their models, from serving one of `queues`: its state, and when it ends."""
+    wanted = set(queues)
+    seats = [(seat.state, seat.until) for seat in live if seat.state != "ready" and wanted & {*seat.queues}]
+    models = [each for seat in live for each in seat.models_in_cooldown if wanted & {*each.queues}]
+    return [*seats, *((each.state, each.until) for each in models)]
 
 
 def _compare_names(one: str, other: str) -> float:
