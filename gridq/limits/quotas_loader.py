@@ -12,6 +12,7 @@ import json
 import logging
 import socket
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gridq.limits.quotas_file import Limits, load
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.calendar import compute_calendar
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
+from gridq.store.capacity import write_record
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.scripts import Scripts
@@ -82,7 +84,7 @@ class QuotasEnforcer:
         except QuotasFileError as exc:
             self._error = str(exc)
             log.error("the changed quotas file has an error, so the previous limits stay in force: %s", exc)
-            self.scripts.client.hset(self.scripts.keys("limits"), "error", self._error)
+            write_record(self.scripts.client, "HSET", self.scripts.keys("limits"), "error", self._error)
             return
         self._error = ""
         self._limits = limits
@@ -105,7 +107,7 @@ class QuotasEnforcer:
         assert self._limits is not None
         put_in_force(self.scripts, self._limits, self._source)
         if self._error:
-            self.scripts.client.hset(self.scripts.keys("limits"), "error", self._error)
+            write_record(self.scripts.client, "HSET", self.scripts.keys("limits"), "error", self._error)
 
     @property
     def _source(self) -> str:
@@ -161,8 +163,9 @@ def read_aliases(client: Redis, keys: Keys) -> QueueAliases:
 def write_calendar(scripts: Scripts, zone: str) -> None:
     """Write when windows reset in the time zone `zone`."""
     calendar = compute_calendar(zone, now_ms(scripts.client))
-    fields: dict[Any, Any] = {period: " ".join(map(str, instants)) for period, instants in calendar.items()}
-    scripts.client.hset(scripts.keys("calendar"), mapping={"zone": zone, **fields})
+    fields = {period: " ".join(map(str, instants)) for period, instants in calendar.items()}
+    words = chain.from_iterable({"zone": zone, **fields}.items())
+    write_record(scripts.client, "HSET", scripts.keys("calendar"), *words)
 
 
 def _read_stamp(path: Path) -> Stamp:

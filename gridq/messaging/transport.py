@@ -14,8 +14,10 @@ from typing import Any
 from weakref import WeakSet
 
 from kombu.transport import redis as base
+from kombu.transport import virtual
 from redis import Redis, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import OutOfMemoryError
 from redis.sentinel import Sentinel
 
 from gridq.store.redis_retries import ReplyParser
@@ -26,6 +28,20 @@ _channels: WeakSet[Any] = WeakSet()
 _channels_lock = threading.Lock()
 
 
+class HardenedQoS(base.QoS):  # type: ignore[misc]
+    """Kombu's list of the messages that are not acknowledged yet.
+
+    It stands on the server for a restore, which gridq's channels do not make: if the server has no memory for
+    it, a message is handled all the same.
+    """
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        try:
+            super().append(message, delivery_tag)
+        except OutOfMemoryError:
+            virtual.QoS.append(self, message, delivery_tag)
+
+
 class HardenedChannel:
     """A mix-in for kombu's channels: they restore no messages, and a failure ends only a connection."""
 
@@ -33,6 +49,8 @@ class HardenedChannel:
     """Kombu puts the message of a task that still runs back into its queue when a connection drops. Here what
     a message asks for is in the store, where the sweep finds it.
     """
+
+    QoS = HardenedQoS
 
     def __init__(self, *args: Any, **names: Any) -> None:
         super().__init__(*args, **names)
@@ -48,6 +66,17 @@ class HardenedChannel:
             raise LostConnection("the channel is closed")
         params: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
         return params | {"parser_class": ReplyParser}
+
+    # A full server refuses to note which queues of Celery's remote control there are, which only replies to
+    # `inspect` and the like need. In kombu that ends the worker, whose stages would free the memory.
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        with contextlib.suppress(OutOfMemoryError):
+            super()._queue_bind(exchange, routing_key, pattern, queue)  # type: ignore[misc]
+
+    def maybe_refresh_binding_expiry(self) -> None:
+        with contextlib.suppress(OutOfMemoryError):
+            super().maybe_refresh_binding_expiry()  # type: ignore[misc]
 
     def _brpop_read(self, **options: Any) -> bool | None:
         # In kombu, data that is no message ends the worker, and the next worker takes the next such data.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from celery import Celery
@@ -16,6 +17,7 @@ from kombu.utils.json import dumps
 from redis import Redis
 
 from gridq.protocol.queue_names import ROUTER
+from gridq.store.capacity import write_record
 from gridq.store.keys import Keys
 
 STAGE_TASK = "gridq.run_stage"
@@ -32,15 +34,13 @@ EVENTS = "@@EVENTS@@"
 
 def write_templates(app: Celery, client: Redis, keys: Keys) -> None:
     """Write the templates to the server. Every worker and router does so at its start; all write the same."""
-    client.hset(
-        keys("wake_ups"),
-        mapping={
-            "stage": make_task_template(app, STAGE_TASK, "@@QUEUE@@", ()),
-            "router": make_task_template(app, GRAPH_TASK, ROUTER, ("@@ID@@",)),
-            "events": make_event_template(app),
-            "topic": event_channel(client, keys),
-        },
-    )
+    templates = {
+        "stage": make_task_template(app, STAGE_TASK, "@@QUEUE@@", ()),
+        "router": make_task_template(app, GRAPH_TASK, ROUTER, ("@@ID@@",)),
+        "events": make_event_template(app),
+        "topic": event_channel(client, keys),
+    }
+    write_record(client, "HSET", keys("wake_ups"), *chain.from_iterable(templates.items()))
 
 
 def make_event_template(app: Celery) -> str:

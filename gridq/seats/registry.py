@@ -31,6 +31,7 @@ from gridq.protocol.meters import (
 )
 from gridq.protocol.models import Advertisement, Json
 from gridq.protocol.seat_states import NEEDS_OWNER
+from gridq.store.capacity import write_record
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.reliability import compute_reliability
@@ -98,9 +99,8 @@ class LiveSeat(Advertisement):
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
     """Publish a seat's advertisement, valid for three heartbeats."""
-    client.set(
-        keys("advertisement", ad.seat), ad.model_dump_json(), px=int(TTL_HEARTBEATS * heartbeat * 1000)
-    )
+    ttl_ms = int(TTL_HEARTBEATS * heartbeat * 1000)
+    write_record(client, "SET", keys("advertisement", ad.seat), ad.model_dump_json(), "PX", ttl_ms)
 
 
 def withdraw(client: Redis, keys: Keys, seat: str) -> None:
@@ -237,7 +237,8 @@ def publish_stages(
 ) -> None:
     """Publish the user's stages of a machine for the compiler, valid for three heartbeats."""
     if specs:
-        client.set(keys("stages", machine), json.dumps(specs), px=int(TTL_HEARTBEATS * heartbeat * 1000))
+        ttl_ms = int(TTL_HEARTBEATS * heartbeat * 1000)
+        write_record(client, "SET", keys("stages", machine), json.dumps(specs), "PX", ttl_ms)
 
 
 def read_published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:

@@ -34,6 +34,8 @@ VALUE_SHARE = 1 / 8
 COMMAND_BYTES = 1024
 """What a value's command takes beside the value itself."""
 
+_WRITE = "#!lua flags=allow-oom\nreturn redis.call(unpack(ARGV))"
+
 NO_APPEND_ONLY = (
     "appendonly is off: accepted jobs are lost when the server restarts. Fix: set appendonly yes in its "
     "configuration"
@@ -129,6 +131,16 @@ class MemoryGate:
         self._closed = True
         with suppress(faults.OutOfMemoryError):  # then the server itself refuses new jobs
             self.client.set(self.keys("memory_full"), f"{used} {limit}", px=FULL_TTL_MS)
+
+
+def write_record(client: Redis, *words: str | bytes | int) -> None:
+    """Carry out a command that writes a small record of a router or worker, even if the memory is full: they
+    must start and stay known, since their work frees memory.
+    """
+    try:
+        client.execute_command(*words)  # type: ignore[no-untyped-call]
+    except faults.OutOfMemoryError:
+        client.eval(_WRITE, 0, *words)
 
 
 def build_out_of_memory_error() -> GridFull:

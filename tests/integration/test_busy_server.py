@@ -72,13 +72,25 @@ def fill_disk(grid: BenchGrid) -> None:
         obstacle.rmdir()
 
 
+def fill_memory(grid: BenchGrid) -> None:
+    """Let the server's memory be full for a while, and let all parties connect anew meanwhile."""
+    grid.store.config_set("maxmemory", 1)
+    try:
+        grid.store.client_kill_filter(_type="normal", skipme=True)
+        time.sleep(STILL_SECONDS)
+        grid.store.client_kill_filter(_type="normal", skipme=True)
+        time.sleep(1.0)
+    finally:
+        grid.store.config_set("maxmemory", 0)
+
+
 @pytest.fixture(scope="module")
 def grid() -> Iterator[BenchGrid]:
     with BenchGrid(2, JOBS // 2, gateway=True) as made:
         yield made
 
 
-@pytest.mark.parametrize("stand_still", [run_script, suspend_server, miss_replicas, fill_disk])
+@pytest.mark.parametrize("stand_still", [run_script, suspend_server, miss_replicas, fill_disk, fill_memory])
 def test_no_stage_runs_twice_and_no_process_ends(
     grid: BenchGrid, stand_still: Callable[[BenchGrid], None]
 ) -> None:
@@ -95,3 +107,22 @@ def test_no_stage_runs_twice_and_no_process_ends(
     assert [child.poll() for child in (*grid.home.children.values(), grid.gateway)] == [None] * 4
     job = grid.submit_sleep(0)
     assert grid.gateway_client.result(job, 10) == {"ms": 0}, "all go on"
+
+
+def test_programs_start_while_memory_is_full(grid: BenchGrid) -> None:
+    """What waits is run by those that start, which frees memory."""
+    waiting = [grid.submit_sleep(0) for _ in range(JOBS)]
+    killed = ["router0", *grid.names]
+    for name in killed:
+        grid.home.children[name].kill()
+        grid.home.children[name].wait()
+    late = [grid.submit_sleep(0, wait_for_seat=True) for _ in range(JOBS)]
+    grid.store.config_set("maxmemory", 1)
+    try:
+        for name in killed:
+            grid.home.spawn(name)
+        for job in waiting + late:
+            assert grid.client.result(job, 60) == {"ms": 0}
+        assert [child.poll() for child in grid.home.children.values()] == [None] * 3
+    finally:
+        grid.store.config_set("maxmemory", 0)
