@@ -30,16 +30,7 @@ from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.library import Arguments
 from gridq.store.reliability import HALF_LIFE_MS
-from gridq.store.replies import (
-    AdmitReply,
-    Affordable,
-    Claim,
-    Completion,
-    EnqueueReply,
-    Entry,
-    Stream,
-    Swept,
-)
+from gridq.store.replies import AdmitReply, Affordable, Claim, Completion, EnqueueReply, Entry, Stream, Swept
 
 NAMES = (
     "enqueue", "stage_plan", "admit", "advance", "stop", "register", "leave", "claim", "complete", "fail",

@@ -13,12 +13,7 @@ from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.money import format_dollars
 from gridq.protocol.states import JobState, StageState
 from gridq.seats.access import describe_access, find_pinned, is_excluded
-from gridq.seats.registry import (
-    LiveSeat,
-    explain_no_seat,
-    has_router,
-    read_live_seats,
-)
+from gridq.seats.registry import LiveSeat, explain_no_seat, has_router, read_live_seats
 from gridq.store.keys import Keys
 from gridq.views.jobs import JobView, StageView, group_by_step
 

@@ -60,7 +60,7 @@ MAX_WAITING_JOBS = 1000
 
 
 class AdmissionWait:
-    """Waiting jobs of one gateway, between `start` and `close`. Each waits at most `seconds`."""
+    """Waiting jobs of one gateway, between `start` and `close`. Each waits `seconds` at most by default."""
 
     def __init__(
         self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, max_jobs: int = MAX_WAITING_JOBS
@@ -103,7 +103,7 @@ class AdmissionWait:
         """Return what `attempt` returns.
 
         If it raises NoLiveSeat for a queue that is worth waiting for, it is called again once a seat serves
-        the queue, until the wait is over: `seconds`, or `within` if that is shorter.
+        the queue, for at most `within` seconds, by default those of the constructor.
 
         Raises NoLiveSeat if no seat came, if too many jobs wait already, or if no seat is to be expected;
         `details["served"]` is False if none ever served the queue.
@@ -118,7 +118,7 @@ class AdmissionWait:
             error.details["reason"] = f"{error.reason}; {self._max_jobs} jobs wait at this gateway already"
             raise error
         started = time.monotonic()
-        until = started + (self._seconds if within is None else min(within, self._seconds))
+        until = started + (self._seconds if within is None else within)
         self._waiting_jobs += 1
         try:
             await self._wait_for_poll(max(until - started, LOOK_SECONDS))
