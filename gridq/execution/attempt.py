@@ -46,7 +46,7 @@ class Attempt:
     """One claim of a stage on one slot, from its input to its outcome.
 
     `read_value` turns a stored value or a link to one into its bytes. `piece_writer` writes what is streamed.
-    `models` is the health of the seat's models.
+    `models` is the health of the seat's models. `on_first_piece` is called before the first piece is written.
     The slot's thread calls `run`; any thread may call the rest.
     """
 
@@ -61,6 +61,7 @@ class Attempt:
         read_value: Callable[[bytes], bytes | bytearray],
         piece_writer: PieceWriter,
         models: ModelHealth | None = None,
+        on_first_piece: Callable[[], None] = lambda: None,
     ) -> None:
         self.claim = claim
         self.slot = slot
@@ -87,6 +88,7 @@ class Attempt:
         self._read_value = read_value
         self._piece_writer = piece_writer
         self._models = models or ModelHealth()
+        self._on_first_piece = on_first_piece
         self._stream = PieceStream(claim.lease, on_fenced=lambda: self.cancel("lost"))
         self._context: StageContext | None = None
         self._usage = Usage(micro_dollars=None)
@@ -311,8 +313,8 @@ class Attempt:
         self._extend_deadline()
         limit = self._config.max_value
         encoded = [values.encode(piece, limit=limit, path=self.path).decode() for piece in pieces]
-        if not self.emitted and self.model:
-            self._models.record_success(self.model)  # now: the stream may take minutes
+        if not self.emitted:
+            self._on_first_piece()
         if not self.emitted and self._context is not None:
             self._stream.dropped = tuple(self._context.dropped_fields)
         self.emitted += len(encoded)

@@ -120,6 +120,14 @@ class CircuitBreaker:
                 self._failed.clear()
                 self._trial_passed = bool(self.half_open_reason)
 
+    def pass_trial(self) -> None:
+        """Let a half-open breaker close with the next `advance`: the trial is being answered, which may take
+        minutes. Earlier failures stay counted, as the answer may still break off.
+        """
+        if self.half_open_reason:
+            with self._lock:
+                self._trial_passed = bool(self.half_open_reason)
+
     def end_cooldown(self) -> bool:
         """End the cooldown of an open breaker; return whether it was open. `advance` makes it half-open."""
         with self._lock:

@@ -302,6 +302,7 @@ class Session:
                 read_value=lambda data: self._recorder.read_value(attempt, data),
                 piece_writer=self._piece_writer,
                 models=self.models,
+                on_first_piece=lambda: self._note_first_piece(attempt),
             )
             with self._lock:
                 self._running[claim.lease] = attempt
@@ -359,6 +360,13 @@ class Session:
                 self.report_model_failure(attempt.model, error, claim)
         except RedisError as exc:
             log.warning("seat %s: the server could not be told of its cooldown: %s", self.seat, exc)
+
+    def _note_first_piece(self, attempt: Attempt) -> None:
+        """End the trial of the seat and the model now: the stream may take minutes."""
+        if attempt.model:
+            self.models.record_success(attempt.model)
+        if not is_built_in(attempt.claim.queue):
+            self.breaker.pass_trial()
 
     def _note_success(self, attempt: Attempt) -> None:
         """Count a recorded stage. The next renewal reports it: it speaks for the seat's reliability."""

@@ -209,9 +209,15 @@ def test_one_request_at_a_time_tries_a_model_whose_rest_has_ended(single: Seats)
     wait_for(lambda: not session.models.in_cooldown and single.ask("m").status_code == 200)
 
 
-def test_the_first_word_of_a_stream_shows_that_its_model_works(single: Seats) -> None:
+@pytest.mark.parametrize(
+    ("status", "refusal"), [(404, NO_MODEL), (401, {"error": {"message": "Incorrect API key provided"}})]
+)
+def test_the_first_word_of_a_stream_shows_that_its_model_and_seat_work(
+    single: Seats, status: int, refusal: Any
+) -> None:
+    """Others need not wait for the end of a stream that tries a model, or the whole seat."""
     [endpoint] = single.endpoints
-    endpoint.refusals["m"] = (404, NO_MODEL)
+    endpoint.refusals["m"] = (status, refusal)
     assert single.ask("m").status_code == 503
     del endpoint.refusals["m"]
     single.session().end_cooldown()

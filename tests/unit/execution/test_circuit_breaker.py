@@ -169,3 +169,18 @@ def test_the_reason_of_a_cooldown_names_the_fix() -> None:
     breaker.record_failure(SeatDegraded("The key was refused", {"fix": "give the seat a valid key"}))
     assert breaker.opened is not None
     assert breaker.opened.reason == "The key was refused (give the seat a valid key)"
+
+
+def test_a_trial_that_is_being_answered_closes_the_breaker_and_forgets_no_failure() -> None:
+    """An endpoint that breaks off each of its answers rests all the same."""
+    breaker = CircuitBreaker()
+    for _ in range(2):
+        assert [breaker.record_failure(FAILURES[0], number) for number in "12"] == [None, None]
+        breaker.pass_trial()
+    assert [breaker.record_failure(FAILURES[0], "3")] == [10]
+    end_cooldown(breaker)
+    assert breaker.advance()
+    breaker.pass_trial()
+    assert breaker.advance()
+    assert (breaker.opened, breaker.half_open_reason) == (None, "")
+    assert [breaker.record_failure(FAILURES[0], number) for number in "123"] == [None, None, 20]
