@@ -22,7 +22,13 @@ from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import errors
 from gridq.gateway.http.request_body import read_json, read_models, run_for_body
 from gridq.gateway.http.request_options import RequestOptions
-from gridq.gateway.routes.model_api import ModelApi, ModelApiResponse, forward, make_usage_headers
+from gridq.gateway.routes.model_api import (
+    DirectRoute,
+    ModelApi,
+    ModelApiResponse,
+    forward,
+    make_usage_headers,
+)
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
 from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry
@@ -37,7 +43,7 @@ from gridq.protocol.token_count import count_response_tokens
 from gridq.store.connection import translate_errors
 from gridq.views.jobs import JobView
 
-router = APIRouter(tags=["openai"])
+router = APIRouter(tags=["openai"], route_class=DirectRoute)
 
 STATELESS = {"previous_response_id": "responses", "conversation": "conversations"}
 """Fields that refer to what the grid does not keep."""
