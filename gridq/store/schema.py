@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from gridq.errors import GridError, SchemaMismatch
 from gridq.store.capacity import build_grid_full_error
 
-SCHEMA = 5
+SCHEMA = 6
 """The schema that this version's scripts read and write.
 
 Raise it if a script of this version could misread what the version before wrote, or the other way round: the
