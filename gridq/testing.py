@@ -121,10 +121,13 @@ def _add_stages(
                 stand_ins[spec.id] = python.find_entry(function) or python.make_stand_in(spec, function)
         else:
             raise ConfigError(
-                f"`stages` has a {type(given).__name__}",
+                f"`stages` has a Python object of type {type(given).__name__!r}",
                 {
                     "path": "stages",
                     "expected": "a mapping of names to functions, a module, or a pathlib.Path of a folder",
+                    "fix": "import the module and pass it, or wrap the folder's name in pathlib.Path"
+                    if isinstance(given, str)
+                    else 'pass a function under its stage\'s name: {"name": function}',
                 },
             )
     return catalogue, stand_ins

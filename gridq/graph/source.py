@@ -226,7 +226,7 @@ def _check_value(value: Any, max_nesting: int) -> None:
             continue
         if not isinstance(part, dict | list | tuple):
             raise InvalidField(
-                f"A {type(part).__name__} is not JSON",
+                f"A Python object of type {type(part).__name__!r} is not JSON",
                 {
                     "path": here(key),
                     "expected": "an object, array, text, number, boolean or null",

@@ -75,7 +75,7 @@ def check_is_id(job: object) -> None:
     """Raise ConfigError unless `job` is text, as the id of a job is."""
     if not isinstance(job, str):
         raise ConfigError(
-            f"A job is named by its id, not by a {type(job).__name__}",
+            f"A job is named by its id; this is a Python object of type {type(job).__name__!r}",
             {
                 "path": "job",
                 "expected": "the text that submit returned",

@@ -324,13 +324,14 @@ def find_demand(
                 demands[", else ".join(link.queue for link in demand.alternatives)] = demand
                 break
         else:
+            near = difflib.get_close_matches(effect.effect, CORE_EFFECTS, 1)
             raise UnknownCapability(
                 f"No enabled profile knows the effect {effect.effect!r}",
                 {
                     "path": path,
                     "expected": "an effect of the core or of an enabled profile: "
                     + (", ".join(sorted(profiles)) or "none"),
-                    "fix": "add the profile that owns it to GRIDQ_PROFILES",
+                    "fix": f"use {near[0]!r}" if near else "add the profile that owns it to GRIDQ_PROFILES",
                 },
             )
     if len(demands) > 1:

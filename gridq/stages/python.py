@@ -109,7 +109,7 @@ def stage(
                 {
                     "path": where,
                     "expected": "a function at the top level of its module",
-                    "fix": "move it there, and give it a name",
+                    "fix": "define it there, with a name: not in a function, and not as a lambda",
                 },
             )
         spec: dict[str, Json] = {
@@ -132,7 +132,7 @@ def stage(
 
 
 def _parse_type(given: Type) -> Json:
-    return {"kind": given} if isinstance(given, str) else dict(given)
+    return {"kind": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else given
 
 
 def _parse_effects(given: Effects) -> list[Json]:

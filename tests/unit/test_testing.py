@@ -176,6 +176,28 @@ def test_it_may_be_called_within_an_event_loop() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stage_name", "stages", "fix"),
+    [
+        ("text_template", (), '"config": {"template": …}'),
+        ("own", "my_stages", "import the module"),
+        ("own", [7], '{"name": function}'),
+        ("odd", Path("stages"), "'Network'"),
+    ],
+)
+def test_a_mistake_is_told_with_its_fix(
+    stage_name: str, stages: Any, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    any_type = {"kind": "Any"}
+    odd = {"name": "odd", "implementation": "builtin:length", "input": any_type, "output": any_type}
+    Path("stages").mkdir()
+    Path("stages/odd.json").write_text(json.dumps({**odd, "effects": ["Netwrok"]}))
+    with pytest.raises(GridError) as caught:
+        run({"root": st(stage_name)}, {"name": "Ada"}, stages=stages)
+    assert fix in caught.value.details["fix"]
+
+
+@pytest.mark.parametrize(
     ("stages", "path"), [({"own": "x"}, "stages.own"), ("my_stages", "stages"), ([json], "stages")]
 )
 def test_wrong_stages_are_named(stages: Any, path: str) -> None:

@@ -74,7 +74,9 @@ def _parse_complete(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
     body = _select_body(value)
     prompt, system, raw = body.pop("prompt", None), body.pop("system", None), body.pop("raw", False)
     if not isinstance(prompt, str):
-        raise _make_input_error(stage, "prompt", "a string")
+        raise _make_input_error(
+            stage, "prompt", "a string", "give it a prompt; for messages, use llm_chat (chat.delay)"
+        )
     if system is not None and not isinstance(system, str):
         raise _make_input_error(stage, "system", "a string")
     if raw:
@@ -144,11 +146,9 @@ def _select_body(fields: dict[str, Json]) -> dict[str, Json]:
 _SET_BY_GRIDQ = frozenset({"model", "stream", "stream_options", "n"})
 
 
-def _make_input_error(stage: StageCall, field: str, expected: str) -> StageError:
-    return StageError(
-        f"The input of {stage.implementation} has no valid {field!r}",
-        {"path": f"{stage.path}.input.{field}", "expected": expected},
-    )
+def _make_input_error(stage: StageCall, field: str, expected: str, fix: str = "") -> StageError:
+    details = {"path": f"{stage.path}.input.{field}", "expected": expected, **({"fix": fix} if fix else {})}
+    return StageError(f"The input of {stage.implementation} has no valid {field!r}", details)
 
 
 M = TypeVar("M", bound=ModelOffer)

@@ -73,6 +73,15 @@ def make_input_error(message: str, expected: str = "", fix: str = "") -> StageEr
     return StageError(message, {name: text for name, text in details.items() if text})
 
 
+def make_missing_option_error(name: str) -> StageError:
+    """Return the StageError for an option that the stage needs and does not have."""
+    return make_input_error(
+        f"The option {name!r} is missing",
+        f"{name!r} in the stage's config or its input record",
+        f'add it to the config: "config": {{"{name}": …}}',
+    )
+
+
 def describe_kind(value: object) -> str:
     """Return the JSON type of `value` for messages."""
     if value is None:

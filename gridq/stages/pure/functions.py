@@ -11,7 +11,14 @@ from typing import Any
 
 from gridq.protocol.models import Json
 from gridq.stages.pure import conditions, json_parsing, patterns, templates
-from gridq.stages.pure.bounds import MAX_PARTS, Clock, OutputRoom, describe_kind, make_input_error
+from gridq.stages.pure.bounds import (
+    MAX_PARTS,
+    Clock,
+    OutputRoom,
+    describe_kind,
+    make_input_error,
+    make_missing_option_error,
+)
 from gridq.stages.pure.inputs import (
     get_list,
     get_option,
@@ -212,16 +219,14 @@ def _find_group(regex: Any, wanted: Json) -> int:
 def equals(value: Json) -> bool:
     """Return whether the input, or the value at `path` (null if there is none), equals `to`."""
     if not isinstance(value, dict) or "to" not in value:
-        raise make_input_error("The option 'to' is missing", "'to' in the stage's config or its input record")
+        raise make_missing_option_error("to")
     return conditions.are_equal(_get_subject(value, "to"), value["to"])
 
 
 def contains(value: Json) -> bool:
     """Return whether the input, or the value at `path`, contains `item` as a part, an element or a key."""
     if not isinstance(value, dict) or "item" not in value:
-        raise make_input_error(
-            "The option 'item' is missing", "'item' in the stage's config or its input record"
-        )
+        raise make_missing_option_error("item")
     return conditions.contains(_get_subject(value, "item"), value["item"])
 
 

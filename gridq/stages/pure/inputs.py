@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import describe_kind, make_input_error
+from gridq.stages.pure.bounds import describe_kind, make_input_error, make_missing_option_error
 from gridq.stages.pure.paths import Missing, Path, describe_missing, find_first, format_path, parse_path
 
 TEXT_NAMES = (
@@ -42,9 +42,7 @@ def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T 
     """
     if name not in options:
         if default is None:
-            raise make_input_error(
-                f"The option {name!r} is missing", f"{name!r} in the stage's config or its input record"
-            )
+            raise make_missing_option_error(name)
         return default
     value = options[name]
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):

@@ -306,6 +306,7 @@ def test_a_listed_module_is_imported_when_first_needed(module: MakeModule, confi
         ("class C:\n    @stage\n    def g(value): return 1", "top level"),
         ("exec('@stage\\ndef f(value): return 1')", "source"),
         ("@stage(input='Txt')\ndef f(value): return 1", "Txt"),
+        ("@stage(output=str)\ndef f(value): return 1", "A type must be an object"),
     ],
 )
 def test_a_module_that_cannot_serve_is_a_config_error_that_names_it(

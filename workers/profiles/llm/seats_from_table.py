@@ -85,6 +85,10 @@ def _suggest_fix(exc: ValidationError, table: Json) -> dict[str, str]:
         return {"fix": 'write models = [{ name = "…" }]'}
     if where == ("url",) and "url" in table:
         return {"fix": 'write url = "https://host/v1": no login, no query, no #'}
+    if where == ("name",) and "name" in table:
+        return {"fix": "use lower-case letters, digits, - and _ only, such as my-seat"}
+    if where == ("budget",):
+        return {"fix": "write dollars as a number: budget = 50"}
     if where == ("key",):
         return {"fix": "put the key into an environment variable and name that in key_env, or use key_file"}
     return suggest_fix(exc, LlmSeat)
