@@ -137,8 +137,10 @@ RESOURCE_WORD = re.compile(
 )
 """What a 403 or 404 names that the request itself refers to."""
 
-REQUEST_STATUSES = frozenset({400, 406, 411, 413, 414, 415, 416, 417, 422, 428, 431, 451})
-"""Statuses for which the request is at fault, unless the response names the key or the model."""
+REQUEST_STATUSES = frozenset({400, 406, 411, 413, 414, 415, 416, 417, 422, 424, 428, 431, 451})
+"""Statuses for which the request is at fault, unless the response names the key or the model. 424 is OpenAI's
+if the request's own MCP server cannot be reached.
+"""
 
 MAIN_PATH = re.compile(r"(?:^|/)(?:chat/completions|messages)$|:(?:stream)?generatecontent", re.IGNORECASE)
 """The paths that each seat of an API format has. One that lacks another path can still serve its models."""
@@ -157,6 +159,7 @@ STATUSES = {
     "not_found_error": 404,
     "request_too_large": 413,
     "rate_limit_error": 429,
+    "external_connector_error": 424,
     "timeout_error": 504,
     "overloaded_error": 529,
     **dict.fromkeys(
