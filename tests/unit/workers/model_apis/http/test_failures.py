@@ -183,7 +183,7 @@ def test_a_403_that_names_the_key_or_the_account_is_the_seats_fault(body: Any) -
         (403, {"error": {"message": "You may not read the file `account suspended`"}}),
         (403, {"error": {"message": 'You may not read the file "billing"'}}),
         (424, {"error": {"type": "external_connector_error",
-                         "message": "Error retrieving tool list from MCP server: 'model'. Http status code: 404"}}),
+                         "message": "Error retrieving tool list from MCP server: 'model'. Status: 404"}}),
         (422, {"detail": "wrong"}),
         (400, {"error": {"message": "Cannot parse: 'Invalid model: m'"}}),
         (413, b"<html>"),
