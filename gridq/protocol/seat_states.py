@@ -63,7 +63,8 @@ def format_unavailable(causes: Iterable[tuple[Sequence[str], Unavailable]]) -> s
             **({} if cause.until is None else {"ends_ms": int((cause.until - now) * 1000)}),
             "owner": cause.state in NEEDS_OWNER,
             "state": cause.state,
-            "reason": cause.reason[:MAX_REASON_CHARACTERS],
+            # Lua's JSON refuses half a surrogate pair, which a message of an endpoint may contain.
+            "reason": cause.reason[:MAX_REASON_CHARACTERS].encode("utf-8", "replace").decode(),
         }
         for queues, cause in causes
         if queues

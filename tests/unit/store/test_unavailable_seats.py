@@ -233,3 +233,14 @@ def test_a_call_looks_at_a_bounded_part_of_very_many_classes(grid: Grid) -> None
     assert max(ended) == 20
     assert sum(ended) == len(jobs)
     assert all(grid.end(job) for job in jobs)
+
+
+def test_any_reason_can_be_told(grid: Grid) -> None:
+    """Otherwise the server would not know that the seat takes nothing."""
+    grid.seat()
+    now = time.time()
+    why = Unavailable("key_refused", 'a\ud800b\0"}],' + "\U0001f600" * 400, now - 60, now + 60)
+    grid.scripts.leave("m.a", "i1", "drain", format_unavailable([((ANY,), why)]))
+    error = refusal(grid, waiting(grid))
+    assert error is not None
+    assert 'm.a is key_refused: a?b\0"}],' in error.reason
