@@ -215,7 +215,7 @@ class Settings(BaseSettings):
     max_stage_input: int = Field(
         32 * 1024 * 1024,
         ge=1024,
-        description="the most that the outputs and the input which a stage reads may be together, in bytes",
+        description="the maximum total size of the input and the outputs that a stage reads, in bytes",
     )
     inline_value: int = Field(
         64 * 1024, ge=0, description="values longer than this get a key of their own, in bytes"
@@ -226,8 +226,8 @@ class Settings(BaseSettings):
         10.0,
         ge=0,
         le=3600,
-        description="how long a submission waits for a seat of a queue that was served until lately, before "
-        "it is refused, in seconds; 0 turns the wait off",
+        description="how long a submission waits for a seat of a queue that was served recently, before "
+        "it is refused, in seconds; 0 disables the wait",
     )
     deadline: float = Field(
         24 * 3600.0, gt=0, description="a job's deadline if the submitter gives none, in seconds"
@@ -324,7 +324,7 @@ class Settings(BaseSettings):
         """
         if self.url is not None and "broker_url" not in self.model_fields_set:
             raise ConfigError(
-                "This needs the grid's Redis server, and only a gateway is set",
+                "This needs the grid's Redis server, but only a gateway is configured",
                 {
                     "path": "GRIDQ_BROKER_URL",
                     "reason": f"GRIDQ_URL is {self.url}",

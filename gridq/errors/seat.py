@@ -30,7 +30,7 @@ class SeatUnreachable(SeatUnavailable):
     """
 
     code = "seat.unreachable"
-    remedy = "Check the seat's url, and that the program behind it runs and can be reached from its worker."
+    remedy = "Check the seat's url, and that its endpoint runs and can be reached from the worker's machine."
 
 
 class SeatRateLimited(SeatError):

@@ -159,13 +159,13 @@ class Attempt:
     def _build_excess_error(self, size: int) -> InputTooLarge:
         limit = self._config.max_stage_input
         return InputTooLarge(
-            f"What the stage at {self.path} reads comes to {size} bytes of JSON",
+            f"The stage at {self.path} would read {size} bytes of JSON",
             {
                 "path": self.path,
                 "bytes": size,
                 "limit": limit,
-                "expected": f"at most {limit} bytes together",
-                "fix": "let the stages before it return less, or references to their data, or join fewer of "
+                "expected": f"at most {limit} bytes in total",
+                "fix": "let earlier stages return less data or references to it, or join fewer of "
                 "them, or raise GRIDQ_MAX_STAGE_INPUT on every machine",
             },
         )

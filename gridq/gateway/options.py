@@ -40,7 +40,7 @@ class GatewayOptions(BaseSettings):
         gt=0,
         le=3600,
         description="how long a stream may be silent before the gateway sends a comment to keep it open; "
-        "up to three times as long while the request waits for a seat and may yet be refused",
+        "up to three times as long while the request waits for a seat and may still be refused",
     )
     max_body: int | None = Field(
         None,

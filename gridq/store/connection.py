@@ -234,7 +234,9 @@ def translate_error(exc: BaseException, url: str | None = None) -> BrokerError:
                 f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
             )
         if isinstance(fault, ServerNotReady):
-            state, remedy = _NOT_READY.get(fault.status_code or "", ("takes no such command now", "wait"))
+            state, remedy = _NOT_READY.get(
+                fault.status_code or "", ("cannot execute this command now", "wait")
+            )
             return BrokerUnreachable(f"The server at {shown} {state}", reason | {"fix": remedy})
         if isinstance(fault, (faults.ConnectionError, faults.TimeoutError, OSError)):
             if (known := _find_stopped_grid(shown)) is not None:
@@ -376,7 +378,7 @@ _CLUSTER = {"expected": "one server", "fix": "point GRIDQ_BROKER_URL at a server
 _REPLICA = {"expected": "the primary", "fix": "point GRIDQ_BROKER_URL at the primary"}
 _NOT_READY = {
     "BUSY": ("is busy with a script", "wait; `SCRIPT KILL` ends a script that has written nothing yet"),
-    "MISCONF": ("cannot write its data to disk", "make room on its disk, or see its log"),
+    "MISCONF": ("cannot write its data to disk", "free space on its disk, or read its log"),
     "NOREPLICAS": ("has too few replicas", "start its replicas, or lower min-replicas-to-write"),
     "MASTERDOWN": ("is a replica without its primary", "wait for the fail-over, or start the primary"),
 }

@@ -429,5 +429,7 @@ def _build_queue_full_error(reply: QueueLimitReached) -> QueueFull:
     if reply.has_seat:
         taken = f"{pending} of {limit} places are taken"
     else:
-        taken = f"no live seat could take it, and {pending} of at most {limit} such stages wait already"
+        taken = (
+            f"no live seat could take it, and {pending} of at most {limit} such stages are waiting already"
+        )
     return QueueFull(f"The queue {queue} has no room for {stages}: {taken}", details)

@@ -43,11 +43,9 @@ def validate(
     for number, (queue, count) in enumerate(chains.items()):
         typer.echo(f"{'' if number else 'queues':11}  {queue:{width}}  {format_count(count, 'step')}")
     if report["needed_from_input"]:
-        typer.echo(
-            f"from input   {to_one_line(', '.join(report['needed_from_input']))}: no config has it"
-        )
+        typer.echo(f"from input   {to_one_line(', '.join(report['needed_from_input']))}: no config sets it")
     if report["ignored"]:
-        typer.echo(f"ignored      {to_one_line(', '.join(report['ignored']))}: no field of these nodes")
+        typer.echo(f"ignored      {to_one_line(', '.join(report['ignored']))}: the nodes have no such field")
 
 
 def validate_graph(text: str, config: Settings) -> dict[str, Json]:
