@@ -60,7 +60,7 @@ class Attempt:
         runner: Runner,
         read_value: Callable[[bytes], bytes | bytearray],
         piece_writer: PieceWriter,
-        models: ModelHealth | None = None,
+        models: ModelHealth,
         on_first_piece: Callable[[], None] = lambda: None,
     ) -> None:
         self.claim = claim
@@ -87,7 +87,7 @@ class Attempt:
         self._runner = runner
         self._read_value = read_value
         self._piece_writer = piece_writer
-        self._models = models or ModelHealth()
+        self._models = models
         self._on_first_piece = on_first_piece
         self._stream = PieceStream(claim.lease, on_fenced=lambda: self.cancel("lost"))
         self._context: StageContext | None = None

@@ -164,7 +164,7 @@ def write_calendar(scripts: Scripts, zone: str) -> None:
     """Write when windows reset in the time zone `zone`."""
     calendar = compute_calendar(zone, now_ms(scripts.client))
     fields = {period: " ".join(map(str, instants)) for period, instants in calendar.items()}
-    words = chain.from_iterable({"zone": zone, **fields}.items())
+    words = chain(("zone", zone), *fields.items())
     write_record(scripts.client, "HSET", scripts.keys("calendar"), *words)
 
 

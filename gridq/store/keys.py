@@ -15,7 +15,7 @@ Jobs:
 | `value:<job>:…` | a value of more than 64 KB | the job ends; the answer as long as the result |
 | `values:<job>` | set: the names of the job's long values | the job ends |
 | `rows:<job>` | list: one row for each attempt that was recorded | the result expires |
-| `response:<job>` | a background response as it was queued, without output | the job is done; else its result expires |
+| `response:<job>` | a background response as queued, without output | it is done; else its result expires |
 | `stream:<job>` | stream: pieces of the answers, and the end | the result expires |
 | `summary:<job>` | hash: name, agent, times and state of an ended job | the result expires |
 | `result:<job>` | list of one: the final state and the answer or error | the result's TTL (default 1 h) |

@@ -361,15 +361,6 @@ class Scripts:
         )  # fmt: skip
         return self._read_end(reply, lease.partition(":")[0])
 
-    def emit(
-        self, lease: str, path: str, pieces: Sequence[str], before: int, dropped: Sequence[str] = ()
-    ) -> bool:
-        """Add pieces, as `Pieces` names them, to the job's stream. Returns False if the attempt no longer
-        counts.
-        """
-        [counts] = self._emit([Pieces(lease, path, before, dropped, pieces)])
-        return counts
-
     def emit_all(self, batch: Sequence[Pieces]) -> list[bool | ResponseError]:
         """Add pieces to the streams of several jobs, in one call, so that a reader of all gets them together.
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.acceptance.test_gateway_process import started
 from tests.conftest import GridEnv
+from tests.pieces import emit as emit_pieces
 from tests.unit.store.plans import Grid, one
 from tests.waiting import wait_for
 
@@ -41,7 +42,9 @@ def pieces(stream: str) -> list[str]:
 
 def emit(grid: Grid, lease: str, values: list[str]) -> None:
     for at in range(0, len(values), 100):
-        assert grid.scripts.emit(lease, "root", [json.dumps(piece) for piece in values[at : at + 100]], at)
+        assert emit_pieces(
+            grid.scripts, lease, "root", [json.dumps(piece) for piece in values[at : at + 100]], at
+        )
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a process's memory is read from /proc")

@@ -25,6 +25,7 @@ from tests.conftest import GridEnv
 from tests.model.entering import Entering
 from tests.model.submitting import act, picks
 from tests.model.trees import NONE, ONE, TWO, Tree, trees
+from tests.pieces import emit
 from tests.unit.store.plans import HOUR, usage
 
 SEATS = {"m.a": (2, 1_000_000, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, None, (TWO, PURE))}
@@ -233,10 +234,10 @@ class Protocol(Entering):
         lease = pick.choice(self.some_lease())
         values = [f'"{lease} {next(self.numbers)}"' for _ in range(pieces)]
         before = self.emitted.get(lease, 0)
-        if self.grid.scripts.emit(lease, "root", values, before):
+        if emit(self.grid.scripts, lease, "root", values, before):
             self.emitted[lease] = before + pieces
             if twice:
-                assert self.grid.scripts.emit(lease, "root", values, before)
+                assert emit(self.grid.scripts, lease, "root", values, before)
 
     @act(
         6, lambda self: self.open(), pick=picks,
@@ -253,7 +254,7 @@ class Protocol(Entering):
         elif then == "done":
             self.completed(lease, self.outputs.setdefault(lease, b"true"), go_on=False)
         elif then == "emit":
-            self.grid.scripts.emit(lease, "root", [f'"{lease} late"'], self.emitted.get(lease, 0))
+            emit(self.grid.scripts, lease, "root", [f'"{lease} late"'], self.emitted.get(lease, 0))
         elif then not in ("", "sweep"):
             self.grid.fail(lease, then, used=self.used[lease], row=f"{then} {lease}")
 

@@ -8,6 +8,7 @@ import pytest
 
 from gridq.graph.plan import Scope
 from gridq.protocol.states import JobState
+from tests.pieces import emit
 from tests.unit.store.plans import Grid, one, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -24,9 +25,9 @@ def test_an_attempt_whose_lease_has_lapsed_emits_nothing(grid: Grid) -> None:
     grid.job(one(), "j1", stream=True)
     old = grid.take()
     grid.lapse(old)
-    assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
+    assert not emit(grid.scripts, old.lease, "root", ['"a"'], 0)
     new = grid.take("m.b")
-    assert grid.scripts.emit(new.lease, "root", ['"b"'], 0)
+    assert emit(grid.scripts, new.lease, "root", ['"b"'], 0)
     assert _pieces(grid, "j1") == [b'"b"']
 
 
@@ -36,7 +37,7 @@ def test_a_stage_is_not_retried_after_its_first_token(grid: Grid, kind: str) -> 
     grid.seat("m.b")
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
-    grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
+    emit(grid.scripts, claim.lease, "root", ['"a"'], 0)
     if kind == "lapse":
         grid.lapse(claim)
     else:
@@ -49,7 +50,7 @@ def test_a_retry_runs_a_streamed_stage_again(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(scope=0), scopes=[Scope("root", None, 2, 0, ((0, 0),))]), "j1", stream=True)
     claim = grid.take()
-    grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
+    emit(grid.scripts, claim.lease, "root", ['"a"'], 0)
     assert grid.fail(claim, "back") == "again"
     assert grid.fail(grid.take(), "back") == "again"  # nothing came out of this one
     assert grid.field("j1", "tries:0") == "1"
@@ -60,7 +61,9 @@ def test_a_trimmed_stream_keeps_its_latest_pieces(grid: Grid) -> None:
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
     for first in range(0, 12_000, 2_000):
-        grid.scripts.emit(claim.lease, "root", [str(number) for number in range(first, first + 2_000)], first)
+        emit(
+            grid.scripts, claim.lease, "root", [str(number) for number in range(first, first + 2_000)], first
+        )
     pieces = _pieces(grid, "j1")
     assert 10_000 <= len(pieces) < 10_200
     assert pieces[-1] == b"11999"
@@ -71,10 +74,10 @@ def test_a_repeated_emit_adds_no_piece_twice(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
-    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
-    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
-    assert grid.scripts.emit(claim.lease, "root", ['"b"', '"c"'], 1)
-    assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3)
+    assert emit(grid.scripts, claim.lease, "root", ['"a"', '"b"'], 0)
+    assert emit(grid.scripts, claim.lease, "root", ['"a"', '"b"'], 0)
+    assert emit(grid.scripts, claim.lease, "root", ['"b"', '"c"'], 1)
+    assert emit(grid.scripts, claim.lease, "root", ['"d"'], 3)
     entries = grid.client.xrange(grid.keys("stream", "j1"))
     assert [fields[b"piece"] for _, fields in entries] == [b'"a"', b'"b"', b'"c"', b'"d"']
 
@@ -84,9 +87,9 @@ def test_what_has_no_effect_stands_beside_the_first_piece(grid: Grid) -> None:
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
     dropped = ["seed", 'a "b", c']
-    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0, dropped)
-    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"', '"c"'], 0, dropped)
-    assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3, dropped)
+    assert emit(grid.scripts, claim.lease, "root", ['"a"', '"b"'], 0, dropped)
+    assert emit(grid.scripts, claim.lease, "root", ['"a"', '"b"', '"c"'], 0, dropped)
+    assert emit(grid.scripts, claim.lease, "root", ['"d"'], 3, dropped)
     entries = [fields for _, fields in grid.client.xrange(grid.keys("stream", "j1"))]
     assert [b"dropped" in fields for fields in entries] == [True, False, False, False]
     assert json.loads(entries[0][b"dropped"]) == dropped

@@ -13,6 +13,7 @@ from gridq.jobs.record import build_plan_fields, format_chain, parse_chain
 from gridq.protocol.models import Limit
 from gridq.store.replies import Accepted, Claim, NoSeat, NotLent, QueueLimitReached
 from gridq.store.scripts import NewJob
+from tests.pieces import emit
 from tests.unit.store.ledger_entries import find_entries
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, one, plan, step
@@ -251,7 +252,7 @@ def test_a_stage_does_not_fall_back_after_its_first_token(grid: Grid) -> None:
     grid.seat("m.b", B)
     job = grid.job(chained(A, B), stream=True)
     claim = grid.take("m.a")
-    assert grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
+    assert emit(grid.scripts, claim.lease, "root", ['"x"'], 0)
     assert grid.fail(claim) == "plain"
     assert grid.end(job) is not None
 

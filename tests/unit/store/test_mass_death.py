@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gridq.router.sweep import BATCH_ITEMS, Sweeper
+from tests.pieces import emit
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -145,7 +146,7 @@ def test_long_jobs_are_ended_a_few_per_batch(grid: Grid, why: str) -> None:
     for number in range(3):
         grid.job(chain(3000), f"long{number}", stream=True, queue_timeout_ms=HOUR)
         if why == "died":
-            assert grid.scripts.emit(grid.take(slot=str(number)).lease, "root", ['"a"'], 0)
+            assert emit(grid.scripts, grid.take(slot=str(number)).lease, "root", ['"a"'], 0)
     die(grid, {"died": "leases", "due": "delays", "expired": "deadlines"}[why])
     ended = []
     while (swept := grid.sweep()).more:

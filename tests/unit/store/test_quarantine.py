@@ -10,6 +10,7 @@ from gridq.graph.plan import Plan, Scope
 from gridq.protocol.states import JobState
 from gridq.store.replies import Claim, Drop
 from tests.conftest import GridEnv
+from tests.pieces import emit
 from tests.unit.store.plans import Grid, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -273,7 +274,7 @@ def test_a_streamed_stage_fails_instead_of_being_quarantined(grid: Grid) -> None
     job = grid.job(one(), stream=True)
     grid.fail(grid.take("m.a"), "died")
     claim = grid.take("m.b")
-    grid.scripts.emit(claim.lease, "root", ["1"], 0)
+    emit(grid.scripts, claim.lease, "root", ["1"], 0)
     assert grid.fail(claim, "died") == "plain"
     assert grid.ended(job).state is JobState.FAILED
 

@@ -14,6 +14,7 @@ from gridq.store import schema, scripts
 from gridq.store.replies import Accepted, AdmitReply
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
+from tests.pieces import emit
 from tests.unit.store.plans import Grid, one
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -178,7 +179,7 @@ def test_a_worker_of_the_older_schema_gets_nothing_after_an_upgrade(grid: Grid, 
     assert grid.claim() == "gone"
     assert grid.complete(claim, b"@j1:0:1", long=b"x" * 100_000)[0] in (0, -1)
     assert grid.fail(claim) == "fenced"
-    assert not grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
+    assert not emit(grid.scripts, claim.lease, "root", ['"x"'], 0)
     after = state(grid)
     older_keys = {
         name for name in before if not name.startswith("closed_lease:") and name != "wake_up_number"

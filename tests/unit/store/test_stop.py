@@ -6,6 +6,7 @@ import pytest
 
 from gridq.graph.plan import Scope
 from gridq.protocol.states import JobState
+from tests.pieces import emit
 from tests.unit.store.plans import HOUR, Grid, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -83,7 +84,7 @@ def test_a_stream_ends_with_the_job(grid: Grid) -> None:
     grid.job(one(), "j1", stream=True, ttl_ms=5000)
     claim = grid.take()
     assert claim.stream
-    assert grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
+    assert emit(grid.scripts, claim.lease, "root", ['"a"'], 0)
     grid.scripts.stop("j1", "cancelled", "{}")
     entries = grid.client.xrange(grid.keys("stream", "j1"))
     assert entries[-1][1] == {b"end": b"cancelled"}
