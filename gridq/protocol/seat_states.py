@@ -50,6 +50,10 @@ class Unavailable:
     since: float = field(default_factory=time.time)
     until: float | None = None
 
+    def __post_init__(self) -> None:
+        # A message of an endpoint may contain half a surrogate pair, which no JSON of the server's may.
+        object.__setattr__(self, "reason", self.reason.encode("utf-8", "replace").decode())
+
 
 def format_unavailable(causes: Iterable[tuple[Sequence[str], Unavailable]]) -> str:
     """Return why a seat takes no work, with the queues of each cause, as register.lua and leave.lua read it;
@@ -63,8 +67,7 @@ def format_unavailable(causes: Iterable[tuple[Sequence[str], Unavailable]]) -> s
             **({} if cause.until is None else {"ends_ms": int((cause.until - now) * 1000)}),
             "owner": cause.state in NEEDS_OWNER,
             "state": cause.state,
-            # Lua's JSON refuses half a surrogate pair, which a message of an endpoint may contain.
-            "reason": cause.reason[:MAX_REASON_CHARACTERS].encode("utf-8", "replace").decode(),
+            "reason": cause.reason[:MAX_REASON_CHARACTERS],
         }
         for queues, cause in causes
         if queues

@@ -184,3 +184,10 @@ def test_a_trial_that_is_being_answered_closes_the_breaker_and_forgets_no_failur
     assert breaker.advance()
     assert (breaker.opened, breaker.half_open_reason) == (None, "")
     assert [breaker.record_failure(FAILURES[0], number) for number in "123"] == [None, None, 20]
+
+
+def test_any_reason_can_be_sent_as_json() -> None:
+    breaker = CircuitBreaker()
+    breaker.record_failure(SeatDegraded("half a pair: \ud83d"))
+    assert breaker.opened is not None
+    assert breaker.opened.reason == "half a pair: ?"
