@@ -23,7 +23,8 @@ from gridq.messaging import wake_ups
 from gridq.router.sweep import BATCH_ITEMS
 from gridq.store.connection import connect
 from gridq.store.replies import Claim
-from tests.unit.store.plans import ERROR, Grid, chain, plan, step, wide
+from tests.unit.store.limits import limit
+from tests.unit.store.plans import ANY, ERROR, Grid, chain, plan, step, wide
 from workers.supervisor.embedded_server import EmbeddedServer
 
 SIZES = (1_000, 10_000, 20_000)
@@ -104,6 +105,14 @@ def _run_all(grid: Grid, slots: int = 1) -> None:
 def run_wide(grid: Grid, size: int) -> None:
     """All ready at once, joined by one."""
     job = grid.job(wide(size - 1))
+    _run_all(grid)
+    assert grid.ended(job).state == "done"
+
+
+def run_bounded(grid: Grid, size: int) -> None:
+    """All ready at once, in a queue with a bound."""
+    limit(grid, f'[queues."{ANY}"]\nmax_pending = {size}')
+    job = grid.job(plan(*(step() for _ in range(size))))
     _run_all(grid)
     assert grid.ended(job).state == "done"
 
@@ -271,8 +280,8 @@ def _sweep_up(grid: Grid) -> None:
 
 
 SCENARIOS: tuple[Callable[[Grid, int], None], ...] = (
-    run_wide, run_fan_out, run_chain, run_layers, skip_wide_arm, skip_long_arm, restart_scope, cancel, fail,
-    expire, time_out, drop_quarantined, cancel_running, cancel_with_values, lose_seat, leave_seat,
-    return_server,
+    run_wide, run_bounded, run_fan_out, run_chain, run_layers, skip_wide_arm, skip_long_arm, restart_scope,
+    cancel, fail, expire, time_out, drop_quarantined, cancel_running, cancel_with_values, lose_seat,
+    leave_seat, return_server,
 )  # fmt: skip
 """What is measured. Each takes a fresh grid and a number of stages; its docstring names it."""

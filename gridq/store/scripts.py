@@ -494,8 +494,9 @@ def build_admit_words(job: NewJob, staged: str = "") -> tuple[Word, ...]:
     arguments["plan"] = staged
     if staged:
         arguments["fields"] = ()
+    arguments["groups"] = json.dumps(_group_ready_steps(job), separators=(",", ":"))
     arguments["expected_tokens"] = sum(
-        sum(map(int, str(value).split(" ", 2)[:2]))
+        _sum_tokens(value)
         for name, value in zip(job.fields[::2], job.fields[1::2], strict=True)
         if str(name).startswith("tokens:")
     )
@@ -503,6 +504,23 @@ def build_admit_words(job: NewJob, staged: str = "") -> tuple[Word, ...]:
     arguments["queues"] = " ".join(job.queues)
     arguments["ready"] = " ".join(map(str, job.ready))
     return order_arguments("admit", arguments)
+
+
+def _group_ready_steps(job: NewJob) -> list[tuple[str | int, ...]]:
+    """Return a job's ready steps as the argument `groups` of admit.lua names them."""
+    fields = {str(name): str(value) for name, value in zip(job.fields[::2], job.fields[1::2], strict=True)}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for step in job.ready:
+        queue, cost, _ = fields[f"header:{step}"].split(" ", 2)
+        chain = fields.get(f"chain:{step}", "")
+        tokens = fields.get(f"tokens:{step}", "") if chain else ""
+        groups.setdefault((queue, cost, fields.get(f"excluded:{step}", ""), chain), []).append(tokens)
+    return [(*alike, max(tokens, key=_sum_tokens), len(tokens)) for alike, tokens in groups.items()]
+
+
+def _sum_tokens(text: object) -> int:
+    """Return the tokens in and out of a step's field `tokens`, 0 if it is empty."""
+    return sum(map(int, str(text).split(" ", 2)[:2])) if text else 0
 
 
 def _to_word(value: Any) -> Word:

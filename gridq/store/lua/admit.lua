@@ -14,6 +14,8 @@
 --   steps             number of steps
 --   queues            queues that need a live seat, space separated; alternatives with | between them
 --   ready             steps that are ready at once, space separated
+--   groups            these steps by where they would wait, as JSON: {queue, cost, excluded seats, chain, the largest `tokens` if there is
+--                     a chain, how many} …
 --   name              name of the job
 --   session           its session, or ''
 --   api_key           id of its API key, or '' (the inbox knows its own)
@@ -102,7 +104,7 @@ end
 local dropped, charged_team = {}, nil
 if is_guarded and C('EXISTS', K .. 'limits') == 1 then
   --[
-  local refusal, drops = check_room(ready, plan, fields_at, priority, agent, team)
+  local refusal, drops = check_room(groups, priority, agent, team)
   if refusal then return refuse(refusal) end
   team, refusal = reserve(job, agent, team, tonumber(micro_dollars), tonumber(expected_tokens))
   if not team then return refuse(refusal) end

@@ -263,7 +263,7 @@ for _, job in ipairs(find_due('ended_jobs', 10 * limit)) do  -- as fast as jobs 
   C('ZREM', K .. 'ended_jobs', job)
   C('ZREM', K .. 'jobs', job)
 end
-if unpark_due() >= 200 then more = 1 end
+if unpark_due() >= MAX_UNPARKED then more = 1 end
 -- A job waits until the routers' queue has room, so that a job whose message is still in it gets no second one, and until the server
 -- has memory for its plan.
 local message = C('HGET', K .. 'wake_ups', 'router')

@@ -49,8 +49,10 @@ local function unpark_agent(agent)
   C('HDEL', K .. 'parked_agents', agent)
 end
 
--- Bring back agents that are no longer over their limits, up to 200 in a call. Use only grows within a window, so an agent is checked
--- again only when the windows or the limits have changed.
+local MAX_UNPARKED = 100  -- agents in a call
+
+-- Bring back agents that are no longer over their limits. Use only grows within a window, so an agent is checked again only when the windows
+-- or the limits have changed.
 local function unpark_due()
   local list, now, back = C('HGETALL', K .. 'parked_agents'), nil, 0
   for i = 1, #list, 2 do
@@ -59,7 +61,7 @@ local function unpark_due()
     if checked ~= now then
       if is_over_limit(list[i], team) then C('HSET', K .. 'parked_agents', list[i], team .. ' ' .. now)
       else unpark_agent(list[i]); back = back + 1 end
-      if back >= 200 then break end  -- nobody else is served meanwhile: the next sweep goes on
+      if back >= MAX_UNPARKED then break end  -- nobody else is served meanwhile: the next sweep goes on
     end
   end
   return back

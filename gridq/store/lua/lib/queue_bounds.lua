@@ -134,55 +134,26 @@ local function find_droppable(q, served, short)
   return nil
 end
 
--- Count the steps of a plan that are alike for check_room, whose first three arguments it takes: a table of {q, cost, excluded, chain, tokens,
--- count}. `tokens` only with a chain.
-local function group_steps(ready, plan, from)
-  local fields, groups, names = {}, {}, {}
-  for step in words(ready) do
-    for _, name in ipairs({'header:', 'chain:', 'tokens:', 'excluded:'}) do
-      fields[name .. step] = ''
-      names[#names + 1] = plan ~= '' and name .. step or nil
-    end
-  end
-  for i = 1, #names, 2000 do
-    local last = math.min(i + 1999, #names)
-    for n, value in ipairs(C('HMGET', K .. 'plan:' .. plan, unpack(names, i, last))) do fields[names[i + n - 1]] = value or '' end
-  end
-  for i = from, #ARGV, 2 do
-    if fields[ARGV[i]] then fields[ARGV[i]] = ARGV[i + 1] end
-  end
-  for step in words(ready) do
-    local q, cost = string.match(fields['header:' .. step], '^(%S+) (%S+)')
-    local excluded, chain = fields['excluded:' .. step], fields['chain:' .. step]
-    local tokens = chain ~= '' and fields['tokens:' .. step] or ''
-    local like = table.concat({q, cost, excluded, chain, tokens}, '\n')
-    groups[like] = groups[like] or {q = q, cost = cost, excluded = excluded, chain = chain, tokens = tokens, count = 0}
-    groups[like].count = groups[like].count + 1
-  end
-  return groups
-end
-
--- Check whether the ready steps of a job have room in their queues; a step with a chain in the queue where it would wait. `ready`: the
--- steps; `plan`: the name of its staged plan, or '' if its fields begin in ARGV at `from`. Return nil and what must be dropped ({queue,
--- served, limit, needed, {{job, path, steps} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them,
+-- Check whether the ready steps of a job have room in their queues; a step with a chain in the queue where it would wait. `groups`: as
+-- admit.lua gets them. Return nil and what must be dropped ({queue, served, limit, needed, {{job, path, steps} …}} …), or {queue, name, waiting stages, limit, needed, '1' if a live seat could take them,
 -- else '0'}. Nothing is written.
-local function check_room(ready, plan, from, priority, agent, team)
+local function check_room(groups, priority, agent, team)
   if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
   local needed, drops = {}, {}
   team = team_of(agent, team)
   local is_parked = C('HEXISTS', K .. 'parked_agents', agent) == 1
-  for _, like in pairs(group_steps(ready, plan, from)) do
-    local q, cost, excluded = like.q, like.cost, like.excluded
-    if like.chain ~= '' then
-      local links = parse_chain(like.chain)
-      local link = links[choose_link(links, '', nil, cost, agent, team, like.tokens)]
+  for _, group in ipairs(cjson.decode(groups)) do
+    local q, cost, excluded, chain, tokens, members = unpack(group)
+    if chain ~= '' then
+      local links = parse_chain(chain)
+      local link = links[choose_link(links, '', nil, cost, agent, team, tokens)]
       q, excluded = link.q, link.unfit
     end
     if queue_limit(q) then
       local served = (is_free(q) or not is_parked) and has_taker(q, cost, excluded, agent, team)
       local key = q .. (served and ' 1' or ' 0')
       needed[key] = needed[key] or {q = q, served = served, count = 0}
-      needed[key].count = needed[key].count + like.count
+      needed[key].count = needed[key].count + members
     end
   end
   for _, line in pairs(needed) do
