@@ -102,6 +102,17 @@ def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
         assert [row.attempt for row in client.rows(job)] == [1, 1]
 
 
+def test_celery_knows_that_a_slot_is_busy(client: Client) -> None:
+    job = client.submit({"root": SLEEP}, 1)
+    wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)
+    active = [shown for each in (app.control.inspect().active() or {}).values() for shown in each]
+    assert [(shown["name"], shown["acknowledged"]) for shown in active] == [(STAGE_TASK, False)]
+    assert client.result(job, timeout=60) == {"items": 1, "ms": 1500}
+    wait_for(lambda: not any((app.control.inspect().active() or {"": 1}).values()))
+    stats = (app.control.inspect().stats() or {}).values()
+    assert sum(each["total"].get(STAGE_TASK, 0) for each in stats) >= 1
+
+
 def test_a_killed_worker_leaves_no_unacknowledged_message(client: Client, home: GridProcesses) -> None:
     job = client.submit({"root": SLEEP}, 1)
     wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)

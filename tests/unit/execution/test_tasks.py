@@ -1,0 +1,80 @@
+"""How a worker runs wake-ups: Celery's real pool, with messages that nobody sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.concurrency.thread import TaskPool
+from celery.worker import state
+
+from gridq.app import app
+from gridq.execution.tasks import RunStage, deliver, run_stage
+from tests.waiting import wait_for
+
+
+class Worker:
+    """A worker with two slots, and what it acknowledged."""
+
+    def __init__(self) -> None:
+        self.pool = TaskPool(2)
+        self.acknowledged: list[str] = []
+        consumer = SimpleNamespace(pool=self.pool, hostname="seat@machine", connection_errors=(OSError,))
+        self._handle = deliver(run_stage, app, consumer)
+
+    def receive(self, name: str) -> None:
+        message = SimpleNamespace(headers={"id": name}, delivery_info={"routing_key": "llm:any"})
+        self._handle(message, None, lambda *_: self.acknowledged.append(name), None, [])
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    worker.pool.start()
+    yield worker
+    worker.pool.stop()
+
+
+def answer_by(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    monkeypatch.setattr(RunStage, "answer", staticmethod(answer))
+
+
+def test_a_wake_up_is_acknowledged_once_its_slot_is_free(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    answer_by(monkeypatch, go_on.wait)
+    counted = state.total_count["gridq.run_stage"]
+    worker.receive("one")
+    wait_for(lambda: len(state.active_requests) == 1)
+    [active] = state.active_requests
+    shown = active.info(safe=True)
+    assert (shown["id"], shown["name"], shown["acknowledged"]) == ("one", "gridq.run_stage", False)
+    assert worker.acknowledged == []
+    go_on.set()
+    wait_for(lambda: worker.acknowledged == ["one"])
+    assert not state.active_requests
+    assert not state.requests
+    assert state.total_count["gridq.run_stage"] == counted + 1
+
+
+def test_a_wake_up_that_fails_is_acknowledged_and_the_next_one_runs(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("by the test")
+
+    answer_by(monkeypatch, fail)
+    worker.receive("one")
+    worker.receive("two")
+    wait_for(lambda: sorted(worker.acknowledged) == ["one", "two"])
+    assert "a wake-up failed" in caplog.text
+    assert not state.active_requests
+
+
+def test_a_process_without_a_seat_only_acknowledges(worker: Worker) -> None:
+    worker.receive("one")
+    wait_for(lambda: worker.acknowledged == ["one"])
