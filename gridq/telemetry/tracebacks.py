@@ -47,7 +47,7 @@ def format_user_traceback(exc: BaseException) -> str:
         text = "".join(shown.format(chain=True))
     except Exception as fault:  # the message of an author's exception may raise anything
         text = f"{type(exc).__name__} (its traceback cannot be shown: {type(fault).__name__})"
-    text = mask_credentials(text.rstrip())
+    text = mask_credentials(text.rstrip()[-4 * MAX_CHARACTERS :])  # a message may have many megabytes
     return text if len(text) <= MAX_CHARACTERS else "…" + text[-MAX_CHARACTERS:]
 
 

@@ -24,9 +24,11 @@ from gridq.errors import (
 )
 from gridq.graph.catalogue import StageSpec
 from gridq.profiles.profile import StageContext
+from gridq.protocol import masking
 from gridq.protocol.models import StageCall
 from gridq.stages import load_modules, run_builtin, stage
 from gridq.stages.python import _REGISTRY
+from gridq.telemetry import tracebacks
 from gridq.telemetry.redaction import format_traceback
 
 MakeModule = Callable[[str, str], str]
@@ -405,6 +407,26 @@ def test_an_exception_has_a_traceback_that_stays_out_of_the_error(name: str, dep
     assert "a1b2c3d4e5f6" not in error.traceback + str(error)
     assert "test_python" not in error.to_json()  # what another agent gets names no file
     assert error.fix
+
+
+@stage
+def break_at_length(value: Any) -> Any:
+    raise ValueError(value * 10_000_000 + " sk-a1b2c3d4e5f6")
+
+
+def test_a_long_message_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else of the worker runs while it is searched for keys."""
+    searched: list[int] = []
+
+    def mask(text: str) -> str:
+        searched.append(len(text))
+        return masking.mask_credentials(text)
+
+    monkeypatch.setattr(tracebacks, "mask_credentials", mask)
+    with pytest.raises(StageError) as caught:
+        run(f"python:{__name__}:break_at_length", "x")
+    assert max(searched) <= 16_000
+    assert "a1b2c3d4e5f6" not in caught.value.traceback
 
 
 def test_the_log_has_the_places_of_an_exception_but_not_its_words(caplog: pytest.LogCaptureFixture) -> None:
