@@ -111,6 +111,9 @@ class Router:
         )
         self._publish_answer = publish_answer
         self._admits = threading.Lock()
+        self._choosing = threading.Lock()
+        self._being_admitted: set[str] = set()
+        """The sweep sends another message for a job that takes long: a second thread need not begin it."""
 
     def start(self) -> None:
         """Go live: enforce the quotas, write the wake-up templates, sweep, rank, answer Celery's tasks."""
@@ -154,7 +157,20 @@ class Router:
     # -- admission
 
     def admit(self, job: str) -> bool:
-        """Admit a job of the inbox, or end it with its error. Return whether it has a pure stage to run."""
+        """Admit a job of the inbox, or end it with its error. Return whether it has a pure stage to run.
+
+        A job that another thread admits is left to that thread.
+        """
+        with self._choosing:
+            if job in self._being_admitted:
+                return False
+            self._being_admitted.add(job)
+        try:
+            return self._admit_or_end(job)
+        finally:
+            self._being_admitted.discard(job)
+
+    def _admit_or_end(self, job: str) -> bool:
         keys = self.scripts.keys
         fields: list[Any] = self.scripts.client.hmget(keys("submitted", job), "graph", "options", "celery")
         graph, options, celery = fields

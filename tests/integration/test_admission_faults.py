@@ -59,6 +59,25 @@ def _end(scripts: Scripts, job: str) -> End | None:
     return None if data is None else End.parse(data)
 
 
+def test_a_second_message_for_a_job_does_not_admit_it_beside_the_first(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the sweep sends one for a graph that takes long: the router's other threads stay free for others."""
+    begun: list[str] = []
+
+    def admit(request: JobRequest) -> Any:
+        begun.append(request.job)
+        assert not router.admit("big")
+        raise ConnectionError
+
+    monkeypatch.setattr(router.admission, "admit", admit)
+    Inbox(router.scripts, router.scripts.config).enqueue("big", ECHO)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            router.admit("big")
+    assert begun == ["big", "big"], "it is tried again once the first has failed"
+
+
 def test_an_internal_fault_fails_the_job(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     def compile(graph: bytes) -> Any:
         raise KeyError("a fault")
@@ -89,13 +108,12 @@ def test_an_outage_of_the_server_leaves_the_job_in_the_inbox(
 def test_a_refusal_does_not_end_a_job_that_another_router_admitted(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Admission(router.scripts, router.scripts.config, {"bench": Paid()})
+    other = Router(app, 1)
+    other.admission = Admission(other.scripts, router.scripts.config, {"bench": Paid()})
     Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
 
     def compile(graph: bytes) -> Any:
-        with monkeypatch.context() as undone:
-            undone.setattr(router, "admission", other)
-            router.admit("j1")
+        other.admit("j1")
         raise errors.UnknownStage("it is not known here")
 
     monkeypatch.setattr(router.admission, "compile", compile)
