@@ -48,9 +48,15 @@ def test_a_fault_is_described(model: type[BaseModel], given: dict[str, Any], pat
 @pytest.mark.parametrize("value", [None, 5, -1.5, "x", "", True, [], [None], {}, {"a": 1}, b"x", 1e400])
 def test_no_field_of_what_clients_send_is_described_in_python(model: type[BaseModel], value: Any) -> None:
     for name in model.model_fields:
-        try:
-            model.model_validate({name: value})
-        except ValidationError as exc:
-            path, reason = first_fault(exc)
-            assert not PYTHON.search(f"{path} {reason}"), (name, path, reason)
-            assert reason != "it is not valid", (name, exc.errors()[0])
+        path, reason = _find_fault(model, {name: value})
+        assert not PYTHON.search(f"{path} {reason}"), (name, path, reason)
+        assert reason != "it is not valid", name
+
+
+def _find_fault(model: type[BaseModel], given: dict[str, Any]) -> tuple[str, str]:
+    """Return what `first_fault` says of a table; empty texts if it is valid."""
+    try:
+        model.model_validate(given)
+    except ValidationError as exc:
+        return first_fault(exc)
+    return "", ""
