@@ -97,9 +97,7 @@ def classify_failure(
     if isinstance(exc, ChildDied):  # other stages ran in that process: any of them may be at fault
         return Failed("lost", final)
     retry_after = bounded_seconds(exc.details.get("retry_after"))
-    if isinstance(
-        exc, RequestRefused
-    ):  # the seat takes other work meanwhile: the stage must not wait long for it
+    if isinstance(exc, RequestRefused):  # the seat takes other work meanwhile: the stage must not wait long
         retry_after = None
     kind: FailureKind = "unreached" if isinstance(exc, SeatUnreachable) else "seat"
     if isinstance(exc, ModelInCooldown):  # its failure has counted before, and the seat itself is well

@@ -355,7 +355,9 @@ class Session:
             return
         try:
             if not isinstance(error, ModelUnavailable | RequestRefused):
-                self.report_seat_failure(error, claim.stage)
+                # A stage that kills its process is quarantined. Its agent may submit more of its kind, so only
+                # the deaths of several agents' stages speak against the seat.
+                self.report_seat_failure(error, claim.agent if failed.kind == "died" else claim.stage)
             elif attempt.model:  # else it blames no model that is known, and the seat itself is well
                 self.report_model_failure(attempt.model, error, claim)
         except RedisError as exc:
@@ -488,8 +490,9 @@ class Session:
         return self.paused or self.breaker.opened or self._all_models_down
 
     def report_seat_failure(self, error: SeatError, request: str = "") -> None:
-        """Count an attempt of `request` that failed through the seat. RedisError: this opened the circuit
-        breaker, and the server could not be told.
+        """Count an attempt that failed through the seat. Several of one `request` count once.
+
+        RedisError: this opened the circuit breaker, and the server could not be told.
         """
         cooldown = self.breaker.record_failure(error, request)
         if cooldown is not None:

@@ -100,6 +100,13 @@ def test_a_deadly_stage_is_quarantined_after_two_deaths(grid: LocalGrid, runner:
     assert grid.client.quarantined() == []
 
 
+def test_deadly_stages_of_one_agent_put_no_seat_into_cooldown(grid: LocalGrid) -> None:
+    for number in range(1, 7):
+        grid.client.submit({"root": stage("bench_die")}, 1)
+        wait_for(lambda number=number: len(grid.client.quarantined()) == number)
+    assert all(not session.breaker.opened for session in grid.sessions.values())
+
+
 def test_a_released_stage_runs_again(grid: LocalGrid, runner: Deadly) -> None:
     job = grid.client.submit({"root": POISON}, 1)
     quarantined(grid)
