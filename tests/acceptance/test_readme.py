@@ -29,6 +29,7 @@ README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 AGENT = ROOT / "docs" / "how-to" / "agent"
 STAGES = AGENT / "stages.md"
+TESTS = AGENT / "testing.md"
 PAGES = [
     README, TUTORIAL, *sorted(AGENT.glob("*.md")), ROOT / "docs" / "how-to" / "operator" / "deploy.md"
 ]  # fmt: skip
@@ -46,6 +47,7 @@ def _is_a_stage(block: str) -> bool:
 PROGRAMS = {
     f"{page.stem}-{number}": block
     for page in PAGES
+    if page != TESTS
     for number, block in enumerate(blocks(page, "python"))
     if not _is_a_stage(block)
 }
@@ -180,6 +182,22 @@ def test_the_seats_file_is_valid(tmp_path: Path) -> None:
     (seats,) = blocks(README, "toml")
     (tmp_path / "seats.toml").write_text(seats)
     assert {"llm", "local"} == set(read_seats_file(tmp_path, {"llm", "gpu"}))
+
+
+def test_the_tests_of_graphs_pass(tmp_path: Path) -> None:
+    """The programs of that page are one test module; its stages are those of the page before."""
+    (tmp_path / "my_stages.py").write_text(blocks(STAGES, "python")[0])
+    (tmp_path / "test_page.py").write_text("\n".join(blocks(TESTS, "python")))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_page.py"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
 
 
 @pytest.mark.parametrize("page", [TUTORIAL, STAGES], ids=lambda page: page.stem)
