@@ -355,8 +355,8 @@ class Session:
             return
         try:
             if not isinstance(error, ModelUnavailable | RequestRefused):
-                # A stage that kills its process is quarantined. Its agent may submit more of them, so only the
-                # deaths of several agents' stages speak against the seat.
+                # A stage that kills its process is quarantined. Its agent may submit more of them, so only
+                # the deaths of several agents' stages speak against the seat.
                 self.report_seat_failure(error, claim.agent if failed.kind == "died" else claim.stage)
             elif attempt.model:  # else it blames no model that is known, and the seat itself is well
                 self.report_model_failure(attempt.model, error, claim)
