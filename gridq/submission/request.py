@@ -33,7 +33,7 @@ class JobRequest:
     API key that was verified, empty where there was none. `is_new_id`: the id was made for this submission,
     so nobody else can have submitted it. `celery`: Celery waits for the answer. `queued`: the job stands in
     the inbox, with its input and its deadline. `client_waits`: a client waits for the answer on an open
-    connection, so the job ends rather than wait for seats that rest.
+    connection, so the job ends rather than wait for seats that are unavailable.
     """
 
     job: str
