@@ -56,8 +56,8 @@ JOBS: Mapping[JobState, str] = {
     JobState.QUEUED: "its graph and input are in the inbox; no router has admitted it yet",
     JobState.RUNNING: "its plan is written, and its stages run",
     JobState.DONE: "its last stage is recorded",
-    JobState.FAILED: "it was rejected, a stage failed outside any Retry, or all seats that could run it are "
-    "unavailable, its budget is used up, or it was dropped from a full queue for an interactive job",
+    JobState.FAILED: "it was rejected, a stage failed outside any Retry, all seats that could run one were "
+    "unavailable, its budget was used up, or it was dropped from a full queue for an interactive job",
     JobState.CANCELLED: "its caller cancelled it",
     JobState.EXPIRED: "it passed its deadline, or a stage waited longer than its queue timeout",
 }
