@@ -30,7 +30,7 @@ JOB_FIELDS = {
     "team": "the team of its agent, by the limits or the API key",
     "unfinished": "how many steps are neither done nor skipped",
     "working": "`-` and the Retry scopes that are being restarted, while something is left in `work:<job>`",
-    "wait_for_seat": "1 if its stages wait for as long as all seats rest that could run them",
+    "wait_for_seat": "1 if its stages wait while all seats that could run them are unavailable",
 }
 """Fields of `job:<job>` that belong to the whole job."""
 
