@@ -84,6 +84,10 @@ class GridApp(Celery):  # type: ignore[misc]
         object.__setattr__(found, "__class__", OneServer)  # assigning it would set a key
         return found
 
+    def _task_from_fun(self, *args: Any, **options: Any) -> Any:
+        self.conf["broker_url"]  # if a setting is wrong, each use of a task says so, and none is half made
+        return super()._task_from_fun(*args, **options)
+
 
 def configure(config: Settings) -> None:
     """Make the app use other settings than this process's `settings()`, as tests do."""

@@ -204,23 +204,16 @@ def make_model_graph(
     return {"root": node}, {field: value}, job_options
 
 
-def _refuse_direct_call(self: Any, *_: Any, **__: Any) -> None:
-    """Raise ConfigError. It runs only if the task is called: these tasks are sent as `gridq.run_graph`."""
-    raise make_direct_call_error(self)
-
-
 def _model_task(name: str, stage: str, field: str, doc: str) -> Any:
     base = type(f"{name.title()}Task", (ModelTask,), {"abstract": True, "stage": stage, "field": field})
-    task = app.task(
-        _refuse_direct_call,
-        bind=True,
-        base=base,
-        name=f"gridq.{name}",
-        ignore_result=False,
-        send_events=False,
+
+    def refuse(self: Any, *_: Any, **__: Any) -> None:  # only if it is called: it is sent as gridq.run_graph
+        raise make_direct_call_error(self)
+
+    refuse.__doc__ = doc  # not of the task: that would make it now, which needs the configuration
+    return app.task(
+        refuse, bind=True, base=base, name=f"gridq.{name}", ignore_result=False, send_events=False
     )
-    task.__doc__ = doc
-    return task
 
 
 complete = _model_task(

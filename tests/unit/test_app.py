@@ -33,12 +33,28 @@ def _connection(url: str) -> dict[str, object]:
 
 
 def test_import_reads_no_setting_and_needs_no_server() -> None:
-    code = "import gridq.app; print(gridq.app.app.main)"
+    code = "import gridq.app, gridq.tasks; print(gridq.app.app.main)"
     env = {"GRIDQ_LEASE_MS": "not a number", "GRIDQ_BROKER_URL": "nonsense"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "gridq")
+
+
+def test_each_use_of_a_task_without_a_server_says_so() -> None:
+    code = (
+        "import gridq\n"
+        "for call in (gridq.run_graph, gridq.complete, gridq.run_graph, gridq.complete) * 2:\n"
+        "    for use in (lambda: call(1), lambda: call.delay(1)):\n"
+        "        try: use()\n"
+        "        except gridq.GridError as error: print(error.code, error.path)"
+    )
+    env = {**os.environ, "GRIDQ_URL": "http://127.0.0.1:1"}
+    env.pop("GRIDQ_BROKER_URL", None)
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["config.invalid GRIDQ_BROKER_URL"] * 16
 
 
 @pytest.mark.parametrize(
