@@ -17,6 +17,8 @@ import gridq
 from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.errors import GridError
+from tests.builders import seq
+from tests.builders import stage as st
 from tests.grid_environment import environment, use_grid
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
@@ -33,14 +35,6 @@ def shout(value):
 def whisper(value):
     return value.lower()
 '''
-
-
-def st(name: str, **config: Any) -> dict[str, Any]:
-    return {"op": "Stage", "id": name} | ({"config": config} if config else {})
-
-
-def seq(*stages: Any) -> dict[str, Any]:
-    return {"op": "Sequential", "stages": list(stages)}
 
 
 @pytest.fixture(scope="module")

@@ -109,35 +109,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def run(command: list[str], *, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    """Run a command, which must succeed. Return its output."""
+    done = subprocess.run(
+        command, env=env, cwd=cwd, capture_output=True, text=True, timeout=100, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_runs(environment: dict[str, str], gateway: str, folder: Path, name: str) -> None:
     """Only the gateway's port is replaced, which may be taken here."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS[name].replace(GATEWAY, gateway)],
-        env={**environment, "no_proxy": "*"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=folder,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    program = [sys.executable, "-c", PROGRAMS[name].replace(GATEWAY, gateway)]
+    assert run(program, env={**environment, "no_proxy": "*"}, cwd=folder).strip()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_runs(environment: dict[str, str], command: str) -> None:
-    done = subprocess.run(
-        shlex.split(command),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert run(shlex.split(command), env=environment, cwd=ROOT).strip()
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +152,8 @@ def test_each_request_is_answered(environment: dict[str, str], gateway: str, com
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     assert GATEWAY in command
-    done = subprocess.run(
-        shlex.split(command.replace(GATEWAY, gateway)),
-        env={**environment, "no_proxy": "*"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    request = shlex.split(command.replace(GATEWAY, gateway))
+    answer = json.loads(run(request, env={**environment, "no_proxy": "*"}))
     if "/jobs" in command:
         assert answer["state"] in ("queued", "running", "done"), answer
     else:
@@ -188,16 +170,8 @@ def test_the_tests_of_graphs_pass(tmp_path: Path) -> None:
     """The programs of that page are one test module; its stages are those of the page before."""
     (tmp_path / "my_stages.py").write_text(blocks(STAGES, "python")[0])
     (tmp_path / "test_page.py").write_text("\n".join(blocks(TESTS, "python")))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_page.py"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_page.py"]
+    assert "3 passed" in run(tests, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("page", [TUTORIAL, STAGES], ids=lambda page: page.stem)

@@ -23,17 +23,10 @@ from gridq.protocol import queue_names
 from gridq.stages import stage
 from gridq.store.connection import connect
 from gridq.testing import run
+from tests.builders import seq
+from tests.builders import stage as st
 from tests.local_grid import LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
-
-
-def st(name: str, **config: Any) -> dict[str, Any]:
-    return {"op": "Stage", "id": name} | ({"config": config} if config else {})
-
-
-def seq(*stages: Any) -> dict[str, Any]:
-    return {"op": "Sequential", "stages": list(stages)}
-
 
 GREETING = {
     "root": seq(

@@ -14,6 +14,8 @@ from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import list_ignored, parse
 from gridq.graph.validate import list_needed_from_input, validate
 from gridq.submission.planning import load_local_catalogue
+from tests.builders import seq
+from tests.builders import stage as st
 from workers.model_apis.fields import chat
 
 CATALOGUE = load_local_catalogue(Settings(), {}).extend(
@@ -32,10 +34,6 @@ CATALOGUE = load_local_catalogue(Settings(), {}).extend(
         ),
     ]
 )  # fmt: skip
-
-
-def st(name: str, **config: Any) -> dict[str, Any]:
-    return {"op": "Stage", "id": name, "config": config}
 
 
 def check(root: dict[str, Any], catalogue: Catalogue = CATALOGUE) -> None:
@@ -88,10 +86,6 @@ FIELDS = {
 @pytest.mark.parametrize("field", sorted(FIELDS))
 def test_no_field_of_a_chat_is_taken_for_a_misspelt_one(field: str) -> None:
     check(st("llm_chat", **{field: 1}))
-
-
-def seq(*stages: dict[str, Any]) -> dict[str, Any]:
-    return {"op": "Sequential", "stages": list(stages)}
 
 
 @pytest.mark.parametrize(

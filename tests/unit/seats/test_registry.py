@@ -80,21 +80,24 @@ def test_the_tightest_limits_of_a_seat_are_shown(client: Client) -> None:
     client.redis.expire(client.keys("claim_times", "m.a"), 60)
 
 
-def test_the_first_seat_that_is_back_is_waited_for() -> None:
-    def seat(name: str, queue: str, state: str, until: float | None, **more: Any) -> LiveSeat:
-        return LiveSeat(
-            seat=name, machine="m", worker=name, incarnation="i", kind="bench", concurrency=1, queues=[queue],
-            state=state, until=until, **more,
-        )  # fmt: skip
+def seat(name: str, queue: str, state: str, until: float | None = None, **more: Any) -> LiveSeat:
+    return LiveSeat(
+        seat=name, machine="m", worker=name, incarnation="i", kind="bench", concurrency=1, queues=[queue],
+        state=state, until=until, **more,
+    )  # fmt: skip
 
-    in_cooldown = ModelCooldown(
-        model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0
-    )
+
+IN_COOLDOWN = ModelCooldown(
+    model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0
+)
+
+
+def test_the_first_seat_that_is_back_is_waited_for() -> None:
     live = [
         seat("m.a", "bench:x", "key_refused", 160.0),
         seat("m.b", "bench:x", "rate_limited", 130.0),
-        seat("m.c", "bench:x", "paused", None),
-        seat("m.d", "bench:z", "ready", None, models_in_cooldown=[in_cooldown]),
+        seat("m.c", "bench:x", "paused"),
+        seat("m.d", "bench:z", "ready", models_in_cooldown=[IN_COOLDOWN]),
     ]
     assert find_seconds_back(["bench:x"], live, 100.0) == 30.0
     assert find_seconds_back(["bench:y"], live, 100.0) == 50.0
@@ -104,21 +107,14 @@ def test_the_first_seat_that_is_back_is_waited_for() -> None:
 
 
 def test_a_seat_that_its_owner_must_repair_is_not_told_to_be_started() -> None:
-    def seat(state: str, **more: Any) -> LiveSeat:
-        return LiveSeat(
-            seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1,
-            queues=["bench:x"], state=state, until=None, **more,
-        )  # fmt: skip
-
-    gone = ModelCooldown(model="y", queues=["bench:y"], state="degraded", reason="", since=0.0, until=150.0)
     for queue, live in (
-        ("bench:x", seat("key_refused")),
-        ("bench:y", seat("ready", models_in_cooldown=[gone])),
+        ("bench:x", seat("m.a", "bench:x", "key_refused")),
+        ("bench:y", seat("m.a", "bench:x", "ready", models_in_cooldown=[IN_COOLDOWN])),
     ):
         assert "gridq seat retry" in suggest_seat([queue], [live])
     for queue, live in (
-        ("bench:x", seat("paused")),
-        ("bench:x", seat("failing")),
-        ("bench:z", seat("degraded")),
+        ("bench:x", seat("m.a", "bench:x", "paused")),
+        ("bench:x", seat("m.a", "bench:x", "failing")),
+        ("bench:z", seat("m.a", "bench:x", "degraded")),
     ):
         assert "start a worker" in suggest_seat([queue], [live])

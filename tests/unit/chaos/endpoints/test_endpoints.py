@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.endpoints.calls import (
     MODEL,
     SERIAL_BASE,
+    Call,
     draw_usage,
     make_answer,
     make_system_text,
@@ -21,6 +22,7 @@ from tests.chaos.endpoints.calls import (
 )
 from tests.chaos.endpoints.control import EndpointProcess
 from tests.chaos.endpoints.server import DRIP_SECONDS, LATE_SECONDS, MODES
+from tests.waiting import wait_for
 
 A, B = "m1.model", "m2.model"
 
@@ -54,14 +56,14 @@ def ask(
     return httpx.post(f"{endpoints.get_url(A)}/chat/completions", json=body, timeout=timeout, trust_env=False)
 
 
-def find_call(endpoints: EndpointProcess, source: str) -> Any:
+def find_call(endpoints: EndpointProcess, source: str) -> Call:
     """Return the only call for `source`, once it has ended."""
-    for _ in range(100):
+
+    def read() -> Call:
         (call,) = [each for each in read_calls(endpoints.file).values() if each.source == source]
-        if call.ended:
-            return call
-        time.sleep(0.05)
-    raise AssertionError(f"{call} has not ended")
+        return call
+
+    return wait_for(read, true=lambda call: call.ended)
 
 
 def test_a_healthy_endpoint_answers_and_names_the_call_in_its_usage(endpoints: EndpointProcess) -> None:

@@ -100,6 +100,14 @@ def test_an_unknown_model_gets_its_error_at_once(grid: Grid) -> None:
     asyncio.run(scenario())
 
 
+async def check_wait(grid: Grid, waits: AdmissionWait) -> None:
+    """Check that a job for the queue that nobody serves now waits for a seat, and is then admitted."""
+    task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
+    await until(lambda: bool(waits._waiters))
+    grid.seat("m.b", GONE, inc="i2")
+    assert await task == "ok"
+
+
 def test_a_job_waits_for_a_recently_served_queue(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
@@ -107,10 +115,7 @@ def test_a_job_waits_for_a_recently_served_queue(grid: Grid) -> None:
         async with running(grid) as waits:
             await until(lambda: GONE in waits._queues.served)
             grid.scripts.leave("m.b", "i1", "go")
-            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
-            await until(lambda: bool(waits._waiters))
-            grid.seat("m.b", GONE, inc="i2")
-            assert await task == "ok"
+            await check_wait(grid, waits)
 
     asyncio.run(scenario())
 
@@ -125,10 +130,7 @@ def test_a_gateway_that_restarts_remembers_what_was_served(
             await until(lambda: GONE in waits._queues.served)
         grid.scripts.leave("m.b", "i1", "go")
         async with running(grid) as waits:
-            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
-            await until(lambda: bool(waits._waiters))
-            grid.seat("m.b", GONE, inc="i2")
-            assert await task == "ok"
+            await check_wait(grid, waits)
         grid.scripts.leave("m.b", "i2", "go")
         assert grid.client.ttl(grid.keys("served_queues")) > 29 * 86_400
         # long after the start a job for it is refused at once, but the model was never unknown
@@ -150,10 +152,7 @@ def test_a_queue_that_was_served_while_no_gateway_ran_is_not_unknown(grid: Grid)
         async with running(grid) as waits:
             assert await waits.may_exist(GONE)
             assert not await waits.may_exist("llm:never")
-            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
-            await until(lambda: bool(waits._waiters))
-            grid.seat("m.b", GONE, inc="i2")
-            assert await task == "ok"
+            await check_wait(grid, waits)
 
     asyncio.run(scenario())
 
