@@ -110,16 +110,14 @@ class Recorder:
         is recorded again. RedisError: the server cannot be reached.
         """
         self._finish_stream(attempt)
-        used = attempt.usage()
-        with attempt.reporting:
+        with attempt.reporting:  # whoever comes second waits: a slot whose lease is open would claim it again
+            used = attempt.usage()
             again = attempt.reported_usage is not None
             if used == attempt.reported_usage:
                 return ""
-            attempt.reported_usage = used
-        rows = attempt.rows if failed.kind != "back" else []
-        events = "" if again else self._completion_events(attempt)
-        code = failed.code or failed.error.code
-        try:
+            rows = attempt.rows if failed.kind != "back" else []
+            events = "" if again else self._completion_events(attempt)
+            code = failed.code or failed.error.code
             ended = self._scripts.fail(
                 attempt.claim.lease,
                 failed.kind,
@@ -132,9 +130,7 @@ class Recorder:
                 uuid=monitor_events.stage_task_id(attempt.claim, attempt.operation) if events else "",
                 why=code,
             )
-        except BaseException:
-            attempt.reported_usage = None
-            raise
+            attempt.reported_usage = used
         if not again:
             narration.narrate_failure(failed.kind, code, ended)
         return ended if ended in ("celery", "plain") else ""

@@ -352,6 +352,43 @@ def test_all_pieces_stand_before_the_end_of_the_job(slot: OneSlot, how: str) -> 
     assert read_pieces(slot.grid.scripts, job) == [*(b"%d" % number for number in range(50)), b"end"]
 
 
+def test_a_slot_claims_nothing_while_its_stage_is_being_handed_back(slot: OneSlot) -> None:
+    """Its lease is still open, so a claim would be given the same stage, and the stream a second author."""
+    scripts = slot.grid.scripts
+    emitted, asked, go_on = threading.Event(), threading.Event(), threading.Event()
+    fail, claim, claims = scripts.fail, scripts.claim, []
+
+    def fail_late(*args: Any, **options: Any) -> str:
+        asked.set()
+        assert go_on.wait(20)
+        return fail(*args, **options)
+
+    def note_claim(*args: Any) -> Any:
+        claims.append(args)
+        return claim(*args)
+
+    def end(context: StageContext) -> Json:
+        emitted.set()
+        context.cancelled.wait(20)
+        context.check()
+        return "whole"
+
+    emit_and(slot, end)
+    scripts.fail = fail_late  # type: ignore[method-assign]
+    job = slot.client.submit(ECHO, None, stream=True)
+    assert emitted.wait(20)
+    scripts.claim = note_claim  # type: ignore[method-assign]
+    owner = threading.Thread(target=slot.session.hand_back, args=(list(slot.session.running().values()),))
+    owner.start()
+    assert asked.wait(20)
+    time.sleep(0.3)
+    assert not claims
+    go_on.set()
+    owner.join(20)
+    with pytest.raises(errors.StreamCut):
+        slot.client.result(job, timeout=20)
+
+
 def test_a_result_waits_for_its_pieces_while_the_server_is_away(slot: OneSlot) -> None:
     server = Server(slot.grid.scripts)
     server.fault = ConnectionError("away")
