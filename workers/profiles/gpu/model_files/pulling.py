@@ -1,0 +1,470 @@
+"""Pull a model: resolve its reference, make room, download and verify its files, add it to the list.
+
+One process pulls a model at a time. It writes its progress to `<home>/pulls/<name>.json`, under a lock, and
+others follow that: a second `pull` of the same model waits for the first and returns its model.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gridq.config.home import is_locked, make_folder_error, write_private
+from gridq.errors import (
+    ConfigError,
+    GridError,
+    HubUnreachable,
+    ModelNotFound,
+    ModelPullError,
+    ModelTooLarge,
+    error_from_record,
+)
+from gridq.protocol import queue_names
+from workers.profiles.gpu.memory.gguf_file import read_gguf
+from workers.profiles.gpu.model_files import hub
+from workers.profiles.gpu.model_files.downloads import (
+    AGAIN,
+    Digest,
+    Report,
+    check_disk,
+    compute_digests,
+    download,
+    format_bytes,
+)
+from workers.profiles.gpu.model_files.local_models import (
+    DEFAULT_CONTEXT,
+    DOWNLOADS,
+    LocalFile,
+    LocalModel,
+    LocalModels,
+    estimate_memory_mb,
+    make_name,
+)
+from workers.profiles.gpu.model_files.references import (
+    CatalogueReference,
+    FileReference,
+    HubReference,
+    Reference,
+    UrlReference,
+)
+
+FOLDER = "pulls"
+WRITE_SECONDS = 0.3
+"""How often the progress is written."""
+
+FOLLOW_SECONDS = 0.2
+ETA_AFTER_SECONDS = 5.0
+ETA_AFTER_SHARE = 0.01
+"""An estimate of the remaining time is made after both: before, it means nothing."""
+
+DEADLINE_SECONDS = 600.0
+DEADLINE_SECONDS_PER_GB = 300.0
+STALL_SECONDS = 300.0
+"""A pull ends if it takes longer than the first two allow, or makes no progress for the third."""
+
+
+@dataclass(frozen=True)
+class PullProgress:
+    """How far a pull is. `state`: resolving, downloading, verifying, done or failed. Sizes in bytes."""
+
+    name: str
+    reference: str
+    state: str = "resolving"
+    done: int = 0
+    total: int = 0
+    eta: float | None = None
+    note: str = ""
+    error: dict[str, Any] | None = None
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def share(self) -> float:
+        """The part that is done, from 0 to 1."""
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class PullOptions:
+    """What to register a model as, and limits. `name`: None for one made from the reference.
+
+    `max_bytes` limits this model, `cache_bytes` all that gridq has downloaded. `slots` is the concurrency for
+    which its memory is estimated.
+    """
+
+    name: str | None = None
+    context: int | None = None
+    families: tuple[str, ...] = ()
+    any: bool | None = None
+    embeddings: bool | None = None
+    max_bytes: int | None = None
+    cache_bytes: int | None = None
+    slots: int = 4
+
+
+Watch = Callable[[PullProgress], None]
+
+
+def choose_name(reference: Reference, options: PullOptions) -> str:
+    """Return the name under which a pull registers its model."""
+    if options.name:
+        return options.name
+    if isinstance(reference, HubReference):
+        return make_name(reference)
+    if isinstance(reference, UrlReference):
+        return make_name(urlsplit(reference.url).path)
+    return make_name(reference.path.name if isinstance(reference, FileReference) else reference.name)
+
+
+def pull(
+    reference: Reference, home: Path, options: PullOptions = PullOptions(), watch: Watch = lambda _: None
+) -> LocalModel:
+    """Download what `reference` names, register it in `home`, and return it. `watch` gets the progress, and
+    ends the pull if it raises; what was downloaded is used by the next.
+
+    Raises ModelPullError and its subclasses; ModelFileError if the file is no GGUF model.
+    """
+    if isinstance(reference, CatalogueReference):
+        raise ModelNotFound(
+            f"No model {reference.name!r} is known",
+            {
+                "path": reference.name,
+                "expected": "the name of a model in [[gpu.models]], or a reference",
+                "fix": f"gridq models search {reference.name}",
+            },
+        )
+    name = choose_name(reference, options)
+    with PullFile(home, name) as record:
+        if not record.is_ours:
+            return record.follow(str(reference), watch)
+        progress = _Progress(PullProgress(name, str(reference)), record, watch)
+        try:
+            model = _pull(reference, home, name, options, progress)
+            LocalModels(home).add(model)
+        except BaseException as exc:
+            progress.fail(exc)
+            raise
+        progress.update(state="done", done=model.size, total=model.size, eta=None)
+        return model
+
+
+def compute_deadline(size: int) -> float:
+    """Return the seconds that a pull of `size` bytes may take."""
+    return DEADLINE_SECONDS + DEADLINE_SECONDS_PER_GB * size / 1e9
+
+
+def read_progress(home: Path, name: str) -> PullProgress | None:
+    """Return the progress of the latest pull of a model, None if there was none.
+
+    One whose process was killed is `failed`.
+    """
+    path = _locate(home, name).with_suffix(".json")
+    try:
+        found = PullProgress(**json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    if found.state not in ("done", "failed") and not is_locked(path.parent, path.stem):
+        error = ModelPullError("The pull was interrupted", {"fix": AGAIN})
+        return replace(found, state="failed", error=error.to_record())
+    return found
+
+
+class PullFile:
+    """The lock and the record of one model's pull. `is_ours` is False if another process pulls it."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self._path = _locate(home, name)
+        self._home = home
+        self._name = name
+        self.is_ours = False
+
+    def __enter__(self) -> PullFile:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(
+                self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as exc:
+            raise make_folder_error(self._path.parent, exc) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_ours = True
+        except OSError:
+            self.is_ours = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def write(self, progress: PullProgress) -> None:
+        try:
+            write_private(self._path.with_suffix(".json"), json.dumps(asdict(progress)))
+        except OSError:  # a full disk: the download itself reports it
+            return
+
+    def follow(self, reference: str, watch: Watch) -> LocalModel:
+        """Wait for the process that pulls the model, and return its model. Raises its error."""
+        while True:
+            progress = read_progress(self._home, self._name)
+            if progress is not None:
+                if progress.reference != reference:
+                    raise ConfigError(
+                        f"Another model is being pulled as {self._name!r}",
+                        {"path": "--name", "reason": progress.reference, "fix": "give this one another name"},
+                    )
+                watch(progress)
+                if progress.state == "done":
+                    return LocalModels(self._home).get(self._name)
+                if progress.state == "failed":
+                    raise error_from_record(progress.error or {})
+            time.sleep(FOLLOW_SECONDS)
+
+
+class _Progress:
+    """The progress of a pull of this process. Ends it when it is late or stands still."""
+
+    def __init__(self, progress: PullProgress, record: PullFile, watch: Watch) -> None:
+        self.current = progress
+        self._record = record
+        self._watch = watch
+        self._began = self._moved = time.monotonic()
+        self._written = 0.0
+        self._start: int | None = None
+        record.write(progress)
+        watch(progress)
+
+    def update(self, **changes: Any) -> None:
+        before = self.current
+        self.current = replace(before, **changes)
+        now = time.monotonic()
+        if before.state != self.current.state or now - self._written >= WRITE_SECONDS:
+            self._written = now
+            self._record.write(self.current)
+            self._watch(self.current)
+
+    def report(self, offset: int) -> Report:
+        """Return the function that a download reports to; `offset`: the bytes of the files before."""
+
+        def report(done: int, total: int, state: str) -> None:
+            now, before = time.monotonic(), self.current
+            position = offset + (done if state == "downloading" else 0)
+            if (done, state) != getattr(self, "_last", None):
+                self._moved, self._last = now, (done, state)
+            if now - self._moved > STALL_SECONDS or now - self._began > compute_deadline(before.total):
+                raise HubUnreachable(
+                    f"The download of {before.name} is too slow",
+                    {
+                        "reason": f"{format_bytes(before.done)} of {format_bytes(before.total)} came in "
+                        f"{now - self._began:.0f} s",
+                        "fix": AGAIN,
+                    },
+                )
+            if state == "verifying":
+                self.update(state=state, eta=None)
+                return
+            if self._start is None:
+                self._start = position
+            self.update(state=state, done=position, eta=self._estimate(position, now))
+
+        return report
+
+    def _estimate(self, position: int, now: float) -> float | None:
+        """Return the seconds that are left, None while there is too little to tell."""
+        seconds, fresh = now - self._began, position - (self._start or 0)
+        if seconds < ETA_AFTER_SECONDS or fresh < ETA_AFTER_SHARE * self.current.total:
+            return None
+        return round((self.current.total - position) * seconds / fresh, 1)
+
+    def fail(self, exc: BaseException) -> None:
+        if isinstance(exc, GridError):
+            error = exc
+        else:
+            reason = "it was interrupted" if isinstance(exc, KeyboardInterrupt) else type(exc).__name__
+            error = ModelPullError(f"The pull of {self.current.name} ended", {"reason": reason})
+        self.current = replace(self.current, state="failed", eta=None, error=error.to_record())
+        self._record.write(self.current)
+
+
+def _pull(
+    reference: HubReference | FileReference | UrlReference,
+    home: Path,
+    name: str,
+    options: PullOptions,
+    progress: _Progress,
+) -> LocalModel:
+    queue_names.make_queue_name(queue_names.LLM, name)
+    known = LocalModels(home).find(name)
+    if known is not None and known.reference != str(reference) and not options.name:
+        raise ConfigError(
+            f"This machine has another model {name!r}",
+            {"path": "--name", "reason": known.reference, "fix": "give this one another name with --name"},
+        )
+    commit = quantization = ""
+    is_owned = True
+    if isinstance(reference, HubReference):
+        resolved = hub.resolve(reference)
+        commit, quantization = resolved.commit, resolved.quantization
+        progress.update(total=resolved.size, note=resolved.note)
+        here = {file.path: hub.find_cached(resolved, file) for file in resolved.files}
+        is_owned = known.is_owned if known is not None else not any(here.values())
+        missing = sum(file.size for file in resolved.files if here[file.path] is None)
+        _make_room(home, hub.locate_cache(), name, options, sizes=(resolved.size, missing))
+        files, offset = [], 0
+        for file in resolved.files:
+            path, sha256 = hub.fetch_file(resolved, file, progress.report(offset))
+            files.append(LocalFile(path=str(path), size=file.size, sha256=sha256))
+            offset += file.size
+    elif isinstance(reference, UrlReference):
+        files = [_fetch_url(reference, home, name, options, progress)]
+    else:
+        files, is_owned = [_read_file(reference, progress)], False
+    model = _describe(str(reference), name, files, options, is_owned=is_owned)
+    return model.model_copy(update={"commit": commit, "quantization": quantization})
+
+
+def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, sizes: tuple[int, int]) -> None:
+    """Remove old models if the limit of the cache asks for it. `sizes`: of the model, and of what is missing
+    of it. Raises ModelTooLarge or DiskFull.
+    """
+    size, missing = sizes
+    for limit, field_name in ((options.max_bytes, "pull_limit_gb"), (options.cache_bytes, "cache_limit_gb")):
+        if limit is not None and size > limit:
+            raise ModelTooLarge(
+                f"{name} has {format_bytes(size)}",
+                {
+                    "path": f"gpu.{field_name}",
+                    "expected": f"at most {format_bytes(limit)}",
+                    "fix": f"choose a smaller quantization, or raise {field_name}",
+                },
+            )
+    if missing and options.cache_bytes is not None:
+        LocalModels(home).make_room(missing, options.cache_bytes)
+    check_disk(folder, missing)
+
+
+def _fetch_url(
+    reference: UrlReference, home: Path, name: str, options: PullOptions, progress: _Progress
+) -> LocalFile:
+    """Download the file of an `https:` reference into the home folder."""
+    try:
+        url, size, etag = _read_metadata(reference.url)
+        key = hashlib.sha256(f"{reference.url} {etag}".encode()).hexdigest()[:16]
+        target = home / DOWNLOADS / key / (Path(urlsplit(reference.url).path).name or "model.gguf")
+        progress.update(total=size or 0)
+        if target.exists():
+            with target.open("rb") as file:
+                sha256, _ = compute_digests(file, target.stat().st_size, progress.report(0))
+            if reference.sha256 in (None, sha256):
+                return LocalFile(path=str(target), size=target.stat().st_size, sha256=sha256)
+            target.unlink()
+        _make_room(home, target.parent, name, options, sizes=(size or 0, size or 0))
+        with hub.translate_errors(reference.url):
+            sha256 = download(
+                url,
+                target,
+                size=size,
+                digest=Digest("sha256", reference.sha256) if reference.sha256 else None,
+                headers={},
+                report=progress.report(0),
+                name=reference.url,
+            )
+    finally:
+        _remove_if_empty(home / DOWNLOADS)
+    return LocalFile(path=str(target), size=target.stat().st_size, sha256=sha256)
+
+
+def _read_metadata(url: str) -> tuple[str, int | None, str]:
+    """Return where the file at `url` is after redirects, its size and its ETag. Raises ModelPullError."""
+    import httpx
+
+    try:
+        answer = httpx.head(
+            url, follow_redirects=True, timeout=hub.TIMEOUT_SECONDS, headers={"accept-encoding": "identity"}
+        )
+        answer.raise_for_status()
+    except httpx.HTTPStatusError as exc:
+        status = exc.response.status_code
+        details = {"path": url, "reason": f"the server answered {status}", "fix": "correct the URL"}
+        raise (ModelNotFound if status in (404, 410) else ModelPullError)(
+            "No file is there", details
+        ) from None
+    except httpx.HTTPError as exc:
+        details = {"path": url, "reason": f"{type(exc).__name__}: {exc}"}
+        raise HubUnreachable("The server of the file cannot be reached", details) from None
+    size = answer.headers.get("content-length", "")
+    return str(answer.url), int(size) if size.isdigit() else None, answer.headers.get("etag", "")
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove the empty folders that a failed download left in `folder`."""
+    for each in (*folder.glob("*/"), folder):
+        try:
+            each.rmdir()
+        except OSError:
+            continue
+
+
+def _read_file(reference: FileReference, progress: _Progress) -> LocalFile:
+    try:
+        size = reference.path.stat().st_size
+        progress.update(total=size)
+        with reference.path.open("rb") as file:
+            sha256, _ = compute_digests(file, size, progress.report(0))
+    except OSError as exc:
+        raise ModelNotFound(
+            "The file cannot be read",
+            {"path": str(reference.path), "reason": exc.strerror or "", "fix": "correct the path"},
+        ) from None
+    return LocalFile(path=str(reference.path), size=size, sha256=sha256)
+
+
+def _describe(
+    reference: str,
+    name: str,
+    files: list[LocalFile],
+    options: PullOptions,
+    *,
+    is_owned: bool,
+) -> LocalModel:
+    """Return the model with what the header of its file states. Raises ModelFileError for a bad file, which
+    is removed if gridq downloaded it.
+    """
+    try:
+        header = read_gguf(Path(files[0].path), name)
+    except GridError:
+        if is_owned:
+            for file in files:
+                hub.remove_file(Path(file.path))
+        raise
+    trained = header.trained_context
+    wanted = options.context or DEFAULT_CONTEXT
+    context = wanted if trained is None else min(wanted, trained)
+    now = time.time()
+    pools = bool(header.get_number("pooling_type")) or header.architecture.endswith("bert")
+    is_embedding = True if pools else None
+    return LocalModel(
+        name=name,
+        reference=reference,
+        files=tuple(files),
+        architecture=header.architecture,
+        trained_context=trained,
+        context=context,
+        families=options.families,
+        embeddings=is_embedding if options.embeddings is None else options.embeddings,
+        any=(False if is_embedding else None) if options.any is None else options.any,
+        memory_mb=estimate_memory_mb(header, context, options.slots),
+        is_owned=is_owned,
+        pulled_at=now,
+        used_at=now,
+    )
+
+
+def _locate(home: Path, name: str) -> Path:
+    return home / FOLDER / f"{queue_names.make_slug(name).replace('/', '%2f')}.pull"
