@@ -13,6 +13,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from gridq.errors import ConfigError
@@ -197,6 +198,7 @@ def _find_query_fault(query: str, more: tuple[str, ...] = ()) -> str:
     return ""
 
 
+@lru_cache(maxsize=64)
 def is_loopback(address: str) -> bool:
     """Return whether only this machine can reach `address`; a name other than localhost counts as public."""
     try:

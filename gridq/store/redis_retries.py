@@ -106,6 +106,18 @@ class _ReportsLoss:
     take for a fault of the connection.
     """
 
+    _writer: Any
+
+    def write_now(self, packed: bytes) -> None:
+        """Write packed commands without waiting for the server to take them; whoever reads the reply does.
+
+        redis-py makes a task and a timer for each write. Raises ConnectionResetError.
+        """
+        try:
+            self._writer.write(packed)
+        except RuntimeError as exc:
+            raise ConnectionResetError(str(exc)) from exc
+
     async def _send_packed_command(self, command: Iterable[bytes]) -> None:
         try:
             await super()._send_packed_command(command)  # type: ignore[misc]

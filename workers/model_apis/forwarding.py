@@ -50,7 +50,8 @@ def forward_request(request: ApiRequest, model: str, context: StageContext, back
     becomes known. Raises StageError if the request is at fault, with its HTTP status in `details.status`,
     and SeatError if the seat is.
     """
-    adapted = adapt_backend(request.api, backend, make_response_id(context.job), model)
+    response_id = make_response_id(context.job) if request.api == RESPONSES else ""
+    adapted = adapt_backend(request.api, backend, response_id, model)
     body = {**request.body, "model": model}
     body.pop("stream", None)
     if request.path == COMPLETIONS and body.get("max_tokens") is None:

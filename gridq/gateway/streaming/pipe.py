@@ -1,8 +1,8 @@
 """One Redis connection that pipelines the commands of many callers.
 
-Commands that are queued while a reply is awaited are sent together; replies come back in order. redis-py
-would use a connection, a timer, a task and a pool access for each call, so what a gateway needs for every
-request goes here.
+Commands are sent at once; those that are queued while a reply is awaited go together. Replies come back in
+order. redis-py would use a connection, a timer, a task and a pool access for each call, so what a gateway
+needs for every request goes here.
 
 This is the fast path only. After a lost connection callers repeat their commands on an ordinary connection,
 so send only commands that are safe to repeat.
@@ -11,10 +11,12 @@ so send only commands that are safe to repeat.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
 import redis.asyncio
+from hiredis import pack_command
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from gridq.gateway.streaming.cancellation import cancel
@@ -31,10 +33,11 @@ class PendingCommands:
     is lost; then it is unknown whether the commands ran.
     """
 
-    __slots__ = ("commands", "future", "replies")
+    __slots__ = ("count", "future", "packed", "replies")
 
     def __init__(self, commands: tuple[Command, ...], future: asyncio.Future[None]) -> None:
-        self.commands = commands
+        self.packed = b"".join(map(pack_command, commands))
+        self.count = len(commands)
         self.replies: list[Any] = []
         self.future = future
 
@@ -55,6 +58,7 @@ class Pipe:
         self._client = client
         self._queued: list[PendingCommands] = []
         self._sent: list[PendingCommands] = []
+        self._connection: Any = None
         self._queue_changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -69,6 +73,8 @@ class Pipe:
             self._task = asyncio.create_task(self._run(), name="pipe")
         pending = PendingCommands(commands, asyncio.get_running_loop().create_future())
         self._queued.append(pending)
+        if self._connection is not None and not self._sent:
+            self._write_queued()
         self._queue_changed.set()
         return pending
 
@@ -99,9 +105,11 @@ class Pipe:
             try:
                 connection = await pool.get_connection()  # type: ignore[no-untyped-call]
                 try:
+                    self._connection = connection
                     while True:
                         await self._exchange(connection)
                 finally:
+                    self._connection = None
                     await connection.disconnect(nowait=True)
                     await pool.release(connection)
             except Exception as exc:  # whatever it is, no caller may wait for a reply that will not come
@@ -110,20 +118,25 @@ class Pipe:
                 self._fail_all(str(exc))
 
     async def _exchange(self, connection: Any) -> None:
-        """Send the queued commands and hand out their replies."""
-        await self._queue_changed.wait()
-        self._queue_changed.clear()
-        self._sent, self._queued = self._queued, []
-        commands = [command for pending in self._sent for command in pending.commands]
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        """Hand out the replies to the commands that were sent; send those that are queued."""
+        if not self._sent:
+            await self._queue_changed.wait()
+            self._queue_changed.clear()
+            if not self._sent:
+                self._write_queued()
         for pending in self._sent:
-            for _ in pending.commands:
+            for _ in range(pending.count):
                 try:
                     pending.replies.append(await connection.read_response())
                 except ResponseError as exc:
                     pending.replies.append(exc)
             pending.finish()
         self._sent = []
+
+    def _write_queued(self) -> None:
+        self._sent, self._queued = self._queued, []
+        with contextlib.suppress(OSError):  # the connection is lost, as reading from it will show
+            self._connection.write_now(b"".join([pending.packed for pending in self._sent]))
 
     def _fail_all(self, why: str) -> None:
         failed, self._sent, self._queued = [*self._sent, *self._queued], [], []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 from gridq.protocol.models import Json
@@ -33,7 +34,11 @@ EXTRA_CONTENT = "extra_content"
 
 def name_origin(model: Json, seat: Any, account: str = "") -> str:
     """Return eight hex digits that name `model` at the endpoint of `seat`, and the account if it matters."""
-    place = f"{model} at {seat.api} {getattr(seat, 'url', '')} {account}"
+    return _hash_place(f"{model} at {seat.api} {getattr(seat, 'url', '')} {account}")
+
+
+@lru_cache(maxsize=256)
+def _hash_place(place: str) -> str:
     return hashlib.sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:HEX_DIGITS]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError, SeatDegraded
@@ -33,7 +32,8 @@ def read_key(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | No
         return _check_key(key, f"llm.{seat.name}.key_env")
     if seat.key_file is not None:
         try:
-            key = Path(seat.key_file).expanduser().read_text("utf-8").strip()
+            with open(os.path.expanduser(seat.key_file), "rb", buffering=0) as file:
+                key = file.read().decode().strip()  # by the fewest calls: each request reads it
         except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError(
                 f"its key file cannot be read ({type(exc).__name__})",
