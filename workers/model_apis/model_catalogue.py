@@ -21,6 +21,10 @@ from gridq.protocol.models import Json
 from workers.model_apis.model_kinds import add_uses
 
 
+DOWNLOADED = ("hf:", "https://", "http://")
+"""How a `file` begins that is a reference to a download (`workers.profiles.gpu.model_files.references`)."""
+
+
 class ModelOffer(BaseModel):
     """A model as a seat advertises it.
 
@@ -56,15 +60,22 @@ class ModelOffer(BaseModel):
 
 
 class Model(ModelOffer):
-    """A model of the catalogue: an offer and its file. `memory_mb` is the memory it takes when loaded."""
+    """A model of the catalogue: an offer and its file.
+
+    `memory_mb` is the least memory that is kept for it when it is loaded; None: what it is found to need. `min_compute` is the compute capability that an NVIDIA GPU
+    needs at least, such as "8.0"; other devices have none and are not asked for it. `file` is a path, or a
+    reference to a download. `parts` are the further files of a split model, and the digest of each.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str = Field(min_length=1)
     package: str | None = None
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    parts: dict[str, str] = Field(default_factory=dict)
     context: int = Field(default=4096, ge=1)
-    memory_mb: int = Field(ge=1)
+    memory_mb: int | None = Field(default=None, ge=1)
+    min_compute: str | None = Field(default=None, pattern=r"^\d{1,3}(\.\d{1,3})?$")
 
     @model_validator(mode="before")
     @classmethod
@@ -75,10 +86,15 @@ class Model(ModelOffer):
         """Return the path of the file, which may not exist.
 
         Locates a package without importing it, since the import may load much. Raises ModelFileError if the
-        package is not installed.
+        package is not installed, or the file is a reference to what was not downloaded yet.
         """
+        if self.is_reference:
+            raise ModelFileError(
+                f"The model {self.name!r} is not downloaded yet",
+                {"model": self.name, "path": self.file, "fix": f"gridq models pull {self.name}"},
+            )
         if self.package is None:
-            return Path(self.file).expanduser()
+            return Path(self.file.removeprefix("file:")).expanduser()
         try:
             spec = importlib.util.find_spec(self.package)
         except (ImportError, ValueError):
@@ -90,6 +106,11 @@ class Model(ModelOffer):
             )
         return Path(next(iter(spec.submodule_search_locations))) / self.file
 
+    @property
+    def is_reference(self) -> bool:
+        """Whether `file` names a download instead of a path."""
+        return self.file.startswith(DOWNLOADED)
+
     def make_offer(self) -> ModelOffer:
         return ModelOffer(
             name=self.name,
@@ -100,10 +121,13 @@ class Model(ModelOffer):
         )
 
 
-def load_catalogue(extra: Iterable[Json] = (), source: str = "models") -> list[Model]:
-    """Return the operator's models (`extra`, tables of the seats file), then gridq's own.
+def load_catalogue(
+    extra: Iterable[Json] = (), source: str = "models", pulled: Iterable[Json] = ()
+) -> list[Model]:
+    """Return the operator's models (`extra`, tables of the seats file), those that were pulled by name, then
+    gridq's own.
 
-    An operator's model replaces gridq's of the same name. Raises ConfigError naming the table and the field.
+    An earlier model replaces a later one of the same name. Raises ConfigError naming the table and the field.
     """
     found: dict[str, Model] = {}
     for index, table in enumerate(extra):
@@ -118,8 +142,10 @@ def load_catalogue(extra: Iterable[Json] = (), source: str = "models") -> list[M
             )
         found[queue_names.make_slug(model.name)] = model
     built_in = tomllib.loads(files("workers.model_apis").joinpath("models.toml").read_text("utf-8"))
-    for table in built_in["models"]:
-        model = _parse(table, "models.toml")
+    for table, path in [(each, "models.json") for each in pulled] + [
+        (each, "models.toml") for each in built_in["models"]
+    ]:
+        model = _parse(table, path)
         found.setdefault(queue_names.make_slug(model.name), model)
     return list(found.values())
 
@@ -134,8 +160,8 @@ def _parse(table: Json, path: str) -> Model:
             {
                 "path": f"{path}.{field}" if field else path,
                 "reason": reason,
-                "expected": "name, file, memory_mb; "
-                "optional: families, package, sha256, context, embeddings, any",
+                "expected": "name, file; "
+                "optional: families, package, sha256, context, memory_mb, embeddings, any, min_compute",
             },
         ) from None
 
@@ -145,42 +171,57 @@ _checksum_lock = threading.Lock()
 
 
 def verify_file(model: Model, cache: Path | None = None) -> Path:
-    """Return the path of the model's file. Raises ModelFileError if it is missing or its sha256 differs.
+    """Return the path of the model's file. Raises ModelFileError if it is missing or its sha256 differs; the
+    same for each part of a split one.
 
     Each file is read once: its checksum is cached by size and modification time, in this process and, if
     `cache` names a JSON file, across processes.
     """
     path = model.locate_file()
+    _verify(model.name, path, model.sha256, cache)
+    for part, sha256 in model.parts.items():
+        _verify(model.name, Path(part), sha256, cache)
+    return path
+
+
+def remember_checksum(path: Path, sha256: str, cache: Path) -> None:
+    """Note the checksum of a file that was just verified, so that the first load need not read it again."""
+    stat = path.stat()
+    with _checksum_lock:
+        _checksums[str(path)] = entry = (stat.st_size, stat.st_mtime_ns, sha256)
+        _store_checksum(cache, str(path), entry)
+
+
+def _verify(name: str, path: Path, sha256: str | None, cache: Path | None) -> None:
     try:
         stat = path.stat()
     except OSError as exc:
         raise ModelFileError(
-            f"The file of the model {model.name!r} cannot be found",
+            f"The file of the model {name!r} cannot be found",
             {
                 "path": str(path),
                 "reason": exc.strerror or "",
                 "fix": "put the file there, or correct 'file' in the seats file",
             },
         ) from None
-    if model.sha256 is None:
-        return path
+    if sha256 is None:
+        return
     with _checksum_lock:
         entry = _checksums.get(str(path)) or _load_checksums(cache).get(str(path))
         if entry is None or tuple(entry[:2]) != (stat.st_size, stat.st_mtime_ns):
             entry = (stat.st_size, stat.st_mtime_ns, _compute_sha256(path))
             _store_checksum(cache, str(path), entry)
         _checksums[str(path)] = entry
-    if entry[2] != model.sha256:
+    if entry[2] != sha256:
         raise ModelFileError(
-            f"The file of the model {model.name!r} is corrupt or a different file",
+            f"The file of the model {name!r} is corrupt or a different file",
             {
                 "path": str(path),
-                "expected": f"sha256 {model.sha256}",
+                "expected": f"sha256 {sha256}",
                 "reason": f"its sha256 is {entry[2]}",
                 "fix": "download the file again, or correct 'sha256' in the seats file",
             },
         )
-    return path
 
 
 def _compute_sha256(path: Path) -> str:

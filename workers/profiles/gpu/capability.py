@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gridq.protocol.models import Json
 from workers.model_apis.model_catalogue import Model, ModelOffer
 
-ComputeBackend = Literal["cuda", "metal", "cpu"]
+HEADROOM_MB = 512
+"""Memory of a GPU that stays free: drivers' contexts and engines' buffers take some that no plan knows."""
+
+IDLE_UNLOAD_SECONDS = 300.0
+"""As long as Ollama keeps an idle model: a reload takes seconds, and the memory belongs to the owner."""
+
+MIN_COMPUTE = "7.0"
+"""The compute capability of Volta. Older NVIDIA GPUs are too slow for models."""
+
+ComputeCapability = tuple[int, int]
+"""NVIDIA's compute capability as numbers, (8, 9): as text, "10.0" would be less than "7.0"."""
+
+ComputeBackend = Literal["cuda", "metal", "rocm", "cpu"]
+
+SERVER: Literal["server"] = "server"
+"""The backend of a seat whose models an engine runs that gridq did not start."""
+
+
+def parse_compute_cap(value: Json) -> ComputeCapability:
+    """Return a compute capability as numbers: of "8.9", 8.9 or 9. Raises ValueError for anything else."""
+    if not isinstance(value, bool) and isinstance(value, str | int | float):
+        match = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,3}))?", str(value).strip())
+        if match:
+            return int(match[1]), int(match[2] or 0)
+    raise ValueError('a version such as "8.0" is expected')
+
+
+def format_compute_cap(value: ComputeCapability) -> str:
+    """Return a compute capability as NVIDIA writes it: "8.9"."""
+    return f"{value[0]}.{value[1]}"
+
+
+class TooLarge(BaseModel):
+    """A model that the device cannot hold: its queues, and what it needs, in MB."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    queues: tuple[str, ...] = ()
+    need_mb: int = Field(ge=0)
 
 
 class GpuCapability(BaseModel):
     """The descriptor of a gpu seat. Memory is in MB (2**20 bytes). `free_mb` is the value at the probe.
 
-    `compute_cap` is NVIDIA's compute capability, such as `"8.9"`. `models` are those that fit the device and
-    whose files exist. `engine` runs them; it is None if none is installed.
+    `usable_mb` is what a model or a stage may use: `memory_mb` without the head-room and the system's share;
+    None in what older workers send. `compute_cap` is NVIDIA's compute capability, such as `"8.9"`. `models`
+    are those that fit the device and whose files exist, `too_large` those that do not fit. `engine` runs them; it is None if none is installed.
+
+    The seat of an engine that already runs (`running_engines`) has the backend `server` and no memory.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -24,34 +67,55 @@ class GpuCapability(BaseModel):
     device: str
     name: str
     vendor: str
-    backend: ComputeBackend
+    backend: ComputeBackend | Literal["server"]
     memory_mb: int = Field(ge=0)
     free_mb: int = Field(default=0, ge=0)
+    usable_mb: int | None = Field(default=None, ge=0)
     compute_cap: str | None = None
     models: tuple[ModelOffer, ...] = ()
+    too_large: tuple[TooLarge, ...] = ()
     engine: str | None = None
 
 
 class GpuConfig(BaseModel):
     """The `[gpu]` table of the seats file.
 
-    `cpu` and `gpus` select the devices. `concurrency` is how many stages one device runs at once; it defaults
-    to the engine's own number. `threads` is the number of CPU cores to use; it defaults to all but one.
-    `models` are added to the catalogue. `price_per_hour` is in dollars.
+    `cpu` and `gpus` select the devices. `headroom_mb` of a GPU's memory stay free. An NVIDIA GPU below the
+    compute capability `min_compute` gets no models. `concurrency` is how many stages one device runs at once;
+    it defaults to the engine's own number. `threads` is the number of CPU cores to use; it defaults to all
+    but one. `memory_mb` is the most that the models of one device may use together; it defaults to all that
+    is usable. A model that nobody used for `idle_unload` seconds is unloaded; 0: never. `prompt_cache_mb` of
+    the machine's memory hold finished prompts of each loaded model. `models` are added to the catalogue. `price_per_hour` is in dollars. `engines` are engines that
+    already run, by `running_engines.engine_table`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: bool = True
     gpus: bool = True
+    headroom_mb: int = Field(default=HEADROOM_MB, ge=0, le=1_000_000)
+    min_compute: str = MIN_COMPUTE
     concurrency: int | None = Field(default=None, ge=1, le=64)
     threads: int | None = Field(default=None, ge=1, le=1024)
+    memory_mb: int | None = Field(default=None, ge=1)
+    idle_unload: float = Field(default=IDLE_UNLOAD_SECONDS, ge=0, le=31_536_000)
+    prompt_cache_mb: int | None = Field(default=None, ge=0, le=1_000_000)
     price_per_hour: float | None = Field(default=None, ge=0, le=1_000_000)
     models: list[Json] = Field(default_factory=list)
+    engines: list[Json] = Field(default_factory=list)
+
+    @field_validator("min_compute", mode="before")
+    @classmethod
+    def _check_min_compute(cls, value: Json) -> str:
+        return format_compute_cap(parse_compute_cap(value))
 
 
 class GpuSeat(BaseModel):
-    """The configuration of a gpu seat's runner: the device, the models and the engine."""
+    """The configuration of a gpu seat's runner: the device, the models and the engine.
+
+    `memory_mb` is what its models may use together, and `device_mb` what all seats of all homes may use of the
+    device (default: as much); `headroom_mb` stays free beside them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,8 +123,12 @@ class GpuSeat(BaseModel):
     backend: ComputeBackend
     uuid: str | None = None
     memory_mb: int
+    device_mb: int | None = None
+    headroom_mb: int = 0
     concurrency: int = 1
     threads: int = 1
     engine: str | None = None
+    idle_unload: float = IDLE_UNLOAD_SECONDS
+    prompt_cache_mb: int | None = None
     price_per_hour: float | None = None
     models: tuple[Model, ...] = ()

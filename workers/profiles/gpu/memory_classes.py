@@ -6,14 +6,19 @@ also has the exact numbers, which are compared as numbers.
 
 from __future__ import annotations
 
-import re
 from typing import get_args
 
 from gridq.errors import InvalidField
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect, Json
 from workers.model_apis.demand import explain_model_mismatch, list_llm_queues, parse_llm_demand
-from workers.profiles.gpu.capability import ComputeBackend, GpuCapability
+from workers.profiles.gpu.capability import (
+    SERVER,
+    ComputeBackend,
+    GpuCapability,
+    format_compute_cap,
+    parse_compute_cap,
+)
 
 EFFECT = "Gpu"
 KIND = "gpu"
@@ -27,39 +32,45 @@ Cards report less than their label: a "24 GB" L4 23,034 MB, a "48 GB" L40S 46,06
 with error correction on.
 """
 
-CLASSED_BACKENDS = frozenset({"cuda", "metal"})
+CLASSED_BACKENDS = frozenset({"cuda", "metal", "rocm"})
 BACKENDS = get_args(ComputeBackend)
 
 
 def parse_gpu_demand(effect: Effect) -> Demand | None:
-    """Return the demand of `{"effect": "Gpu", "backend"?, "memory_mb"?, "compute_cap"?}`, None for others.
+    """Return the demand of `{"effect": "Gpu", "backend"?, "memory_mb"?, "min_compute"?}`, None for others.
 
     Without a backend, any GPU will do, but not the CPU: the queue is `gpu:any` or one of its classes.
-    `compute_cap` alone means CUDA. Raises InvalidField naming the wrong field.
+    `min_compute` (also named `compute_cap`) alone means CUDA. Raises InvalidField naming the wrong field.
     """
     if effect.effect != EFFECT:
         return None
     fields = effect.fields
     needs: dict[str, Json] = {}
-    compute_cap = fields.get("compute_cap")
-    if compute_cap is not None:
-        needs["compute_cap"] = _parse_compute_cap(compute_cap)
+    name = "min_compute" if "min_compute" in fields else "compute_cap"
+    min_compute = fields.get(name)
+    if min_compute is not None:
+        if name == "min_compute" and fields.get("compute_cap") is not None:
+            raise _make_field_error("compute_cap", "absent beside min_compute, which means the same")
+        try:
+            needs["compute_cap"] = format_compute_cap(parse_compute_cap(min_compute))
+        except ValueError:
+            raise _make_field_error(name, 'a version such as "8.0"') from None
     backend = fields.get("backend")
-    if backend is None and compute_cap is not None:
+    if backend is None and min_compute is not None:
         backend = "cuda"
     if backend is not None and backend not in BACKENDS:
         raise _make_field_error("backend", "one of " + ", ".join(BACKENDS))
-    if compute_cap is not None and backend != "cuda":
-        raise _make_field_error("compute_cap", "absent, or the backend cuda")
+    if min_compute is not None and backend != "cuda":
+        raise _make_field_error(name, "absent, or the backend cuda")
     memory = fields.get("memory_mb")
     if memory is not None:
         if isinstance(memory, bool) or not isinstance(memory, int | float) or memory < 0:
             raise _make_field_error("memory_mb", "a number of MB")
         needs["memory_mb"] = memory
-    name = backend or "any"
+    slug = backend or "any"
     if backend != "cpu" and memory:
-        name += f"-{_find_class(memory)}g"
-    return Demand(queue=queue_names.make_queue_name(KIND, name), needs=needs)
+        slug += f"-{_find_class(memory)}g"
+    return Demand(queue=queue_names.make_queue_name(KIND, slug), needs=needs)
 
 
 def parse_demand(effect: Effect) -> Demand | None:
@@ -74,7 +85,7 @@ def list_queues(capability: GpuCapability) -> list[str]:
         classes = list_memory_classes(capability.memory_mb)
         for base in (capability.backend, "any"):
             names += [f"{base}-{size}g" for size in classes] + [base]
-    else:
+    elif capability.backend != SERVER:
         names.append(capability.backend)
     return [queue_names.make_queue_name(KIND, name) for name in names] + list_llm_queues(capability.models)
 
@@ -99,12 +110,21 @@ def explain_mismatch(demand: Demand, capability: GpuCapability) -> str:
     if queue_names.get_kind(demand.queue) != KIND:
         return explain_model_mismatch(demand, capability.models)
     memory = demand.needs.get("memory_mb", 0)
-    if capability.memory_mb < memory:
-        return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB"
-    compute_cap = demand.needs.get("compute_cap")
-    if compute_cap and _split_compute_cap(capability.compute_cap or "0") < _split_compute_cap(compute_cap):
-        return f"needs compute capability {compute_cap}, {capability.device} has {capability.compute_cap}"
+    usable = capability.memory_mb if capability.usable_mb is None else capability.usable_mb
+    if usable < memory:
+        kept = capability.memory_mb - usable
+        rest = f", {kept} of them kept free" if kept else ""
+        return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB{rest}"
+    wanted = demand.needs.get("compute_cap")
+    if wanted and not meets_compute(wanted, capability.compute_cap):
+        has = capability.compute_cap or "none that its driver tells"
+        return f"needs compute capability {wanted}, {capability.device} has {has}"
     return ""
+
+
+def meets_compute(wanted: str, has: str | None) -> bool:
+    """Return whether a device of compute capability `has`, None if it has none, is at least of `wanted`."""
+    return has is not None and parse_compute_cap(has) >= parse_compute_cap(wanted)
 
 
 def _find_class(memory_mb: float) -> int:
@@ -112,20 +132,6 @@ def _find_class(memory_mb: float) -> int:
         if memory_mb <= size * 1024:
             return size
     raise _make_field_error("memory_mb", f"at most {MEMORY_CLASSES_GB[-1] * 1024}, the largest class")
-
-
-def _parse_compute_cap(value: Json) -> str:
-    if not isinstance(value, bool) and isinstance(value, str | int | float):
-        text = str(value).strip()
-        if re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text):
-            return text
-    raise _make_field_error("compute_cap", 'a version such as "8.0"')
-
-
-def _split_compute_cap(text: str) -> tuple[int, int]:
-    """Return a compute capability as numbers: as a string, "10.0" would be less than "7.0"."""
-    major, _, minor = text.partition(".")
-    return int(major), int(minor or 0)
 
 
 def _make_field_error(field: str, expected: str) -> InvalidField:

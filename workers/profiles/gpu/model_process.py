@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,14 @@ from gridq.errors import (
     GridError,
     ModelFileError,
     SeatDegraded,
+    SeatMemoryShort,
     SeatUnavailable,
     StageError,
     StageTimeout,
 )
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
+from workers.profiles.gpu.devices.processes import make_owner_mark
 
 STOP_SECONDS = 0.8
 """Grace period of a cancelled generation or a closing child, before the child is killed."""
@@ -56,13 +59,23 @@ PROBES: dict[str, tuple[Json, Json]] = {"tools": (None, [PROBE_TOOL]), "reasonin
 SAME_LOGPROB = 1e-3
 """The difference of two log probabilities after the same prompt, at most."""
 
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|bad_alloc|(?:failed|unable) to allocate|cannot allocate|alloc\w* (?:of size )?.{0,40}failed",
+    re.IGNORECASE,
+)
+UNKNOWN_ARCHITECTURE = re.compile(r"unknown model architecture")
+"""What the engines say of a load that failed."""
+
+MEMORY_RETRY_SECONDS = 5.0
+"""Time for which a stage is not given again to a seat whose memory ran out."""
+
 _GONE = object()
 _STOP = object()
 
 
 @dataclass(frozen=True)
 class LoadOrder:
-    """The model that a child loads, and the device. `devices` is its CUDA_VISIBLE_DEVICES, "" for none."""
+    """The model that a child loads, and the environment variables by which it sees its device alone."""
 
     model: str
     engine: str
@@ -72,7 +85,51 @@ class LoadOrder:
     threads: int
     gpu_layers: int
     embeddings: bool
-    devices: str
+    devices: Mapping[str, str]
+    prompt_cache_mb: int = 0
+
+    def to_message(self, scratch: str) -> dict[str, Json]:
+        """Return the order as the child reads it, see `engine_process`."""
+        return {
+            "engine": self.engine,
+            "path": str(self.path),
+            "context": self.context,
+            "concurrency": self.concurrency,
+            "threads": self.threads,
+            "gpu_layers": self.gpu_layers,
+            "embeddings": self.embeddings,
+            "prompt_cache_mb": self.prompt_cache_mb,
+            "scratch": scratch,
+            "parent": os.getpid(),
+        }
+
+
+def make_child_environment(devices: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of an engine's process: without secrets, with the variables in `devices`."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not any(word in name.upper() for word in SECRET_WORDS)
+    }
+    root = str(Path(workers.__file__).resolve().parents[1])
+    python_path = [root, *filter(None, [environment.get("PYTHONPATH")])]
+    return {
+        **environment,
+        **devices,
+        **make_owner_mark(),
+        "PYTHONPATH": os.pathsep.join(python_path),
+        "GGML_NO_BACKTRACE": "1",  # it would attach gdb to a process that aborts, for ten seconds
+    }
+
+
+def measure_resident_mb(pid: int | None, *, peak: bool = False) -> int:
+    """Return the resident memory of a process, or its highest so far, rounded up; 0 if it is not known."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
+    except OSError:
+        return 0
+    match = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
+    return -(-int(match[1]) // 1024) if match else 0
 
 
 class ModelProcess:
@@ -94,6 +151,7 @@ class ModelProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
         self._has_ended = False
+        self._on_spawn: Callable[[], None] = lambda: None
         self._read_fields: dict[str, bool] = {}
         self._was_shared = False  # whether several requests were running when the child died
         self._thread = threading.Thread(target=self._run, name=f"gridq-model-{order.model}", daemon=True)
@@ -109,20 +167,17 @@ class ModelProcess:
 
     def measure_memory_mb(self) -> int:
         """Return its resident memory, 0 if it is not known."""
-        try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text("ascii").split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
+        return measure_resident_mb(self.pid)
 
-    def start(self, context: StageContext) -> None:
-        """Start the child and wait until its model is loaded.
+    def start(self, context: StageContext, on_spawn: Callable[[], None] = lambda: None) -> None:
+        """Start the child and wait until its model is loaded. `on_spawn` is called once the child runs.
 
         Raises ModelFileError if the file is no model, SeatDegraded if the engine cannot use the device,
-        SeatUnavailable if the child dies or takes too long, and JobCancelled or StageTimeout if the stage is
+        SeatMemoryShort if memory ran out, SeatUnavailable if the child dies or takes too long, and JobCancelled or StageTimeout if the stage is
         over. After an error the child is gone.
         """
         context.on_cancel(lambda: self._load_replies.put(_STOP))
+        self._on_spawn = on_spawn
         self._thread.start()
         try:
             reply = self._load_replies.get(timeout=_compute_timeout(context, LOAD_SECONDS))
@@ -139,6 +194,8 @@ class ModelProcess:
             raise SeatUnavailable(f"The model did not load within {LOAD_SECONDS:g} s", details)
         if reply is _GONE:
             reason = self._get_last_output()
+            if OUT_OF_MEMORY.search(reason) or self._was_killed():
+                raise self._make_memory_error({**details, "reason": reason or "the system killed it"})
             raise SeatUnavailable(
                 "The engine's process died while it loaded the model", {**details, "reason": reason}
             )
@@ -146,6 +203,14 @@ class ModelProcess:
 
     def _make_load_error(self, failed: dict[str, str], details: dict[str, Json]) -> GridError:
         reason = " ".join(filter(None, (failed["reason"], self._get_last_output())))
+        if OUT_OF_MEMORY.search(reason):
+            return self._make_memory_error({**details, "reason": reason})
+        if failed["kind"] == "model" and UNKNOWN_ARCHITECTURE.search(reason):
+            package = self.order.engine.replace("_", "-")
+            return ModelFileError(
+                f"The installed {package} cannot run the model {self.order.model!r}",
+                {**details, "reason": reason, "fix": f"pip install --upgrade {package}, or use another model"},
+            )
         if failed["kind"] == "model":
             return ModelFileError(
                 f"The engine cannot load the file of the model {self.order.model!r}",
@@ -162,6 +227,16 @@ class ModelProcess:
                 {**details, "state": "broken install", "reason": reason, "fix": fix},
             )
         return SeatUnavailable("The engine cannot load the model", {**details, "reason": reason})
+
+    def _make_memory_error(self, details: dict[str, Json]) -> SeatMemoryShort:
+        return SeatMemoryShort(
+            f"Memory ran out while the model {self.order.model!r} was loading",
+            {**details, "retry_after": MEMORY_RETRY_SECONDS, "fix": "end other programs that use the device"},
+        )
+
+    def _was_killed(self) -> bool:
+        """Return whether somebody else killed the child: in want of memory, the system does."""
+        return self._process is not None and self._process.returncode == -signal.SIGKILL
 
     def request(
         self, endpoint: str, body: dict[str, Json], context: StageContext
@@ -329,17 +404,6 @@ class ModelProcess:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
-        order = {
-            "engine": self.order.engine,
-            "path": str(self.order.path),
-            "context": self.order.context,
-            "concurrency": self.order.concurrency,
-            "threads": self.order.threads,
-            "gpu_layers": self.order.gpu_layers,
-            "embeddings": self.order.embeddings,
-            "scratch": self._scratch,
-            "parent": os.getpid(),
-        }
         with self._lock:
             if self._is_stopping:
                 return None
@@ -348,26 +412,13 @@ class ModelProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._make_environment(),
+                env=make_child_environment(self.order.devices),
                 start_new_session=True,
             )
             self._process = process
-        self._send(order)
+        self._on_spawn()
+        self._send(self.order.to_message(self._scratch))
         return process
-
-    def _make_environment(self) -> dict[str, str]:
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not any(word in name.upper() for word in SECRET_WORDS)
-        }
-        root = str(Path(workers.__file__).resolve().parents[1])
-        python_path = [root, *filter(None, [environment.get("PYTHONPATH")])]
-        return {
-            **environment,
-            "PYTHONPATH": os.pathsep.join(python_path),
-            "CUDA_VISIBLE_DEVICES": self.order.devices,
-        }
 
     def _dispatch(self, reply: dict[str, Json]) -> None:
         if "id" not in reply:

@@ -1,4 +1,6 @@
-"""Find the gpu seats of this machine: one for each device, with the models that fit it."""
+"""Find the gpu seats of this machine: one for each device, with the models that fit it, and one for each
+engine that already runs.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,26 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import ValidationError
 
 import workers
+from gridq.config.settings import settings
 from gridq.errors import ConfigError, ModelFileError, first_fault, suggest_fix
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
-from workers.model_apis.model_catalogue import Model, load_catalogue
-from workers.profiles.gpu import devices
-from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat
-from workers.profiles.gpu.devices import Device
+from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat, TooLarge, format_compute_cap
+from workers.model_apis.demand import list_llm_queues
+from workers.profiles.gpu.devices import cpu, discovery
+from workers.profiles.gpu.devices.device import Device
 from workers.profiles.gpu.engines import selection
-from workers.profiles.gpu.memory_classes import KIND
+from workers.profiles.gpu.memory_classes import KIND, meets_compute
+from workers.profiles.gpu.model_files.machine_models import list_models
+from workers.profiles.gpu.model_loader import ModelLoader, check_model, format_gb
+from workers.profiles.gpu.running_engines import engine_offers
+from workers.profiles.gpu.running_engines.engine_table import parse_tables
 
 ENGINE_SECONDS = 1.5
 
@@ -27,15 +36,20 @@ ENGINE_SECONDS = 1.5
 def probe(
     config: Mapping[str, Json] | Sequence[Json], environ: Mapping[str, str] = os.environ
 ) -> ProbeReport:
-    """Return a seat for every device, and a sentence for each missing driver, engine, file or memory.
+    """Return a seat for every device and every engine that already runs, and a sentence for each missing
+    driver, engine, file or memory.
 
     Raises ConfigError if the `[gpu]` table or GRIDQ_ENGINE is wrong.
     """
     table = _parse(config)
+    engine_tables = parse_tables(table.engines)
+    aside = ThreadPoolExecutor(1)
+    looking = aside.submit(engine_offers.find_seats, engine_tables, table.price_per_hour, environ)
+    aside.shutdown(wait=False)
     engine, engine_note = selection.choose_engine(environ)
     concurrency = _choose_concurrency(table.concurrency, engine)
-    found, missing = devices.find_devices(table.gpus, table.cpu)
-    models = load_catalogue(table.models, "gpu.models")
+    found, missing = discovery.find_devices(table.gpus, table.cpu)
+    models = list_models(table.models, settings().home)
     present = []
     for model in models:
         problem = _check_file(model)
@@ -43,6 +57,8 @@ def probe(
             missing.append(problem)
         else:
             present.append(model)
+    too_large: dict[str, list[TooLarge]] = {}
+    seats: list[tuple[Device, list[Model]]] = []
     if engine is None:
         missing.append(engine_note)
     backends = _list_backends(engine, environ) if any(device.backend != "cpu" for device in found) else None
@@ -50,19 +66,56 @@ def probe(
     for device in found:
         usable: list[Model] = []
         if engine is not None:
-            if device.backend != "cpu" and backends is not None and device.backend not in backends:
-                missing.append(
-                    f"{device.device}: no models: the installed {engine} does not support {device.backend}"
-                )
+            problem = _explain_unfit_device(device, table, engine, backends)
+            if problem:
+                missing.append(f"{device.device}: no models: {problem}")
             else:
-                usable = [model for model in present if model.memory_mb <= device.usable_mb]
-                missing += [
-                    f"{device.device}: {model.name} needs {model.memory_mb} MB, it has {device.usable_mb} MB"
+                seat = _make_seat(device, table, engine, present, concurrency)
+                problems = {model.name: _explain_unfit_model(device, table, model) for model in present}
+                missing += [f"{device.device}: {why}" for why in problems.values() if why]
+                needs = _find_needs(seat, [model for model in present if not problems[model.name]])
+                usable = [model for model in present if needs.get(model.name, seat.memory_mb + 1) <= seat.memory_mb]
+                too_large[device.device] = [
+                    TooLarge(name=model.name, queues=tuple(list_llm_queues([model])), need_mb=needs[model.name])
                     for model in present
-                    if model not in usable
+                    if model.name in needs and model not in usable
                 ]
-        offers.append(_make_offer(device, table, engine, engine_note, usable, concurrency=concurrency))
-    return ProbeReport(found=offers, missing=missing)
+        seats.append((device, usable))
+    missing += _explain_too_large(found, table, too_large)
+    for device, usable in seats:
+        offers.append(
+            _make_offer(
+                device,
+                engine_note,
+                _make_seat(device, table, engine, usable, concurrency),
+                too_large.get(device.device, []),
+            )
+        )
+    running, not_usable, not_lent = looking.result()
+    return ProbeReport(found=offers + running, missing=missing + not_usable, not_lent=not_lent)
+
+
+def _explain_unfit_device(device: Device, table: GpuConfig, engine: str, backends: list[str] | None) -> str:
+    """Return why a device runs no models at all, "" if it does."""
+    if device.backend != "cpu" and backends is not None and device.backend not in backends:
+        return f"the installed {engine} does not support {device.backend}"
+    if device.backend == "cuda" and not meets_compute(table.min_compute, _format_compute(device)):
+        has = _format_compute(device) or "not told by its driver"
+        return f"its compute capability is {has}, and min_compute of the gpu table is {table.min_compute}"
+    return ""
+
+
+def _explain_unfit_model(device: Device, table: GpuConfig, model: Model) -> str:
+    """Return why a device does not run a model, "" if it does."""
+    wanted = model.min_compute
+    if wanted and device.backend == "cuda" and not meets_compute(wanted, _format_compute(device)):
+        has = _format_compute(device) or "none that its driver tells"
+        return f"{model.name} needs compute capability {wanted}, it has {has}"
+    return ""
+
+
+def _format_compute(device: Device) -> str | None:
+    return None if device.compute_cap is None else format_compute_cap(device.compute_cap)
 
 
 def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
@@ -80,7 +133,8 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
             {
                 "path": f"gpu.{field}",
                 "reason": reason,
-                "expected": "cpu, gpus, concurrency, threads, price_per_hour, models",
+                "expected": "cpu, gpus, headroom_mb, min_compute, concurrency, threads, price_per_hour, "
+                "models, engines",
                 **suggest_fix(exc, GpuConfig),
             },
         ) from None
@@ -106,14 +160,9 @@ def _choose_concurrency(requested: int | None, engine: str | None) -> int:
 def _check_file(model: Model) -> str:
     """Return why the model's file cannot be used, else "". The first load verifies its checksum."""
     try:
-        path = model.locate_file()
+        check_model(model)
     except ModelFileError as error:
-        return f"{error.message}: {error.fix}"
-    if not path.is_file():
-        return f"The file of the model {model.name!r} does not exist: {path}"
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            return f"The file of the model {model.name!r} is not a GGUF file: {path}; download it again"
+        return f"{error.message}: {error.reason + '; ' if error.reason else ''}{error.fix}"
     return ""
 
 
@@ -140,15 +189,58 @@ def _list_backends(engine: str | None, environ: Mapping[str, str]) -> list[str] 
         return None
 
 
-def _make_offer(
-    device: Device,
-    table: GpuConfig,
-    engine: str | None,
-    engine_note: str,
-    models: list[Model],
-    *,
-    concurrency: int,
-) -> SeatOffer:
+def _find_needs(seat: GpuSeat, models: list[Model]) -> dict[str, int]:
+    """Return the device memory that each model needs, as far as it is known without starting an engine."""
+    loader = ModelLoader(seat)
+    return {model.name: loader.plan(model).need.device_mb for model in models}
+
+
+def _explain_too_large(
+    found: Sequence[Device], table: GpuConfig, too_large: Mapping[str, Sequence[TooLarge]]
+) -> list[str]:
+    """Return a sentence for each model that fits no device of the machine: its need, and the best device."""
+    devices = {device.device: device for device in found if device.device in too_large}
+    sentences = []
+    names = dict.fromkeys(each.name for models in too_large.values() for each in models)
+    for name in names:
+        needs = {key: each.need_mb for key, models in too_large.items() for each in models if each.name == name}
+        if len(needs) < len(devices):
+            continue  # another device holds it
+        best = max(devices.values(), key=lambda device: _get_limit(device, table))
+        sentences.append(
+            f"{name} needs {format_gb(needs[best.device])}; best is {best.device} with "
+            f"{min(best.free_mb, _get_limit(best, table)) / 1024:.1f} free of {format_gb(best.memory_mb)}, "
+            f"{format_gb(_get_limit(best, table))} of it for models; lower its context, or gpu.concurrency"
+        )
+    return sentences
+
+
+def _get_limit(device: Device, table: GpuConfig) -> int:
+    usable = device.compute_usable_mb(table.headroom_mb)
+    return usable if table.memory_mb is None else min(usable, table.memory_mb)
+
+
+def _make_seat(
+    device: Device, table: GpuConfig, engine: str | None, models: list[Model], concurrency: int
+) -> GpuSeat:
+    return GpuSeat(
+        device=device.device,
+        backend=device.backend,
+        uuid=device.uuid,
+        memory_mb=_get_limit(device, table),
+        device_mb=device.compute_usable_mb(table.headroom_mb),
+        headroom_mb=0 if device.backend == "cpu" else table.headroom_mb,
+        concurrency=concurrency,
+        threads=table.threads or cpu.count_spare_cores(),
+        engine=engine,
+        idle_unload=table.idle_unload,
+        prompt_cache_mb=table.prompt_cache_mb,
+        price_per_hour=table.price_per_hour,
+        models=tuple(models),
+    )
+
+
+def _make_offer(device: Device, engine_note: str, seat: GpuSeat, too_large: Sequence[TooLarge]) -> SeatOffer:
     capability = GpuCapability(
         device=device.device,
         name=device.name,
@@ -156,28 +248,19 @@ def _make_offer(
         backend=device.backend,
         memory_mb=device.memory_mb,
         free_mb=device.free_mb,
-        compute_cap=device.compute_cap,
-        models=tuple(model.make_offer() for model in models),
-        engine=engine,
-    )
-    seat = GpuSeat(
-        device=device.device,
-        backend=device.backend,
-        uuid=device.uuid,
-        memory_mb=device.usable_mb,
-        concurrency=concurrency,
-        threads=table.threads or devices.count_spare_cores(),
-        engine=engine,
-        price_per_hour=table.price_per_hour,
-        models=tuple(models),
+        usable_mb=seat.memory_mb,
+        compute_cap=_format_compute(device),
+        models=tuple(model.make_offer() for model in seat.models),
+        too_large=tuple(too_large),
+        engine=seat.engine,
     )
     return SeatOffer(
         name=device.device,
         kind=KIND,
         capability=capability.model_dump(mode="json"),
-        concurrency=concurrency,
+        concurrency=seat.concurrency,
         exclusive=f"device {device.uuid or device.device}",
         config=seat.model_dump(mode="json"),
         note=f"{device.name}, {device.memory_mb} MB; {engine_note}; models: "
-        + (", ".join(model.name for model in models) or "none"),
+        + (", ".join(model.name for model in seat.models) or "none"),
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -15,16 +14,18 @@ from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
 from workers.model_apis.usage import to_micro_dollars
-from workers.profiles.gpu import devices, memory_classes
+from workers.profiles.gpu import memory_classes
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.devices.sampler import Sampler
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
-
-SAMPLE_SECONDS = 5.0
+from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, is_engine_seat
+from workers.profiles.gpu.running_engines.engine_seat_runner import EngineSeatRunner
 
 
 class GpuProfile(Profile):
-    """A seat is one device. Its queues are its memory classes and the models that it can load.
+    """A seat is one device, or one engine that already runs. The queues of a device are its memory classes
+    and the models that it can load, those of an engine the models that it has at the moment.
 
     `metrics` returns `free_mb` (sampled on a thread, since a heartbeat must not wait for a driver),
     `models_mb` (the memory of the models' processes), `loads`, and `loaded:<name>` = 1 for each loaded model.
@@ -35,6 +36,9 @@ class GpuProfile(Profile):
 
     def __init__(self) -> None:
         self._runner: Runner | None = None
+        self._engine_runner: EngineSeatRunner | None = None
+        self._on_change: Callable[[], None] = lambda: None
+        self._free_mb = 0
         self._sampler: Sampler | None = None
 
     def queues(self, capability: BaseModel) -> list[str]:
@@ -47,7 +51,8 @@ class GpuProfile(Profile):
         return list_families_by_queue(capability.models)
 
     def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
-        return to_micro_dollars(GpuSeat.model_validate(config).price_per_hour) or None
+        seat = (EngineSeat if is_engine_seat(config) else GpuSeat).model_validate(config)
+        return to_micro_dollars(seat.price_per_hour) or None
 
     def demand(self, effect: Effect) -> Demand | None:
         return memory_classes.parse_demand(effect)
@@ -66,17 +71,25 @@ class GpuProfile(Profile):
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
         """Create the runner. It loads a model when the first stage needs it."""
         assert isinstance(capability, GpuCapability)
+        if is_engine_seat(config):
+            engine = EngineSeat.model_validate(config)
+            self._engine_runner = EngineSeatRunner(capability, engine, self._on_change)
+            return
         seat = GpuSeat.model_validate(config)
+        self._free_mb = capability.free_mb
         self._runner = Runner(capability, seat)
-        self._sampler = Sampler(seat, capability.free_mb)
+        self._sampler = Sampler(seat.backend, seat.uuid, lambda: self._on_change())
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        """Run a model stage on the seat's GPU or CPU, in the model's own process. Return its output."""
-        if self._runner is None:
+        """Run a model stage in its model's own process on the seat's GPU or CPU, or at the seat's engine.
+        Return its output.
+        """
+        runner = self._engine_runner or self._runner
+        if runner is None:
             parse_stage_input(stage, value)
             raise SeatUnavailable("The gpu seat is not open", {"path": stage.path})
         try:
-            return self._runner.run(stage, value, context)
+            return runner.run(stage, value, context)
         except GridError as error:
             error.details.setdefault("path", stage.path)
             raise
@@ -86,8 +99,24 @@ class GpuProfile(Profile):
         left = tuple(model for model in capability.models if model.name not in models)
         return capability.model_copy(update={"models": left})
 
+    def current_capability(self, capability: BaseModel) -> BaseModel:
+        """Return the capability with the models that the seat's engine has now. A device's stays as it is."""
+        return capability if self._engine_runner is None else self._engine_runner.capability
+
+    def watch_offer(self, act: Callable[[], None]) -> None:
+        self._on_change = act
+
+    def health(self) -> str:
+        """Return why the seat's engine, or its device, cannot be used now, "" if it can."""
+        if self._engine_runner is not None:
+            return self._engine_runner.fault
+        return "" if self._sampler is None else self._sampler.fault
+
     def close(self) -> None:
-        """End the models' processes. Their memory is free when this returns."""
+        """End the models' processes. Their memory is free when this returns. An engine goes on."""
+        engine_runner, self._engine_runner = self._engine_runner, None
+        if engine_runner is not None:
+            engine_runner.close()
         sampler, self._sampler = self._sampler, None
         runner, self._runner = self._runner, None
         if sampler is not None:
@@ -99,34 +128,19 @@ class GpuProfile(Profile):
         return stages.estimate_usage(stage, value)
 
     def warm_queues(self) -> list[str]:
-        return [] if self._runner is None else self._runner.warm_queues()
+        runner = self._engine_runner or self._runner
+        return [] if runner is None else runner.warm_queues()
 
     def metrics(self) -> dict[str, float]:
+        if self._engine_runner is not None:
+            return {f"loaded:{name}": 1.0 for name in self._engine_runner.list_loaded()}
         if self._runner is None or self._sampler is None:
             return {}
         models = self._runner.loaded_models
+        reading = self._sampler.reading
         return {
-            "free_mb": float(self._sampler.free_mb),
+            "free_mb": float(reading.free_mb if reading is not None else self._free_mb),
             "models_mb": float(sum(process.measure_memory_mb() for process in models.list_processes())),
             "loads": float(models.loads),
             **{f"loaded:{name}": 1.0 for name in models.list_names()},
         }
-
-
-class Sampler:
-    """Measures the free memory of the device every few seconds; `free_mb` is the last value."""
-
-    def __init__(self, seat: GpuSeat, free_mb: int) -> None:
-        self.free_mb = free_mb
-        self._seat = seat
-        self._stopped = threading.Event()
-        threading.Thread(target=self._sample_repeatedly, name="gridq-sampler", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _sample_repeatedly(self) -> None:
-        while not self._stopped.wait(SAMPLE_SECONDS):
-            free = devices.measure_free_mb(self._seat.backend, self._seat.uuid)
-            if free is not None:
-                self.free_mb = free

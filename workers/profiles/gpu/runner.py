@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import time
 
-from gridq.config.settings import settings
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from workers.model_apis import stage_runner, stages
 from workers.model_apis.context_wrappers import PricedContext
 from workers.model_apis.demand import list_llm_queues
-from workers.model_apis.model_catalogue import Model, verify_file
+from workers.model_apis.model_catalogue import Model
 from workers.model_apis.usage import to_micro_dollars
-from workers.profiles.gpu import devices
 from workers.profiles.gpu.backend import EngineBackend
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.loaded_models import LoadedModels
 from workers.profiles.gpu.memory_classes import explain_mismatch, parse_demand
-from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
-
-CHECKSUM_CACHE = "checksums.json"
-ALL_LAYERS = -1
+from workers.profiles.gpu.model_loader import ModelLoader
 
 
 def price_usage(usage: Usage, price_per_hour: float | None) -> Usage:
@@ -36,7 +31,7 @@ class Runner:
     def __init__(self, capability: GpuCapability, seat: GpuSeat) -> None:
         self._capability = capability
         self._seat = seat
-        self.loaded_models = LoadedModels(seat.memory_mb, self._load)
+        self.loaded_models = LoadedModels(ModelLoader(seat), seat.idle_unload)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         """Run `stage` and return its output.
@@ -56,6 +51,25 @@ class Runner:
         with self.loaded_models.use(model, context) as process:
             priced = PricedContext(context, lambda usage: self._add_price(usage, started_at))
             return stage_runner.run_request(request, model.name, priced, EngineBackend(process))
+
+    def load(self, name: str, context: StageContext) -> None:
+        """Load a model of the seat if it is not loaded. Raises SeatUnavailable if the seat does not have it."""
+        with self.loaded_models.use(self._find_model(name), context):
+            pass
+
+    def unload(self, name: str) -> None:
+        """Unload a model of the seat. Raises SeatUnavailable if the seat does not have it, or uses it."""
+        if not self.loaded_models.unload(self._find_model(name).name):
+            raise SeatUnavailable(
+                f"The model {name!r} is in use", {"model": name, "fix": "try again when its stages are done"}
+            )
+
+    def _find_model(self, name: str) -> Model:
+        for model in self._seat.models:
+            if name in (model.name, *model.families):
+                return model
+        has = ", ".join(model.name for model in self._seat.models) or "none"
+        raise SeatUnavailable(f"The seat has no model {name!r}", {"model": name, "expected": f"one of {has}"})
 
     def warm_queues(self) -> list[str]:
         """Return the queues whose first model is loaded."""
@@ -80,31 +94,6 @@ class Runner:
                 raise SeatUnavailable(
                     f"The seat does not meet the stage's demand: {mismatch}", {"path": stage.path}
                 )
-
-    def _load(self, model: Model, context: StageContext) -> ModelProcess:
-        assert self._seat.engine is not None
-        path = verify_file(model, settings().home / CHECKSUM_CACHE)
-        free = devices.measure_free_mb(self._seat.backend, self._seat.uuid)
-        if free is not None and free < model.memory_mb:
-            raise SeatUnavailable(
-                f"{model.name} needs {model.memory_mb} MB, but {self._seat.device} has only {free} MB free",
-                {"model": model.name},
-            )
-        process = ModelProcess(
-            LoadOrder(
-                model=model.name,
-                engine=self._seat.engine,
-                path=path.resolve(),
-                context=model.context,
-                concurrency=self._seat.concurrency,
-                threads=self._seat.threads,
-                gpu_layers=0 if self._seat.backend == "cpu" else ALL_LAYERS,
-                embeddings=model.embeddings,
-                devices=(self._seat.uuid or "") if self._seat.backend == "cuda" else "",
-            )
-        )
-        process.start(context)
-        return process
 
     def close(self) -> None:
         self.loaded_models.close()

@@ -12,6 +12,8 @@ from workers.profiles.gpu.engines.base import BadRequest, ChunkSink, Engine, Eng
 LOG_ERRORS_ONLY = 1
 """A log level of llama.cpp. Higher ones print prompts."""
 
+LOG_SIZES = 4
+
 EMBEDDING_BATCH_TOKENS = 2048
 """The text of an embedding must fit in one batch."""
 
@@ -25,6 +27,7 @@ class XllamaCppEngine(Engine):
 
     name: ClassVar[str] = "xllamacpp"
     default_concurrency: ClassVar[int] = 4
+    has_dry_run: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._server: Any = None
@@ -39,26 +42,17 @@ class XllamaCppEngine(Engine):
         threads: int,
         gpu_layers: int,
         embeddings: bool,
+        prompt_cache_mb: int,
         scratch: str,
     ) -> None:
         import xllamacpp
 
         if gpu_layers and self.list_backends() == ["cpu"]:
             raise NoDevice("the installed xllamacpp supports only the CPU")
-        params = xllamacpp.CommonParams()
-        params.model.path = path
-        params.n_ctx = context * concurrency
-        params.n_parallel = concurrency
-        params.n_gpu_layers = gpu_layers
+        params = _make_params(path, context, concurrency, threads, gpu_layers, embeddings)
         params.fit_params = False  # it would silently reduce the context if memory is short
-        params.cache_ram_mib = 0
-        params.warmup = False
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.cache_ram_mib = prompt_cache_mb
         params.verbosity = LOG_ERRORS_ONLY
-        if embeddings:
-            params.embedding = True
-            params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-            params.n_batch = params.n_ubatch = min(context, EMBEDDING_BATCH_TOKENS)
         params.api_keys = [secrets.token_urlsafe(32)]
         params.cors_origins = "http://127.0.0.1"
         params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
@@ -70,6 +64,15 @@ class XllamaCppEngine(Engine):
         except RuntimeError as exc:
             raise NotAModel(str(exc)) from None
         self._embeddings = embeddings
+
+    def dry_run(self, path: str, **options: Any) -> None:
+        import xllamacpp
+
+        options.pop("prompt_cache_mb")
+        params = _make_params(path, **options)
+        params.no_alloc = params.fit_params = True  # together they print the sizes
+        params.verbosity = LOG_SIZES
+        xllamacpp.Server(params)  # aborts after it has printed them
 
     def generate(self, endpoint: str, body: dict[str, Any], send: ChunkSink) -> None:
         handle = (
@@ -110,7 +113,29 @@ class XllamaCppEngine(Engine):
         import xllamacpp
 
         names = [str(device["name"]).lower() for device in xllamacpp.get_device_info()]
-        return [backend for backend in ("cpu", "cuda", "metal") if any(backend in name for name in names)]
+        return [
+            backend for backend in ("cpu", "cuda", "metal", "rocm") if any(backend in name for name in names)
+        ]
+
+
+def _make_params(
+    path: str, context: int, concurrency: int, threads: int, gpu_layers: int, embeddings: bool
+) -> Any:
+    """Return what a load and its dry run have in common: all that decides on the size of the buffers."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = path
+    params.n_ctx = context * concurrency
+    params.n_parallel = concurrency
+    params.n_gpu_layers = gpu_layers
+    params.warmup = False
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    if embeddings:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        params.n_batch = params.n_ubatch = min(context, EMBEDDING_BATCH_TOKENS)
+    return params
 
 
 def _make_error(error: Any) -> BadRequest | EngineError:

@@ -46,6 +46,8 @@ def card(memory_mb: int, **fields: object) -> GpuCapability:
         ({"memory_mb": 18000}, "gpu:any-24g"),
         ({"compute_cap": "8.0"}, "gpu:cuda"),
         ({"compute_cap": 8.0, "memory_mb": 1}, "gpu:cuda-8g"),
+        ({"min_compute": "8.9"}, "gpu:cuda"),
+        ({"backend": "rocm", "memory_mb": 20_000}, "gpu:rocm-24g"),
     ],
 )
 def test_a_demand_has_its_memory_class_queue(fields: dict[str, object], queue: str):
@@ -57,7 +59,7 @@ def test_a_demand_has_its_memory_class_queue(fields: dict[str, object], queue: s
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"backend": "rocm"}, "backend"),
+        ({"backend": "vulkan"}, "backend"),
         ({"memory_mb": "18000"}, "memory_mb"),
         ({"memory_mb": -1}, "memory_mb"),
         ({"memory_mb": True}, "memory_mb"),
@@ -65,6 +67,9 @@ def test_a_demand_has_its_memory_class_queue(fields: dict[str, object], queue: s
         ({"memory_mb": float("nan")}, "memory_mb"),
         ({"compute_cap": "sm_80"}, "compute_cap"),
         ({"backend": "metal", "compute_cap": "8.0"}, "compute_cap"),
+        ({"backend": "rocm", "min_compute": "8.0"}, "min_compute"),
+        ({"min_compute": "new"}, "min_compute"),
+        ({"min_compute": "8.0", "compute_cap": "8.0"}, "compute_cap"),
     ],
 )
 def test_a_wrong_effect_names_its_field(fields: dict[str, object], field: str):
@@ -128,12 +133,31 @@ def test_a_cpu_serves_only_its_own_name_and_its_models():
         ("8.9", "8.10", False),
         ("8.0", "8", True),
         ("12.0", "9.0", True),
+        ("8.9", "12.0", False),
     ],
 )
 def test_compute_capabilities_are_numbers(has: str, wants: str, met: bool):
     demand = parse_gpu_demand(gpu(compute_cap=wants))
     assert demand is not None
     assert matches(demand, card(24_564, compute_cap=has)) is met
+
+
+def test_headroom_is_no_memory_for_a_stage():
+    """24,564 MB of which 512 stay free: 24,052 are for a stage, and not one more."""
+    l4 = card(24_564, usable_mb=24_564 - 512)
+    for memory_mb, met in ((24_052, True), (24_053, False)):
+        demand = parse_gpu_demand(gpu(backend="cuda", memory_mb=memory_mb))
+        assert demand is not None
+        assert demand.queue == "gpu:cuda-24g"
+        assert matches(demand, l4) is met
+    why = explain_mismatch(demand, l4)
+    assert all(number in why for number in ("24053", "24564", "512"))
+
+
+def test_a_device_without_a_known_compute_capability_meets_no_minimum():
+    demand = parse_gpu_demand(gpu(min_compute="7.0"))
+    assert demand is not None
+    assert "7.0" in explain_mismatch(demand, card(24_564, compute_cap=None))
 
 
 def test_a_mismatch_is_explained_with_numbers():

@@ -13,7 +13,7 @@ from gridq.protocol.models import Json
 from workers.profiles.gpu import model_process
 from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
 
-ORDER = LoadOrder("tiny", "xllamacpp", Path("tiny.gguf"), 512, 1, 1, 0, False, "")
+ORDER = LoadOrder("tiny", "xllamacpp", Path("tiny.gguf"), 512, 1, 1, 0, False, {})
 
 
 class Scripted(ModelProcess):

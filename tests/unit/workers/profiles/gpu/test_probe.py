@@ -9,15 +9,16 @@ import pytest
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Usage
-from workers.profiles.gpu import GpuProfile, devices
+from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
-from workers.profiles.gpu.devices import Device
+from workers.profiles.gpu.devices import discovery
+from workers.profiles.gpu.devices.device import Device
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.memory_classes import list_queues
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import price_usage
 
-CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, "8.9", "GPU-abc")
+CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, (8, 9), "GPU-abc")
 
 
 def table(tmp_path: Path, name: str = "mine", **fields: Any) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     """The engine that stands in the test environment was built for the CPU: asked for real, in its own
     process.
     """
-    monkeypatch.setattr(devices, "find_devices", lambda gpus, cpu: ([CARD], []))
+    monkeypatch.setattr(discovery, "find_devices", lambda gpus, cpus: ([CARD], []))
     report = probe({"models": [table(tmp_path)]}, {"GRIDQ_ENGINE": "xllamacpp"})
     (offer,) = report.found
     capability = GpuCapability.model_validate(offer.capability)

@@ -1,0 +1,136 @@
+"""Whose a process on a device is: of gridq's, an orphan of gridq's, or foreign.
+
+Every child that gridq starts on a device has OWNER_VARIABLE in its environment, and so have the children of
+that child: the process that started it, with the time of that process's start, as process ids are used again.
+If that process is gone, the child is an orphan, whose memory nobody will give back by himself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from workers.profiles.gpu.devices.device import MB, DeviceProcess, Reading
+
+OWNER_VARIABLE = "GRIDQ_OWNER"
+PROC = Path("/proc")
+MAX_ENVIRONMENT_BYTES = 128 * 1024
+
+Whose = Literal["ours", "orphan", "foreign"]
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Who uses the memory of a device, in MB. The parts add up to the whole.
+
+    `used`: gridq's processes. `orphan`: gridq's processes whose owner is gone. `foreign`: all others, and
+    what no process is known for. `reserved`: the driver itself.
+    """
+
+    used: int
+    orphan: int
+    foreign: int
+    reserved: int
+    free: int
+
+
+def make_owner_mark() -> dict[str, str]:
+    """Return the environment variable that marks a child of this process, for the child's environment."""
+    pid = os.getpid()
+    return {OWNER_VARIABLE: f"{pid}:{read_start(pid) or 0}"}
+
+
+def find_whose(pid: int) -> Whose:
+    """Return whose a process is. One that cannot be read, or of another container, is foreign."""
+    mark = _read_mark(pid)
+    if mark is None:
+        return "foreign"
+    owner, _, start = mark.partition(":")
+    if not owner.isdecimal():
+        return "foreign"
+    return "ours" if read_start(int(owner)) == start else "orphan"
+
+
+def list_marked() -> tuple[DeviceProcess, ...] | None:
+    """Return gridq's processes on this machine with their resident memory; None on a system without /proc."""
+    if not PROC.is_dir():
+        return None
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdecimal() and _read_mark(int(entry.name)) is not None:
+            pid = int(entry.name)
+            found.append(DeviceProcess(pid, _read_resident_mb(pid), read_name(pid)))
+    return tuple(found)
+
+
+def read_name(pid: int) -> str:
+    """Return the name of a process's program, "" if it cannot be read. Its arguments are not shown."""
+    try:
+        return (PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def summarize_memory(reading: Reading, allocated_mb: int = 0) -> MemoryUse:
+    """Return who uses the memory of a device.
+
+    A driver that does not tell the memory of processes, or that sees other process ids than this container,
+    hides gridq's: then what it has allocated counts as used, as far as so much is in use.
+    """
+    total_used = max(0, reading.memory_mb - reading.free_mb - reading.reserved_mb)
+    sums: dict[Whose, int] = {"ours": 0, "orphan": 0, "foreign": 0}
+    for process in reading.processes or ():
+        sums[find_whose(process.pid)] += process.memory_mb or 0
+    used = min(sums["ours"], total_used)
+    orphan = min(sums["orphan"], total_used - used)
+    if not used:
+        used = min(allocated_mb, total_used - orphan)
+    return MemoryUse(used, orphan, total_used - used - orphan, reading.reserved_mb, reading.free_mb)
+
+
+def describe_processes(processes: Iterable[DeviceProcess]) -> list[dict[str, int | str | None]]:
+    """Return processes as JSON, the largest first, each with `whose`."""
+    largest = sorted(processes, key=lambda each: each.memory_mb or 0, reverse=True)
+    return [
+        {
+            "pid": each.pid,
+            "name": each.name or read_name(each.pid),
+            "memory_mb": each.memory_mb,
+            "whose": find_whose(each.pid),
+        }
+        for each in largest
+    ]
+
+
+def _read_mark(pid: int) -> str | None:
+    try:
+        with (PROC / str(pid) / "environ").open("rb") as file:
+            environment = file.read(MAX_ENVIRONMENT_BYTES)
+    except OSError:  # it is gone, or of another user
+        return None
+    prefix = f"{OWNER_VARIABLE}=".encode()
+    for entry in environment.split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode("ascii", "replace")
+    return None
+
+
+def read_start(pid: int) -> str | None:
+    """Return when a process started, in the kernel's ticks; None if it is gone or a zombie."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text("ascii", "replace")
+    except OSError:
+        return None
+    fields = text[text.rfind(")") + 1 :].split()  # the name before may contain anything
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
+
+
+def _read_resident_mb(pid: int) -> int | None:
+    try:
+        pages = int((PROC / str(pid) / "statm").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") // MB
