@@ -16,6 +16,11 @@ from gridq.messaging.wake_ups import STAGE_TASK
 
 log = logging.getLogger(__name__)
 
+YIELD_SECONDS = 0.0001
+"""The pause of Celery's thread after a wake-up, in which the slot's thread begins: without it, the slot would
+wait for Python's lock until Celery's thread asks the server for the next message.
+"""
+
 
 def deliver(task: RunStage, _: Celery, consumer: Any) -> Callable[..., None]:
     """Return what Celery's consumer calls with each wake-up: run it on a thread of the pool.
@@ -27,6 +32,7 @@ def deliver(task: RunStage, _: Celery, consumer: Any) -> Callable[..., None]:
     def handle(message: Any, _body: Any, acknowledge: Callable[..., None], *_: Any) -> None:
         wake_up = WakeUp(message, task, consumer, acknowledge)
         consumer.pool.apply_async(wake_up.run, callback=_ignore)
+        time.sleep(YIELD_SECONDS)
 
     return handle
 
