@@ -23,7 +23,7 @@ from gridq.execution.shutdown import EXIT_GRACE_SECONDS, SECOND_SIGNAL_GRACE_SEC
 from gridq.gateway.auth.caller import Authenticator
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import GridSnapshot, get_snapshot
-from gridq.gateway.http import middleware, openapi
+from gridq.gateway.http import direct_routes, middleware, openapi
 from gridq.gateway.http.bounds import BodyLimit
 from gridq.gateway.http.connections import BoundedConnection
 from gridq.gateway.http_workers.hosting import WorkerHost
@@ -88,6 +88,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     model_apis = (openai, responses, anthropic, unsupported)
     for part in (*model_apis, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
+    direct_routes.install(app, (part.router for part in model_apis))
     middleware.install(app, config, options, read_key_origins, read_server_limit)
     request_metrics.install(app)
     openapi.describe(app)

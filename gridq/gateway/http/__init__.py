@@ -9,6 +9,7 @@ __all__ = [
     "bounds",
     "connections",
     "cors",
+    "direct_routes",
     "disconnect",
     "errors",
     "middleware",

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
+from redis.exceptions import RedisError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,6 +22,7 @@ from gridq.gateway.http.body_memory import BodyMemory
 from gridq.gateway.http.bounds import BodyLimit, BoundedBody, check_headers
 from gridq.gateway.http.cors import Header
 from gridq.gateway.options import GatewayOptions
+from gridq.store.connection import translate_error
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +161,9 @@ class Guard:
                 )
                 return
             request = Request(scope, receive)
-            if isinstance(exc, GridError):
-                response = errors.make_error_response(request, exc)
+            if isinstance(exc, GridError | RedisError):
+                error = exc if isinstance(exc, GridError) else translate_error(exc)
+                response = errors.make_error_response(request, error)
             else:
                 response = await errors.handle_unexpected(request, exc)
             await response(scope, receive, send_response)

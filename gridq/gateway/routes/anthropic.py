@@ -11,10 +11,10 @@ from gridq.errors import InvalidField
 from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http.request_body import read_json, read_models, run_for_body
-from gridq.gateway.routes.model_api import ANTHROPIC, DirectRoute, forward
+from gridq.gateway.routes.model_api import ANTHROPIC, forward
 from gridq.protocol.token_count import count_tokens
 
-router = APIRouter(tags=["anthropic"], route_class=DirectRoute)
+router = APIRouter(tags=["anthropic"])
 
 
 @router.post("/v1/messages", summary="Create a message", response_class=Response)

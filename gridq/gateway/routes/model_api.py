@@ -11,15 +11,12 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
-from typing import Any
 from urllib.parse import quote
 
-from fastapi.routing import APIRoute
 from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,20 +43,6 @@ from gridq.protocol.states import JobState
 log = logging.getLogger(__name__)
 
 Headers = list[tuple[bytes, bytes]]
-
-
-class DirectRoute(APIRoute):
-    """A route that calls an endpoint whose only parameter is the request directly.
-
-    FastAPI would look for other parameters and dependencies first, which takes 7 % of the time to the first
-    token.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if [*signature(self.endpoint).parameters] == ["request"]:
-            endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-            return endpoint
-        return super().get_route_handler()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.models import find_closest
 from gridq.gateway.grid.snapshot import get_snapshot
-from gridq.gateway.routes.model_api import OPENAI, DirectRoute, forward
+from gridq.gateway.routes.model_api import OPENAI, forward
 from gridq.protocol.queue_names import LLM, make_queue_name
 
-router = APIRouter(tags=["openai"], route_class=DirectRoute)
+router = APIRouter(tags=["openai"])
 
 
 @router.post("/v1/chat/completions", summary="Create a chat completion", response_class=Response)

@@ -23,7 +23,6 @@ from gridq.gateway.http import errors
 from gridq.gateway.http.request_body import read_json, read_models, run_for_body
 from gridq.gateway.http.request_options import RequestOptions
 from gridq.gateway.routes.model_api import (
-    DirectRoute,
     ModelApi,
     ModelApiResponse,
     forward,
@@ -43,7 +42,7 @@ from gridq.protocol.token_count import count_response_tokens
 from gridq.store.connection import translate_errors
 from gridq.views.jobs import JobView
 
-router = APIRouter(tags=["openai"], route_class=DirectRoute)
+router = APIRouter(tags=["openai"])
 
 STATELESS = {"previous_response_id": "responses", "conversation": "conversations"}
 """Fields that refer to what the grid does not keep."""
