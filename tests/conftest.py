@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from workers.profiles.llm.seats_from_environment import VARIABLE_PREFIXES, list_
 from workers.supervisor.embedded_server import EmbeddedServer
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+
+QUICK = frozenset({"unit", "contracts"})
+"""Folders of tests of which few start a program."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,29 @@ class GridEnv:
         }
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than there are cores: a process that runs whole programs mostly waits for them."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the processes of `make test` run files that start programs and files that compute side by side.
+
+    Those that start programs would otherwise all run at the same time, and the longest of them at the end,
+    alone.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files = Counter(item.path for item in items)
+    quick = [path for path in files if path.relative_to(CHECKOUT / "tests").parts[0] in QUICK]
+    quick.sort(key=files.__getitem__, reverse=True)
+    slow = [path for path in files if path not in quick]
+    place = {path: at / len(quick) for at, path in enumerate(quick)}
+    place |= {path: 0.9 * at / len(slow) for at, path in enumerate(slow)}  # the last files are short
+    items.sort(key=lambda item: place[item.path])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Isolate tests from the developer's home folder, running grid, and API keys in the environment.
@@ -50,6 +77,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("GRIDQ_URL", raising=False)
         patch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
+        patch.setenv("GRIDQ_SKIP_ENGINES", "1")  # those of the developer's machine
         for provider in VARIABLE_PREFIXES:
             for variable in list_key_variables(provider):
                 patch.delenv(variable, raising=False)

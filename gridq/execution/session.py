@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import count
@@ -21,7 +21,7 @@ from itertools import count
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.config.settings import Settings
-from gridq.errors import ModelUnavailable, RequestRefused, SeatError, SeatInUse
+from gridq.errors import ModelInCooldown, ModelUnavailable, RequestRefused, SeatError, SeatInUse
 from gridq.execution.attempt import Attempt, Runner
 from gridq.execution.circuit_breaker import CircuitBreaker
 from gridq.execution.model_health import ModelHealth
@@ -97,6 +97,8 @@ class Session:
         self.models = ModelHealth()
         self.paused: Unavailable | None = None
         """The reason why the seat's owner has paused it; None if it is lent."""
+        self.outage: Unavailable | None = None
+        """The reason why what is behind the seat cannot work, such as an engine that ended, or None."""
         self.running_times = RunTimes()
         self.on_change = on_change or (lambda: None)
         self.runner = runner
@@ -351,7 +353,7 @@ class Session:
         error, claim = failed.seat_error, attempt.claim
         if failed.answered:
             self.breaker.record_success()
-        if error is None:
+        if error is None or isinstance(error, ModelInCooldown):  # the seat and the model are well
             return
         try:
             if not isinstance(error, ModelUnavailable | RequestRefused):
@@ -487,7 +489,7 @@ class Session:
     @property
     def unavailable(self) -> Unavailable | None:
         """The reason why the seat takes no work now, the owner's pause first; None if it does."""
-        return self.paused or self.breaker.opened or self._all_models_down
+        return self.paused or self.outage or self.breaker.opened or self._all_models_down
 
     def report_seat_failure(self, error: SeatError, request: str = "") -> None:
         """Count an attempt that failed through the seat. Several of one `request` count once.
@@ -556,13 +558,30 @@ class Session:
             left = self.find_queues(in_cooldown) if in_cooldown else self._all_queues
             self.queues = tuple(queue for queue in self._all_queues if queue in left) or self._all_queues
             self._all_models_down = (
-                None if left else min(in_cooldown.values(), key=lambda each: each.until or 0)
+                min(in_cooldown.values(), key=lambda each: each.until or 0)
+                if in_cooldown and not left
+                else None
             )
             if self.unavailable is not None:
                 self._announce_unavailable()
             elif not self.draining:
                 self._announce_available()
             self._announce_due = False
+
+    def change_offer(
+        self, queues: Sequence[str], families: Mapping[str, Sequence[str]], outage: Unavailable | None
+    ) -> None:
+        """Serve `queues` from now on, whose model families are `families`; while there is an `outage`, take
+        no work at all. What runs goes on. RedisError: the server could not be told; the next renewal does.
+        """
+        with self._health_lock:
+            self._all_queues = tuple(queues)
+            self.terms = self.terms.model_copy(
+                update={"families": {queue: tuple(names) for queue, names in families.items()}}
+            )
+            self.outage = outage
+            self._announce_due = True
+        self._announce_health()
 
     def pause(self, why: Unavailable) -> list[Attempt]:
         """Take no more stages, as the seat's owner wants, and stop what runs. Return the attempts that were

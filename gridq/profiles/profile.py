@@ -209,6 +209,19 @@ class Profile(ABC):
         """
         return capability
 
+    def current_capability(self, capability: BaseModel) -> BaseModel:
+        """Return what the open seat offers now, of which `capability` is what `open` got; must not block.
+
+        Override it, and `watch_offer`, if the models of a seat come and go while its worker runs.
+        """
+        return capability
+
+    def watch_offer(self, act: Callable[[], None]) -> None:  # noqa: B027 most offers stay as they are
+        """Call `act` from now on, on any thread, when `current_capability` or `health` of the seat changes.
+
+        Called once, before `open`.
+        """
+
     def stamp_login(self) -> str:
         """Return a text that changes when the open seat's key or login is renewed, and contains no secret.
 
@@ -226,7 +239,10 @@ class Profile(ABC):
         return {}
 
     def health(self) -> str:
-        """Return why the seat cannot work, or an empty text if it can; must not block."""
+        """Return why the seat cannot work, or an empty text if it can; must not block.
+
+        A profile that reports changes by `watch_offer` takes the seat out of work with it.
+        """
         return ""
 
 

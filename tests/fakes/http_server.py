@@ -56,8 +56,8 @@ class QuietServer(ThreadingHTTPServer):
 class LocalServer:
     """Start it with `with`. `url` is its address, with `path` at the end."""
 
-    def __init__(self, handler: type[Handler], path: str = "") -> None:
-        self._server = QuietServer(("127.0.0.1", 0), handler)
+    def __init__(self, handler: type[Handler], path: str = "", port: int = 0) -> None:
+        self._server = QuietServer(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}{path}"

@@ -20,5 +20,6 @@ __all__ = [
     "openai",
     "stage_runner",
     "stages",
+    "token_estimates",
     "usage",
 ]

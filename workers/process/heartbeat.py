@@ -126,6 +126,11 @@ class Heartbeat:
             timeouts=self.timeouts,
         )
 
+    def change_capability(self, descriptor: BaseModel) -> None:
+        """Advertise `descriptor` from the next beat on: what the seat can do has changed."""
+        self.descriptor = descriptor
+        self.capability = descriptor.model_dump(mode="json")
+
     def _describe_offer(self, in_cooldown: Collection[str]) -> dict[str, Json]:
         """Return the capability without the models in cooldown; the whole one if nothing is left of it."""
         if not in_cooldown or self.profile is None or self.descriptor is None:

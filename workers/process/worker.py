@@ -29,6 +29,7 @@ from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, SeatTerms, StageCall
+from gridq.protocol.seat_states import UNREACHABLE, Unavailable
 from gridq.store.capacity import check_persistence
 from gridq.store.connection import connect
 from gridq.store.readiness import AWAY_SECONDS, wait_for_server
@@ -78,6 +79,8 @@ class Worker:
         self.seat = seat
         self.machine = get_machine_id(config.home)
         self.lock = _lock_seat(config.home, seat.name)
+        self._is_live = False
+        self._narrowed_to = None if tuple(serves) == seat.queues else frozenset(serves)
         worker = f"{seat.name}@{self.machine}"
         self.session = Session(
             scripts,
@@ -90,7 +93,7 @@ class Worker:
             worker=worker,
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm_queues if seat.profile is not None else None,
-            find_queues=partial(_find_queues, seat),
+            find_queues=self._find_queues,
             terms=_make_terms(seat),
             on_end=partial(answers.publish_answer, app, scripts),
             on_gone=self._gone,
@@ -132,6 +135,7 @@ class Worker:
         """Open the profile, declare the wake-ups, offer the user's stages, go live, advertise."""
         self.session.scripts.adopt()  # before anything is written
         if self.seat.profile is not None and self.seat.capability is not None:
+            self.seat.profile.watch_offer(self._offer_changed)
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         install_revoke(self.session.scripts, partial(answers.publish_answer, self.app, self.session.scripts))
@@ -144,6 +148,9 @@ class Worker:
         self.heartbeat.start()
         self.owner.start()
         self.recovery.start()
+        self._is_live = True
+        if self._offer_differs():  # since the probe
+            self._offer_changed()
         run_stage.answer = self.answer_wake_up
 
     def stop(self) -> None:
@@ -162,6 +169,38 @@ class Worker:
     def _check_celery(self) -> None:
         self.watchdog.check()
 
+    def _offer_changed(self) -> None:
+        """Offer what the seat's profile offers now, or say why it cannot work."""
+        profile, capability = self.seat.profile, self.seat.capability
+        if profile is None or capability is None or not self._is_live or self.session.stopped:
+            return
+        current = profile.current_capability(capability)
+        fault = profile.health()
+        if fault:
+            log.warning("seat %s: %s", self.seat.name, fault)
+        self.heartbeat.change_capability(current)
+        queues = self._narrow(profile.queues(current))
+        families = profile.families(current)
+        self.session.change_offer(queues, families, Unavailable(UNREACHABLE, fault) if fault else None)
+
+    def _offer_differs(self) -> bool:
+        profile, capability = self.seat.profile, self.seat.capability
+        if profile is None or capability is None:
+            return False
+        return profile.current_capability(capability) != capability or bool(profile.health())
+
+    def _find_queues(self, in_cooldown: Collection[str]) -> Sequence[str]:
+        """Return the queues that the seat serves while some of its models are in cooldown."""
+        profile, capability = self.seat.profile, self.seat.capability
+        if profile is None or capability is None:
+            return self.seat.queues
+        left = profile.exclude_models(profile.current_capability(capability), in_cooldown)
+        return () if left is None else profile.queues(left)
+
+    def _narrow(self, queues: Sequence[str]) -> list[str]:
+        """Return those of `queues` that this worker serves: all of them, or those that `-Q` named."""
+        return [queue for queue in queues if self._narrowed_to is None or queue in self._narrowed_to]
+
     def _changed(self) -> None:
         self.heartbeat.beat()
 
@@ -177,14 +216,6 @@ class Worker:
         """Advertise everything again: the server has lost this seat (a new server, a lost file)."""
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         self.heartbeat.beat()
-
-
-def _find_queues(seat: Seat, in_cooldown: Collection[str]) -> Sequence[str]:
-    """Return the queues that a seat serves while some of its models are in cooldown."""
-    if seat.profile is None or seat.capability is None:
-        return seat.queues
-    left = seat.profile.exclude_models(seat.capability, in_cooldown)
-    return () if left is None else seat.profile.queues(left)
 
 
 def _make_terms(seat: Seat) -> SeatTerms:

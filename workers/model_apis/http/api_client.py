@@ -72,12 +72,14 @@ class ApiClient(ABC):
         key_header: str | None = None,
         query: str = "",
         rejects_usage_option: bool = False,
+        use_proxy: bool = True,
     ) -> None:
         """Create a client. It sends nothing yet.
 
         `url` is the base, such as `https://host/v1`, and `silence` the longest time without a byte, in
         seconds. `key_header` is the header of the key, if not that of the API format. `query` is added to
-        every path. Set `rejects_usage_option` if streams state their usage unasked and asking is an error.
+        every path. Set `rejects_usage_option` if streams state their usage unasked and asking is an error,
+        and `use_proxy` to false for an endpoint on this machine.
         """
         self.url = url.rstrip("/")
         self._get_key: Callable[[], str | None] = key if callable(key) else lambda: key
@@ -87,7 +89,8 @@ class ApiClient(ABC):
         self.rejects_usage_option = rejects_usage_option
         self._silence = silence
         self._own_headers = headers or {}
-        self._connections = Connections(self.url, {**self.default_headers, **self._own_headers}, silence)
+        headers = {**self.default_headers, **self._own_headers}
+        self._connections = Connections(self.url, headers, silence, use_proxy=use_proxy)
 
     def hash_key(self) -> str:
         """Return a hash of the present key, which tells accounts apart; "" without a key."""

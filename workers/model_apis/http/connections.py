@@ -201,10 +201,11 @@ Connection = tuple[http.client.HTTPConnection, CallSocket]
 class Connections:
     """The connections to one endpoint. Safe to use from several threads."""
 
-    def __init__(self, url: str, headers: dict[str, str], silence: float) -> None:
+    def __init__(self, url: str, headers: dict[str, str], silence: float, *, use_proxy: bool = True) -> None:
         """Create a pool without connections.
 
-        `url` is the endpoint's base. One wait for its data lasts at most `silence` seconds.
+        `url` is the endpoint's base. One wait for its data lasts at most `silence` seconds. No proxy reaches
+        an endpoint on this machine: without `use_proxy`, those of the environment are ignored.
         """
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
@@ -215,7 +216,7 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._calls: set[Call] = set()
-        proxies = urllib.request.getproxies()
+        proxies = urllib.request.getproxies() if use_proxy else {}
         proxy = proxies.get(parts.scheme) or proxies.get("all")
         is_bypassed = urllib.request.proxy_bypass(f"{self._host}:{self._port}")
         self._proxy = (

@@ -14,7 +14,7 @@ StageError ends the stage. All others send it to another seat. SeatDegraded lets
 ModelUnavailable only this model at this seat, RequestRefused the same after several requests in a row.
 
 The messages are those of OpenAI, Azure, Anthropic, Google, xAI, Groq, Mistral, DeepSeek, OpenRouter, vLLM,
-llama.cpp and Ollama, as their documents and public reports quote them.
+llama.cpp, Ollama, SGLang, LM Studio and TGI, as their documents and public reports quote them.
 """
 
 from __future__ import annotations
@@ -65,10 +65,13 @@ endpoint quotes stands further on, so it cannot pass for one.
 
 CONTEXT_MESSAGE = re.compile(
     r"prompt is too long: \d+ tokens|input token count .{0,40}exceeds the maximum number of tokens"
-    r"|maximum context length|exceeds? the (?:available|model's) context",
+    r"|maximum context length|exceeds? the (?:(?:available|model's) )?context|longer than the model's context"
+    r"|loaded with context length of only \d+|`?inputs`? must have less than \d+ tokens|`inputs` tokens \+",
     re.IGNORECASE,
 )
-"""How endpoints without that code (Anthropic, Google, vLLM, llama.cpp) say the same, with status 400."""
+"""How endpoints without that code say the same: Anthropic, Google, vLLM, llama.cpp, Ollama, SGLang and LM
+Studio with status 400, TGI with 422.
+"""
 
 ACCOUNT_MESSAGE = re.compile(
     r"\b(?:account|api.?key|token|organi[sz]ation|service|workspace)\b.{0,40}?"
@@ -192,7 +195,7 @@ def make_error(
     masked. `usual_path` is the end of the vendor's own URL.
     """
     reason, code, kind, param, error_details = _parse_error(raw, keys)
-    if status == 400 and CONTEXT_MESSAGE.search(reason):
+    if status in {400, 422} and CONTEXT_MESSAGE.search(reason):
         code = CONTEXT_LENGTH_EXCEEDED
     details = {**details, "status": status, "reason": reason or f"HTTP {status}"}
     own_words = QUOTED_TEXT.sub("", reason)

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from workers.model_apis.http.locality import is_local_url
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
 from workers.profiles.llm.credentials import identify_login
-from workers.profiles.llm.locality import is_local_url
 from workers.profiles.llm.providers import PROVIDERS
 
 FALSE_VALUES = frozenset({"", "0", "false", "no", "off"})

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from gridq.errors import ConfigError, suggest_fix
 from gridq.protocol.models import Json
+from workers.model_apis.http.locality import is_local_url
 from workers.profiles.llm.budget import describe_validation_error
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.credentials import identify_login
-from workers.profiles.llm.locality import is_local_url
 from workers.profiles.llm.programs.program_seats import is_program_table
 from workers.profiles.llm.providers import find_provider
 

@@ -1,0 +1,420 @@
+"""Engines that already run: what each is known by, what it has, its orders, its faults, its owner's table."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from gridq.errors import ConfigError, SeatUnavailable, SeatUnreachable, StageError
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, ProbeReport, SeatOffer, StageCall
+from tests.fakes.engine_servers import (
+    FakeEngine,
+    FakeLlamaRouter,
+    FakeLMStudio,
+    FakeMlx,
+    FakeModel,
+    FakeOllama,
+    FakeSGLang,
+    FakeTgi,
+    FakeVllm,
+)
+from tests.fakes.http_server import Handler, LocalServer
+from tests.waiting import wait_for
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.running_engines import engine_offers, finding
+from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault
+from workers.profiles.gpu.running_engines.engine_seat_runner import EngineSeatRunner
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture
+def run() -> Iterator[Any]:
+    """Start fake engines; they end with the test."""
+    with ExitStack() as stack:
+        yield stack.enter_context
+
+
+@pytest.fixture
+def usual_ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ports that count as usual, for a test to add to."""
+    ports: list[int] = []
+    monkeypatch.setattr(engine_offers, "USUAL_PORTS", ports)
+    monkeypatch.delenv("GRIDQ_SKIP_ENGINES")
+    return ports
+
+
+def probe(*engines: dict[str, Any]) -> ProbeReport:
+    return GpuProfile().probe({"cpu": False, "gpus": False, "engines": list(engines)})
+
+
+def find_offer(report: ProbeReport, name: str) -> SeatOffer:
+    return next(each for each in report.found if each.name == name)
+
+
+def model_names(offer: SeatOffer) -> list[str]:
+    return [model["name"] for model in offer.capability["models"]]
+
+
+# -- known by its own API
+
+
+@pytest.mark.parametrize(
+    ("fake", "kind", "slots"),
+    [
+        (FakeOllama, "ollama", 1),
+        (FakeLMStudio, "lm-studio", 1),
+        (FakeLlamaRouter, "llama-server", 3),
+        (FakeVllm, "vllm", 8),
+        (FakeSGLang, "sglang", 48),
+        (FakeTgi, "tgi", 64),
+        (FakeMlx, "mlx", 1),
+    ],
+)
+def test_each_engine_is_adopted_with_its_models_and_slots(
+    run: Any, usual_ports: list[int], fake: type[FakeEngine], kind: str, slots: int
+) -> None:
+    engine = run(fake(FakeModel("org/chat-model", is_loaded=True)))
+    usual_ports.append(engine.port)
+    [offer] = probe().found
+    assert (offer.name, offer.kind) == (f"{kind}-{engine.port}", "gpu")
+    assert (offer.concurrency, offer.capability["engine"]) == (slots, kind)
+    assert model_names(offer) == ["org/chat-model"]
+    context = offer.capability["models"][0]["context"]
+    assert context == (None if kind == "mlx" else 4096)
+    profile = GpuProfile()
+    queues = profile.queues(profile.Capability.model_validate(offer.capability))
+    assert queues == ["llm:org_chat-model", "llm:any"] or queues[-1] == "llm:any"
+    assert not any(queue.startswith("gpu:") for queue in queues)
+    assert engine.url in offer.note
+    assert "lend = false" in offer.note
+
+
+def test_an_old_sglang_and_an_old_lm_studio_are_known_too(run: Any, usual_ports: list[int]) -> None:
+    sglang, studio = run(FakeSGLang(FakeModel("a"))), run(FakeLMStudio(FakeModel("b", is_loaded=True)))
+    sglang.info_path, studio.is_old = "/get_server_info", True
+    usual_ports += [sglang.port, studio.port]
+    found = {offer.capability["engine"]: offer for offer in probe().found}
+    assert set(found) == {"sglang", "lm-studio"}
+    assert found["lm-studio"].capability["models"][0]["context"] == 4096
+
+
+def test_embeddings_come_from_the_engine_not_from_the_name(run: Any, usual_ports: list[int]) -> None:
+    vectors, text = FakeModel("plain-name", embeddings=True), FakeModel("embed-chat")
+    usual_ports += [run(fake(vectors, text)).port for fake in (FakeOllama, FakeLMStudio, FakeLlamaRouter)]
+    for offer in probe().found:
+        uses = {each["name"]: (each["embeddings"], each["any"]) for each in offer.capability["models"]}
+        assert uses["plain-name"] == (True, False)
+        if offer.capability["engine"] != "llama-server":  # a router says it only by its arguments
+            assert uses["embed-chat"] == (False, True)
+
+
+def test_ollamas_names_work_without_latest_and_its_cloud_stays_out(run: Any, usual_ports: list[int]) -> None:
+    cloud = FakeModel("gpt-oss:120b-cloud", more={"remote_host": "https://ollama.com:443"})
+    usual_ports.append(run(FakeOllama(FakeModel("llama3.2:latest"), FakeModel("qwen3:8b"), cloud)).port)
+    report = probe()
+    [offer] = report.found
+    assert model_names(offer) == ["llama3.2:latest", "qwen3:8b"]
+    assert offer.capability["models"][0]["families"] == ["llama3.2"]
+    assert any("gpt-oss:120b-cloud" in note for note in report.not_lent)
+
+
+# -- the owner decides
+
+
+def test_an_engine_can_be_left_out(run: Any, usual_ports: list[int]) -> None:
+    engine = run(FakeOllama(FakeModel("m")))
+    usual_ports.append(engine.port)
+    assert len(probe().found) == 1
+    assert probe({"url": f"http://localhost:{engine.port}/v1", "lend": False}).found == []
+
+
+def test_all_can_be_left_out(run: Any, usual_ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = run(FakeOllama(FakeModel("m")))
+    usual_ports.append(engine.port)
+    monkeypatch.setenv("GRIDQ_SKIP_ENGINES", "1")
+    assert probe().found == []
+    assert not engine.asked
+    assert len(probe({"url": engine.url}).found) == 1  # the owner has named it
+
+
+def test_a_table_names_the_seat_its_models_and_its_slots(run: Any) -> None:
+    engine = run(FakeVllm(FakeModel("a"), FakeModel("b"), FakeModel("c")))
+    models = ["c", {"name": "a", "families": ["fast"], "context": 1000}]
+    table = {"url": f"{engine.url}/v1/", "name": "box", "models": models, "concurrency": 5}
+    [offer] = probe(table).found
+    assert (offer.name, offer.concurrency, model_names(offer)) == ("box", 5, ["c", "a"])
+    assert offer.capability["models"][1]["families"] == ["fast"]
+    assert [each["context"] for each in offer.capability["models"]] == [4096, 1000]
+
+
+def test_a_server_without_an_api_of_its_own_is_only_adopted_by_name(run: Any, usual_ports: list[int]) -> None:
+    engine = run(FakeEngine(FakeModel("m")))
+    usual_ports.append(engine.port)
+    assert probe().found == []
+    [offer] = probe({"url": engine.url}).found
+    assert offer.capability["engine"] == "openai-compatible"
+
+
+@pytest.mark.parametrize(
+    ("table", "place"),
+    [
+        ({}, "gpu.engines[0].url"),
+        ({"url": "ftp://127.0.0.1"}, "gpu.engines[0].url"),
+        ({"url": "http://192.0.2.7:11434"}, "gpu.engines[0].url"),
+        ({"url": "http://user:pw@127.0.0.1:1"}, "gpu.engines[0].url"),
+        ({"url": "http://127.0.0.1:1", "name": "Not OK"}, "gpu.engines[0].name"),
+        ({"url": "http://127.0.0.1:1", "concurrency": 0}, "gpu.engines[0].concurrency"),
+        ({"url": "http://127.0.0.1:1", "modles": []}, "gpu.engines[0].modles"),
+        ({"url": "http://127.0.0.1:1", "models": [{"context": 5}]}, "gpu.engines[0].models"),
+        ({"url": "http://127.0.0.1:1", "key_env": "A", "key_file": "b"}, "gpu.engines[0]"),
+    ],
+)
+def test_a_wrong_table_is_refused_at_its_place(table: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        probe(table)
+    assert str(caught.value.details["path"]).startswith(place)
+    assert caught.value.details["expected"]
+
+
+def test_two_tables_with_one_address_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        probe({"url": "http://127.0.0.1:9/v1"}, {"url": "http://localhost:9"})
+    assert caught.value.details["path"] == "gpu.engines[1].url"
+
+
+# -- what is no engine, or not there
+
+
+class _WebHandler(Handler):
+    def do_GET(self) -> None:
+        self.answer(200, b"<html>hello</html>")
+
+
+class _GatewayHandler(Handler):
+    def do_GET(self) -> None:
+        self.answer(404, {"error": "no such path"}, {"x-gridq-code": "http.not_found"})
+
+
+def test_a_web_site_at_a_usual_port_is_ignored_and_at_a_named_one_an_error(
+    run: Any, usual_ports: list[int]
+) -> None:
+    port = int(run(LocalServer(_WebHandler)).url.rpartition(":")[2])
+    usual_ports.append(port)
+    report = probe()
+    assert report.found == []
+    assert not any(str(port) in why for why in report.missing)
+    named = probe({"url": f"http://127.0.0.1:{port}", "name": "box"})
+    assert any("box" in why and "no engine" in why for why in named.missing)
+
+
+def test_a_gateway_of_gridq_is_never_adopted(run: Any, usual_ports: list[int]) -> None:
+    port = int(run(LocalServer(_GatewayHandler)).url.rpartition(":")[2])
+    usual_ports.append(port)
+    assert probe().found == []
+    named = probe({"url": f"http://127.0.0.1:{port}"})
+    assert any("gateway of gridq" in why for why in named.missing)
+    assert model_names(named.found[0]) == []
+
+
+def test_an_engine_that_never_answers_takes_a_probe_no_more_than_two_seconds(usual_ports: list[int]) -> None:
+    import time
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        usual_ports.append(silent.getsockname()[1])
+        began = time.monotonic()
+        report = probe({"url": f"http://127.0.0.1:{usual_ports[0]}"})
+        assert time.monotonic() - began < 3  # two seconds, and a margin for a busy machine
+    assert report.missing
+
+
+def test_a_named_engine_that_is_down_is_a_seat_without_models(run: Any) -> None:
+    engine = run(FakeVllm(FakeModel("m")))
+    url = engine.url
+    with ExitStack() as stack:
+        other = stack.enter_context(FakeVllm(FakeModel("m")))
+        url = other.url
+    [offer] = probe({"url": url, "name": "later"}).found
+    assert (offer.name, model_names(offer)) == ("later", [])
+    assert any("later" in why for why in probe({"url": url, "name": "later"}).missing)
+
+
+def test_an_engine_that_wants_a_key_says_so(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Locked(FakeVllm):
+        def get(self, path: str, query: dict[str, str]) -> tuple[int, Any] | None:
+            if path == "/v1/models":
+                return 401, {"error": "Unauthorized"}
+            return super().get(path, query)
+
+    engine = run(Locked(FakeModel("m")))
+    report = probe({"url": engine.url, "name": "locked"})
+    assert any("locked" in why and "key" in why for why in report.missing)
+
+
+# -- orders
+
+
+@pytest.fixture
+def identify() -> Iterator[Any]:
+    apis: list[EngineApi] = []
+
+    def ask(engine: FakeEngine) -> Any:
+        apis.append(EngineApi(engine.url))
+        return finding.identify(apis[-1], is_named=False)
+
+    yield ask
+    for api in apis:
+        api.close()
+
+
+@pytest.mark.parametrize("fake", [FakeOllama, FakeLMStudio, FakeLlamaRouter])
+def test_a_model_is_loaded_and_unloaded_by_order(run: Any, identify: Any, fake: type[FakeEngine]) -> None:
+    engine = run(fake(FakeModel("m"), FakeModel("v", embeddings=True)))
+    adopted = identify(engine)
+    assert adopted.read_state().loaded == []
+    adopted.load("m")
+    assert adopted.read_state().loaded == ["m"]
+    adopted.unload("m")
+    assert adopted.read_state().loaded == []
+    if fake is not FakeLMStudio:
+        with pytest.raises(EngineFault):
+            adopted.load("unknown")
+
+
+def test_vllm_sleeps_and_wakes(run: Any, identify: Any) -> None:
+    engine = run(FakeVllm(FakeModel("m")))
+    adopted = identify(engine)
+    with pytest.raises(EngineFault, match="sleep mode"):
+        adopted.unload("m")
+    engine.has_sleep_mode = True
+    adopted.unload("m")
+    assert (engine.is_sleeping, adopted.read_state().loaded) == (True, [])
+    adopted.load("m")
+    assert adopted.read_state().loaded == ["m"]
+
+
+# -- at work
+
+
+@pytest.fixture
+def open_seat(run: Any) -> Iterator[Any]:
+    """Open the seat of an engine: its runner, and the times that it reported a change."""
+    runners: list[EngineSeatRunner] = []
+
+    def start(engine: FakeEngine, **table: Any) -> tuple[EngineSeatRunner, list[int]]:
+        [offer] = probe({"url": engine.url, **table}).found
+        changes: list[int] = []
+        capability = GpuProfile.Capability.model_validate(offer.capability)
+        seat = engine_offers.EngineSeat.model_validate(offer.config)
+        runners.append(EngineSeatRunner(capability, seat, lambda: changes.append(1)))  # type: ignore[arg-type]
+        return runners[-1], changes
+
+    yield start
+    for runner in runners:
+        runner.close()
+
+
+def chat(runner: EngineSeatRunner, model: str, text: str = "Hi", context: StageContext | None = None) -> Any:
+    stage = StageCall(
+        id="s",
+        name="s",
+        path="root",
+        implementation="llm:chat",
+        effects=[Effect.model_validate({"effect": "Llm", "model": model})],
+        queue="llm:any",
+    )
+    return runner.run(stage, {"messages": text, "model": model}, context or StageContext())
+
+
+def test_a_stage_is_sent_to_the_model_and_its_usage_is_reported(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("m:latest")))
+    runner, _ = open_seat(engine)
+    context = StageContext()
+    assert chat(runner, "m", context=context)["content"] == "hello there"
+    assert engine.requests[0]["body"]["model"] == "m:latest"
+    assert (context.usage.tokens_in, context.usage.tokens_out) == (7, 2)
+    assert context.usage.seconds > 0
+    runner.look()
+    assert runner.list_loaded() == ["m:latest"]
+    assert "llm:any" in runner.warm_queues()
+
+
+def test_a_sleeping_vllm_is_woken_before_a_request(run: Any, open_seat: Any) -> None:
+    engine = run(FakeVllm(FakeModel("m")))
+    engine.has_sleep_mode = engine.is_sleeping = True
+    runner, _ = open_seat(engine)
+    assert runner.warm_queues() == []
+    assert chat(runner, "m")["content"] == "hello there"
+
+
+@pytest.mark.parametrize("fake", [FakeOllama, FakeVllm, FakeSGLang, FakeTgi, FakeLMStudio])
+def test_a_prompt_over_the_context_is_refused_with_both_numbers(
+    run: Any, open_seat: Any, fake: type[FakeEngine]
+) -> None:
+    engine = run(fake(FakeModel("m", context=100, is_loaded=True)))
+    runner, _ = open_seat(engine)
+    with pytest.raises(StageError) as caught:
+        chat(runner, "m", "word " * 300)
+    details = caught.value.details
+    assert details["endpoint_code"] == "context_length_exceeded"
+    words = str(details.get("reason", caught.value.message))
+    assert "100" in words
+    assert any(number in words for number in ("300", "301", "302", "303", "304", "305", "250"))
+
+
+def test_models_that_come_and_go_change_the_offer(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("a"), FakeModel("b")))
+    runner, changes = open_seat(engine)
+    engine.models = [FakeModel("b"), FakeModel("c")]
+    runner.look()
+    assert [model.name for model in runner.capability.models] == ["b", "c"]
+    assert changes == [1]
+    runner.look()
+    assert changes == [1]
+
+
+def test_models_that_the_owner_chose_stay_the_only_ones(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("a"), FakeModel("b")))
+    runner, _ = open_seat(engine, models=["a", "b"])
+    engine.models.append(FakeModel("c"))
+    runner.look()
+    assert [model.name for model in runner.capability.models] == ["a", "b"]
+
+
+def test_an_engine_that_ends_is_a_fault_until_one_listens_again(run: Any, open_seat: Any) -> None:
+    with ExitStack() as stack:
+        engine = stack.enter_context(FakeOllama(FakeModel("a")))
+        runner, changes = open_seat(engine)
+        port = engine.port
+    wait_for(lambda: runner.fault)
+    assert str(port) in runner.fault
+    with pytest.raises(SeatUnreachable):
+        chat(runner, "a")
+    run(FakeVllm(FakeModel("z"), port=port))  # another program, with other models
+    wait_for(lambda: not runner.fault)
+    assert [model.name for model in runner.capability.models] == ["z"]
+    assert runner.capability.engine == "vllm"
+    assert len(changes) == 2
+
+
+def test_an_engine_without_models_is_no_use(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("a")))
+    runner, _ = open_seat(engine)
+    engine.models = []
+    runner.look()
+    assert runner.fault
+    assert runner.capability.models == ()
+
+
+def test_an_order_that_fails_says_why(run: Any, open_seat: Any) -> None:
+    runner, _ = open_seat(run(FakeVllm(FakeModel("m"))))
+    with pytest.raises(SeatUnavailable) as caught:
+        runner.unload("m")
+    assert "sleep" in str(caught.value.details["reason"])

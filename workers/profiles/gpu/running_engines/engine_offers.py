@@ -1,0 +1,222 @@
+"""The seats of running engines: one for each, with the models that it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, SeatOffer
+from workers.model_apis.model_catalogue import ModelOffer
+from workers.profiles.gpu.capability import SERVER, GpuCapability
+from workers.profiles.gpu.memory_classes import KIND
+from workers.profiles.gpu.running_engines.engine import EngineModel, EngineState, RunningEngine
+from workers.profiles.gpu.running_engines.engine_table import EngineTable, NamedModel
+from workers.profiles.gpu.running_engines.finding import (
+    USUAL_PORTS,
+    FoundEngine,
+    look_at_all,
+    read_port,
+)
+
+SKIP_VARIABLE = "GRIDQ_SKIP_ENGINES"
+FALSE_VALUES = frozenset({"", "0", "false", "no", "off"})
+MAX_SLOTS = 64
+"""Slots of a seat, if the engine says that it runs more requests at once and its owner does not."""
+
+MAX_NAMES = 6
+"""Models that a note names before it only counts them."""
+
+
+class EngineSeat(BaseModel):
+    """The configuration of an engine's seat.
+
+    `models` are those of its owner's table or, if that names none, those that were found. `found` are the
+    names of all of the latter, before the terms of `lend` select some. `lends_only_named`: the table names
+    models. Models that come later are lent too, unless the owner chose some in either way.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    kind: str = ""
+    concurrency: int = 1
+    models: tuple[NamedModel, ...] = ()
+    found: tuple[str, ...] = ()
+    lends_only_named: bool = False
+    is_named: bool = False
+    key_env: str | None = None
+    key_file: str | None = None
+    silence: float = 300.0
+    price_per_hour: float | None = None
+
+    def make_table(self) -> EngineTable:
+        return EngineTable(
+            url=self.url,
+            key_env=self.key_env,
+            key_file=self.key_file,
+            silence=self.silence,
+            models=self.models,
+        )
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the owner lends only some of the engine's models."""
+        return self.lends_only_named or {model.name for model in self.models} != set(self.found)
+
+
+def is_engine_seat(config: Mapping[str, Json]) -> bool:
+    """Return whether the configuration of a gpu seat is that of an engine, not of a device."""
+    return "url" in config
+
+
+def find_seats(
+    tables: Sequence[EngineTable],
+    price_per_hour: float | None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[list[SeatOffer], list[str], list[str]]:
+    """Return a seat for each engine that runs here, a sentence for each one that cannot be used now, and a
+    note for what engines have and gridq does not lend.
+    """
+    is_skipped = environ.get(SKIP_VARIABLE, "").strip().lower() not in FALSE_VALUES
+    named = [table for table in tables if table.lend]
+    left_out = {read_port(table.root) for table in tables if not table.lend}
+    ports = [] if is_skipped else [port for port in USUAL_PORTS if port not in left_out]
+    declared, unnamed = look_at_all(
+        [(table.root, partial(table.read_key, environ)) for table in named], ports
+    )
+    offers: list[SeatOffer] = []
+    missing: list[str] = []
+    not_lent: list[str] = []
+    for table, found in zip(named, declared, strict=True):
+        name = table.name or _choose_name(found)
+        if found.fault:
+            missing.append(f"{name}: the engine at {table.root} cannot be used: {found.fault}")
+        offers.append(_make_offer(name, table, found, price_per_hour, is_named=True))
+        not_lent += [f"{name}: {reason}" for reason in found.state.skipped]
+    for found in unnamed:
+        name = _choose_name(found)
+        if found.fault or not found.state.models:
+            reason = found.fault or "it has no models yet"
+            missing.append(f"{name}: found at {found.url}, but not lent: {reason}")
+        elif all(name != offer.name for offer in offers):
+            table = EngineTable(url=found.url)
+            offers.append(_make_offer(name, table, found, price_per_hour, is_named=False))
+            not_lent += [f"{name}: {reason}" for reason in found.state.skipped]
+    if is_skipped:
+        missing.append(f"Engines that already run: not looked for because {SKIP_VARIABLE} is set")
+    return offers, missing, not_lent
+
+
+def _choose_name(found: FoundEngine) -> str:
+    """Return the name of an engine's seat: its kind, with the port if that is not its usual one."""
+    port = read_port(found.url)
+    if found.engine is None:
+        return f"engine-{port}"
+    return found.engine.kind if port in found.engine.ports[:1] else f"{found.engine.kind}-{port}"
+
+
+def _make_offer(
+    name: str, table: EngineTable, found: FoundEngine, price_per_hour: float | None, *, is_named: bool
+) -> SeatOffer:
+    slots = table.concurrency or choose_slots(found.engine, found.state)
+    chosen = table.models or tuple(
+        NamedModel(name=model.name, families=model.aliases) for model in found.state.models
+    )
+    seat = EngineSeat(
+        url=table.root,
+        kind=found.engine.kind if found.engine else "",
+        concurrency=slots,
+        models=chosen,
+        found=tuple(model.name for model in found.state.models),
+        lends_only_named=bool(table.models),
+        is_named=is_named,
+        key_env=table.key_env,
+        key_file=table.key_file,
+        silence=table.silence,
+        price_per_hour=price_per_hour,
+    )
+    capability = make_capability(name, seat, found.engine, found.state)
+    return SeatOffer(
+        name=name,
+        kind=KIND,
+        capability=capability.model_dump(mode="json"),
+        concurrency=slots,
+        exclusive=f"engine {urlsplit(table.root).netloc}",
+        config=seat.model_dump(mode="json"),
+        note=_describe(table, found, capability),
+    )
+
+
+def choose_slots(engine: RunningEngine | None, state: EngineState) -> int:
+    """Return how many requests an engine runs at once, as it says, else its kind's default."""
+    if engine is None:
+        return 1
+    return min(state.slots or engine.default_slots, MAX_SLOTS)
+
+
+def make_capability(
+    name: str, seat: EngineSeat, engine: RunningEngine | None, state: EngineState
+) -> GpuCapability:
+    """Return what the seat of an engine offers in `state`: those of its models that its owner lends."""
+    title = engine.title if engine else "An engine"
+    return GpuCapability(
+        device=name,
+        name=" ".join(filter(None, (title, state.version, "at", urlsplit(seat.url).netloc))),
+        vendor=engine.kind if engine else "",
+        backend=SERVER,
+        memory_mb=0,
+        models=select_models(seat, state.models),
+        engine=engine.kind if engine else None,
+    )
+
+
+def select_models(seat: EngineSeat, models: Sequence[EngineModel]) -> tuple[ModelOffer, ...]:
+    """Return the models that the seat lends, in the owner's order, else in the engine's."""
+    by_name = {alias: model for model in reversed(models) for alias in model.aliases}
+    by_name |= {model.name: model for model in models}
+    offers: dict[str, ModelOffer] = {}
+    chosen = {each.name: each for each in seat.models}
+    wanted = list(seat.models) if seat.is_limited else []
+    if not seat.is_limited:
+        wanted = [chosen.get(model.name, NamedModel(name=model.name)) for model in models]
+    for each in wanted:
+        model = by_name.get(each.name)
+        offer = _make_model_offer(each, model) if model is not None else None
+        if offer is not None:
+            offers.setdefault(queue_names.make_slug(offer.name), offer)
+    return tuple(offers.values())
+
+
+def _make_model_offer(named: NamedModel, model: EngineModel) -> ModelOffer | None:
+    """Return the offer of a model; None if its name is one that no model may have."""
+    try:
+        return ModelOffer(
+            name=model.name,
+            families=tuple(dict.fromkeys((*named.families, *model.aliases))),
+            context=min(filter(None, (named.context, model.context)), default=None),
+            embeddings=model.embeddings if named.embeddings is None else named.embeddings,
+            any=model.any if named.any is None else named.any,
+        )
+    except ValidationError:
+        return None
+
+
+def _describe(table: EngineTable, found: FoundEngine, capability: GpuCapability) -> str:
+    """Return the line that tells the owner what of an engine is lent, and how to leave it out."""
+    if found.engine is None:
+        return f"{table.root}: no models until it answers"
+    lent = [model.name for model in capability.models]
+    loaded = [name for name in found.state.loaded if name in lent]
+    names = ", ".join(lent[:MAX_NAMES]) + (
+        f" and {len(lent) - MAX_NAMES} more" if len(lent) > MAX_NAMES else ""
+    )
+    return (
+        f"{capability.name}, already running; models: {names or 'none'}; "
+        f"loaded: {', '.join(loaded) or 'none'}; "
+        f'to leave it out, add to seats.toml: [[gpu.engines]], url = "{table.root}", lend = false'
+    )

@@ -1,0 +1,222 @@
+"""The seat of a running engine at work: it follows what the engine has, and sends it the stages."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from gridq.errors import ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall, Usage
+from workers.model_apis import stage_runner, stages
+from workers.model_apis.api_request import CHAT, COMPLETIONS, CONTEXT_LENGTH_EXCEEDED, EMBEDDINGS, ApiRequest
+from workers.model_apis.context_wrappers import PricedContext
+from workers.model_apis.demand import list_llm_queues
+from workers.model_apis.model_catalogue import ModelOffer
+from workers.model_apis.openai.client import OpenAIClient
+from workers.model_apis.stages import ModelRequest
+from workers.model_apis.token_estimates import count_characters
+from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.gpu.runner import price_usage
+from workers.profiles.gpu.running_engines import finding
+from workers.profiles.gpu.running_engines.engine import EngineState, RunningEngine
+from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
+from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, make_capability
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""Time between two looks at the engine: what it has, and what of that is loaded."""
+
+MAX_FAULTS = 3
+"""Looks in a row that an engine may fail, as one does that is busy, before it counts as gone."""
+
+MAX_CHARACTERS_PER_TOKEN = 6
+"""Text has fewer in each language: a prompt has at least as many tokens as this says."""
+
+PROMPT_FIELDS = ("messages", "prompt", "input", "system", "instructions", "tools", "contents")
+PARAMETERS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
+
+
+class EngineSeatRunner:
+    """Runs the stages of an engine's seat, and looks at the engine every LOOK_SECONDS.
+
+    `capability` is what the seat offers at the moment. `on_change` is called when it changes, or when the
+    engine goes or comes back.
+    """
+
+    def __init__(self, capability: GpuCapability, seat: EngineSeat, on_change: Callable[[], None]) -> None:
+        self.capability = capability
+        self._seat = seat
+        self._on_change = on_change
+        table = seat.make_table()
+        self._api = EngineApi(seat.url, table.read_key)
+        self._client = OpenAIClient(f"{seat.url}/v1", table.read_key, silence=seat.silence, use_proxy=False)
+        self._engine: RunningEngine | None = None
+        self._state = EngineState()
+        self._fault = ""
+        self._faults = 0
+        self._look_now = threading.Event()
+        self._is_closed = False
+        self._load_lock = threading.Lock()
+        self.look()
+        self._thread = threading.Thread(target=self._look_repeatedly, name="gridq-engine", daemon=True)
+        self._thread.start()
+
+    # -- the engine
+
+    def look(self) -> None:
+        """Read what the engine has now, and report it if it has changed."""
+        before = (self.capability, self._fault)
+        try:
+            self._state = self._read()
+        except EngineUnreachable as exc:
+            self._fault = f"Nothing answers at {self._seat.url}: {exc}"
+        except EngineFault as fault:
+            self._faults += 1
+            if self._faults < MAX_FAULTS and self._state.models:
+                return
+            self._fault = f"The engine at {self._seat.url} cannot be used: {fault}"
+        else:
+            self._faults = 0
+            self.capability = make_capability(self.capability.device, self._seat, self._engine, self._state)
+            has_models = bool(self.capability.models)
+            self._fault = "" if has_models else f"The engine at {self._seat.url} has no model to lend"
+        if (self.capability, self._fault) != before and not self._is_closed:
+            self._on_change()
+
+    def _read(self) -> EngineState:
+        """Return the state of the engine: the one known, else the one that listens there by now.
+
+        Raises EngineUnreachable and EngineFault.
+        """
+        if self._engine is not None:
+            with contextlib.suppress(EngineFault):
+                return self._engine.read_state()
+        self._engine = finding.identify(self._api, is_named=self._seat.is_named)
+        return self._engine.read_state()
+
+    def _look_repeatedly(self) -> None:
+        while not self._is_closed:
+            self._look_now.wait(LOOK_SECONDS)
+            self._look_now.clear()
+            if self._is_closed:
+                return
+            try:
+                self.look()
+            except Exception:  # the server of the grid may be away; the next look reports again
+                log.warning("The engine at %s could not be looked at", self._seat.url, exc_info=True)
+
+    @property
+    def fault(self) -> str:
+        """The reason why the engine cannot be used now; empty if it can."""
+        return self._fault
+
+    def list_loaded(self) -> list[str]:
+        """Return the models that the engine has in memory, as of the last look."""
+        lent = {model.name for model in self.capability.models}
+        return [name for name in self._state.loaded if name in lent] if not self._fault else []
+
+    def warm_queues(self) -> list[str]:
+        """Return the queues whose first model is loaded."""
+        first: dict[str, str] = {}
+        for model in self.capability.models:
+            for queue in list_llm_queues([model]):
+                first.setdefault(queue, model.name)
+        loaded = set(self.list_loaded())
+        return [queue for queue, name in first.items() if name in loaded]
+
+    def load(self, model: str) -> None:
+        """Have the engine load `model`, and wait for it. Raises SeatUnavailable with the engine's reason."""
+        self._order("load", model)
+
+    def unload(self, model: str) -> None:
+        """Have the engine unload `model`. Raises SeatUnavailable with the engine's reason."""
+        self._order("unload", model)
+
+    def _order(self, what: str, model: str) -> None:
+        engine = self._engine
+        if engine is None:
+            raise SeatUnreachable(self._fault or "The engine is not known yet", {"retry_after": 1})
+        try:
+            with self._load_lock:
+                (engine.load if what == "load" else engine.unload)(model)
+        except (EngineFault, EngineUnreachable) as fault:
+            raise SeatUnavailable(
+                f"{engine.title} could not {what} the model {model!r}", {"model": model, "reason": str(fault)}
+            ) from None
+        finally:
+            self._look_now.set()
+
+    # -- stages
+
+    def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        """Send `stage` to the engine and return its output.
+
+        Raises StageError for a wrong request or a prompt that is too long, SeatUnreachable if the engine is
+        gone, ModelUnavailable if the model is, and what `ApiClient` raises.
+        """
+        request = stage_runner.parse_stage_input(stage, value)
+        if self._fault:
+            raise SeatUnreachable(self._fault, {"retry_after": 1})
+        models = self.capability.models
+        model = stages.choose_model(stage, request, models, in_cooldown=context.models_in_cooldown)
+        context.check()
+        context.use_model(model.name)
+        self._check_length(request, model)
+        started_at = time.monotonic()
+
+        def add_price(usage: Usage) -> Usage:
+            timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
+            return price_usage(timed, self._seat.price_per_hour)
+
+        try:
+            if (
+                self._engine is not None
+                and self._engine.loads_by_order
+                and model.name not in self.list_loaded()
+            ):
+                self.load(model.name)
+                context.check()
+            return stage_runner.run_request(
+                request, model.name, PricedContext(context, add_price), self._client
+            )
+        except (SeatUnreachable, ModelUnavailable):
+            self._look_now.set()
+            raise
+
+    def _load_if_needed(self, model: str, context: StageContext) -> None:
+        """Have an engine that does not load a model for a request load it first."""
+        if self._engine is not None and self._engine.loads_by_order and model not in self.list_loaded():
+            self.load(model)
+            context.check()
+
+    def _check_length(self, request: ModelRequest | ApiRequest, model: ModelOffer) -> None:
+        """Raise StageError for a prompt that the engine would cut without saying so. Others refuse it."""
+        if model.context is None or self._engine is None or not self._engine.truncates_prompts:
+            return
+        prompt = {name: request.body[name] for name in PROMPT_FIELDS if name in request.body}
+        tokens = count_characters(prompt) // MAX_CHARACTERS_PER_TOKEN
+        if tokens > model.context:
+            raise StageError(
+                f"The prompt has at least {tokens} tokens, but {model.name} has a context of {model.context}",
+                {
+                    "status": 400,
+                    "endpoint_code": CONTEXT_LENGTH_EXCEEDED,
+                    "param": PARAMETERS.get(request.path, "messages"),
+                    "expected": f"at most {model.context} tokens, the answer included",
+                    "fix": "shorten the prompt, or have the engine load the model with a larger context",
+                },
+            )
+
+    def close(self) -> None:
+        """Drop the running calls. The engine goes on."""
+        self._is_closed = True
+        self._look_now.set()
+        with contextlib.suppress(RuntimeError):
+            self._thread.join(1)
+        self._client.close()
+        self._api.close()

@@ -1,0 +1,45 @@
+"""Servers without an API of their own: MLX's, and any other of the OpenAI API format."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from workers.profiles.gpu.running_engines.engine import EngineModel, EngineState, RunningEngine, guess_uses
+from workers.profiles.gpu.running_engines.engine_api import EngineApi
+
+
+class OpenAICompatible(RunningEngine):
+    """A server of which only `/v1/models` is known. It is adopted only if its owner names it."""
+
+    kind: ClassVar[str] = "openai-compatible"
+    title: ClassVar[str] = "OpenAI-compatible server"
+
+    @classmethod
+    def recognizes(cls, api: EngineApi) -> bool:
+        return isinstance(api.get("v1/models").fields.get("data"), list)
+
+    def read_state(self) -> EngineState:
+        items = self._read_listed_models()
+        return EngineState(models=tuple(EngineModel(each["id"], **guess_uses(each["id"])) for each in items))
+
+
+class Mlx(OpenAICompatible):
+    """`mlx_lm.server`, which loads each model of the Hugging Face cache with its first request.
+
+    Its paths are those of OpenAI and `/health`. What gives it away is the server of Python's own library, and
+    that a model in its list has three fields and no owner.
+    """
+
+    kind: ClassVar[str] = "mlx"
+    title: ClassVar[str] = "MLX"
+    ports: ClassVar[tuple[int, ...]] = (8080,)
+
+    @classmethod
+    def recognizes(cls, api: EngineApi) -> bool:
+        health = api.get("health")
+        if not health.headers.get("server", "").startswith("BaseHTTP/") or health.value != {"status": "ok"}:
+            return False
+        items = api.get("v1/models").fields.get("data")
+        return isinstance(items, list) and all(
+            isinstance(each, dict) and set(each) == {"id", "object", "created"} for each in items
+        )
