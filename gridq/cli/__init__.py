@@ -46,7 +46,7 @@ for module, *commands in (
     ("explain", "explain"),
     ("jobs", "jobs", "job", "cancel"),
     ("quarantine", "quarantine"),
-    ("queues", "queues", "models"),
+    ("queues", "queues"),
     ("workers", "workers", "seats"),
     ("drain", "drain"),
     ("health", "health"),

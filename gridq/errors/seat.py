@@ -63,6 +63,15 @@ class ModelInCooldown(ModelUnavailable):
     remedy = "Nothing: the request is tried again."
 
 
+class SeatMemoryShort(ModelInCooldown):
+    """The seat's device has not enough free memory for the model now. Nothing was sent, and the attempt does
+    not count towards GRIDQ_MAX_ATTEMPTS.
+    """
+
+    code = "seat.memory_short"
+    remedy = "Nothing: another seat gets the request, or this one once memory is free."
+
+
 class RequestRefused(SeatError):
     """The seat's endpoint refused the request, and did not say whether the request, the model or the key is
     at fault.
@@ -102,6 +111,11 @@ class NoLiveSeat(GridError):
 
     code = "seat.none_live"
     remedy = "Start a worker whose seats serve it; `gridq workers` lists those that are live."
+
+    awaited: tuple[str, ...] = ()
+    """The queues, of which one is enough, that a refused submission may wait for (`gridq.seats.served_queues`).
+    They stay in this process: they are not in the record.
+    """
 
 
 class DemandUnmet(NoLiveSeat):

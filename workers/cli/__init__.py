@@ -1,4 +1,5 @@
-"""Commands of `gridq` that need a machine: up, down, status, worker, join, probe, seat, token, demo, chaos.
+"""Commands of `gridq` that need a machine: up, down, status, worker, join, probe, seat, token, models, chat,
+demo, chaos.
 
 In: command lines.
 Out: programs on this machine, tables and JSON.
@@ -20,3 +21,4 @@ def register(app: typer.Typer) -> None:
     CommandTree.register("workers.cli.worker", "worker", "join")
     CommandTree.register("workers.cli.token", "token")
     CommandTree.register("workers.cli.seat", "seat")
+    CommandTree.register("workers.cli.models", "models")

@@ -21,6 +21,9 @@ from gridq.protocol.models import Json
 from workers.model_apis.model_kinds import add_uses
 
 
+CHECKSUM_CACHE = "checksums.json"
+"""The file in the home folder with the checksums of files that were verified."""
+
 DOWNLOADED = ("hf:", "https://", "http://")
 """How a `file` begins that is a reference to a download (`workers.profiles.gpu.model_files.references`)."""
 

@@ -41,6 +41,10 @@ START_TIMEOUT_SECONDS = 60.0
 """Time after which `wait_until_live` no longer waits for a part."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RELOAD_SIGNAL = signal.SIGUSR1
+"""Makes `gridq up` and `gridq worker` reload their seats. SIGHUP does so for `gridq worker` alone: a terminal
+that is closed sends it too, and ends `gridq up`.
+"""
 
 
 class Deployment:
@@ -65,7 +69,7 @@ class Deployment:
         self.ready = False
         self.started_at = time.time()
         self.record = RunRecord(config.home, name)
-        self.signals = SignalQueue(*STOP_SIGNALS, signal.SIGHUP)
+        self.signals = SignalQueue(*STOP_SIGNALS, signal.SIGHUP, RELOAD_SIGNAL)
         self._seats: dict[str, Seat] = {}
         self._state: dict[str, Any] = {}
         self._control: ControlServer | None = None

@@ -33,7 +33,7 @@ from workers.machine.probing import probe_machine
 from workers.machine.run_records import make_already_running_error
 from workers.supervisor import programs
 from workers.supervisor.control_socket import query
-from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS, Deployment
+from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS, RELOAD_SIGNAL, Deployment
 from workers.supervisor.embedded_server import (
     EmbeddedServer,
     find_free_port,
@@ -41,6 +41,7 @@ from workers.supervisor.embedded_server import (
     load_server,
     save_access,
 )
+from workers.supervisor.worker import reload_seats
 
 SERVER_START_SECONDS = 120.0
 """Time in which the server must answer. While it reads its data, it answers that it does."""
@@ -117,7 +118,9 @@ def run(
         received = grid.wait_until_live()
         if not received:
             on_ready(grid.read_status())
-        while not received:
+        while not any(number != RELOAD_SIGNAL for number in received):
+            if received:
+                reload_seats(grid, options.seats)
             received = grid.run_once()
         report("Stopping: workers finish their stages. Repeat the signal to stop at once")
 

@@ -15,7 +15,7 @@ from gridq.store.readiness import wait_for_server
 from workers.machine.probing import probe_machine
 from workers.machine.run_records import make_already_running_error
 from workers.machine.seats import ProbeResult, Seat
-from workers.supervisor.deployment import STOP_SIGNALS, Deployment
+from workers.supervisor.deployment import RELOAD_SIGNAL, STOP_SIGNALS, Deployment
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
         if not received:
             on_ready(deployment.read_status())
         while not any(number in STOP_SIGNALS for number in received):
-            if signal.SIGHUP in received:
+            if signal.SIGHUP in received or RELOAD_SIGNAL in received:
                 reload_seats(deployment, names)
             received = deployment.run_once()
         report("Stopping: workers finish their stages. Repeat the signal to stop at once")

@@ -1,11 +1,11 @@
-"""Show the queues and the available capabilities: `gridq queues`, `gridq models`."""
+"""Show the queues: `gridq queues`."""
 
 from __future__ import annotations
 
 import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
-from gridq.cli.grid import GridOption, describe_grid, load_settings, open_client
+from gridq.cli.grid import GridOption, load_settings, open_client
 from gridq.cli.output import format_duration, make_console, make_table, print_json
 
 app = typer.Typer()
@@ -35,26 +35,3 @@ def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption
     for view in found:
         if sum(view.pending.values()) and not view.concurrency:
             typer.echo(f"{view.queue} has waiting stages but no live seat that serves it", err=True)
-
-
-@app.command(epilog=EPILOG, short_help="Show the models and other capabilities you can use now.")
-def models(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the models and other capabilities you can use now, their seats, and where models are loaded."""
-    from gridq.seats.registry import list_offers
-
-    config = load_settings(grid)
-    with open_client(config) as client:
-        offers = list_offers(client.workers())
-    if json:
-        print_json(offers)
-        return
-    if not offers:
-        typer.echo(f"No live seat at {describe_grid(config)} offers a capability", err=True)
-        return
-    columns = ("capability", "loaded on", "seats", "free slots")
-    table = make_table(*columns, numbers=columns[-1:], keep_first=True)
-    for offer in offers:
-        loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
-        free_slots = f"{offer['free_slots']}/{offer['concurrency']}"
-        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), free_slots)
-    make_console().print(table)

@@ -176,6 +176,7 @@ class LocalModels:
             if path.exists():
                 freed += path.stat().st_size
                 hub.remove_file(path)
+        remove_empty_folders(self._home / DOWNLOADS)
         return freed
 
     def make_room(self, needed: int, limit: int) -> list[str]:
@@ -214,6 +215,13 @@ class LocalModels:
                 write_private(self._home / FILE, text + "\n")
         finally:
             os.close(lock)
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Remove the empty folders in `folder`, and it if it is empty then."""
+    for each in (*folder.glob("*/"), folder):
+        with suppress(OSError):  # it is not empty
+            each.rmdir()
 
 
 def is_in_use(path: Path) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from gridq.config.home import is_locked, make_folder_error, write_private
 from gridq.errors import (
@@ -28,6 +28,7 @@ from gridq.errors import (
     error_from_record,
 )
 from gridq.protocol import queue_names
+from workers.model_apis.model_catalogue import CHECKSUM_CACHE, remember_checksum
 from workers.profiles.gpu.memory.gguf_file import read_gguf
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.downloads import (
@@ -47,6 +48,7 @@ from workers.profiles.gpu.model_files.local_models import (
     LocalModels,
     estimate_memory_mb,
     make_name,
+    remove_empty_folders,
 )
 from workers.profiles.gpu.model_files.references import (
     CatalogueReference,
@@ -148,6 +150,8 @@ def pull(
         try:
             model = _pull(reference, home, name, options, progress)
             LocalModels(home).add(model)
+            for file in model.files:
+                remember_checksum(Path(file.path), file.sha256, home / CHECKSUM_CACHE)
         except BaseException as exc:
             progress.fail(exc)
             raise
@@ -174,6 +178,12 @@ def read_progress(home: Path, name: str) -> PullProgress | None:
         error = ModelPullError("The pull was interrupted", {"fix": AGAIN})
         return replace(found, state="failed", error=error.to_record())
     return found
+
+
+def list_progress(home: Path) -> list[PullProgress]:
+    """Return the latest pull of every model, by name."""
+    names = sorted(path.stem for path in (home / FOLDER).glob("*.json"))
+    return [found for found in (read_progress(home, unquote(name)) for name in names) if found is not None]
 
 
 class PullFile:
@@ -376,7 +386,7 @@ def _fetch_url(
                 name=reference.url,
             )
     finally:
-        _remove_if_empty(home / DOWNLOADS)
+        remove_empty_folders(home / DOWNLOADS)
     return LocalFile(path=str(target), size=target.stat().st_size, sha256=sha256)
 
 
@@ -400,15 +410,6 @@ def _read_metadata(url: str) -> tuple[str, int | None, str]:
         raise HubUnreachable("The server of the file cannot be reached", details) from None
     size = answer.headers.get("content-length", "")
     return str(answer.url), int(size) if size.isdigit() else None, answer.headers.get("etag", "")
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove the empty folders that a failed download left in `folder`."""
-    for each in (*folder.glob("*/"), folder):
-        try:
-            each.rmdir()
-        except OSError:
-            continue
 
 
 def _read_file(reference: FileReference, progress: _Progress) -> LocalFile:
@@ -467,4 +468,4 @@ def _describe(
 
 
 def _locate(home: Path, name: str) -> Path:
-    return home / FOLDER / f"{queue_names.make_slug(name).replace('/', '%2f')}.pull"
+    return home / FOLDER / f"{queue_names.make_slug(name)}.pull"

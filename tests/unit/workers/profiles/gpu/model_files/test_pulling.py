@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import GridError, ModelFileError
+from tests.fakes.hub_server import COMMIT, HubServer, Repository
+from tests.gguf_files import write_gguf
+from workers.model_apis.model_catalogue import load_catalogue, verify_file
+from workers.profiles.gpu.model_files import downloads, pulling
+from workers.profiles.gpu.model_files.local_models import LocalModels, is_in_use, open_for_use
+from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress, pull, read_progress
+from workers.profiles.gpu.model_files.references import parse_reference
+
+TINY = parse_reference("hf:org/Tiny-GGUF")
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_a_pulled_model_is_one_of_the_catalogue(hub_server: HubServer, home: Path, model_file: Path) -> None:
+    seen: list[PullProgress] = []
+    model = pull(TINY, home, PullOptions(families=("tiny",)), seen.append)
+    assert (model.name, model.commit, model.architecture) == ("tiny", COMMIT, "llama")
+    assert (model.context, model.trained_context) == (4096, 4096)  # no more than it was trained for
+    assert model.memory_mb > 1
+    assert [each.state for each in seen][:1] == ["resolving"]
+    assert seen[-1].state == "done"
+    assert {"downloading", "verifying"} <= {each.state for each in seen}
+    [found] = [each for each in load_catalogue((), "", [model.make_table()]) if each.name == "tiny"]
+    assert verify_file(found) == model.path
+    assert found.families == ("tiny",)
+    assert read_progress(home, "tiny") == seen[-1]
+
+
+def test_a_file_that_is_no_model_is_removed_again(hub_server: HubServer, home: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        pull(parse_reference("hf:org/Tiny-GGUF:Q8_0"), home)
+    assert LocalModels(home).read() == []
+    assert not list((tmp_path / "hf").rglob("snapshots/*/*"))
+    progress = read_progress(home, "tiny")
+    assert progress is not None
+    assert progress.state == "failed"
+    assert progress.error
+
+
+def test_the_disk_is_looked_at_before(
+    hub_server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = Usage(0, 0, downloads.HEADROOM_BYTES + 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(GridError) as caught:
+        pull(TINY, home)
+    assert caught.value.code == "model.disk_full"
+    assert caught.value.fix
+    assert not hub_server.list_downloads()
+    assert not list((tmp_path / "hf").rglob("*.incomplete"))
+
+
+def test_a_disk_that_becomes_full_leaves_nothing_behind(
+    hub_server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import file_download
+
+    def fill(url: str, file: object, **options: object) -> None:
+        file.write(b"x" * 1000)  # type: ignore[attr-defined]
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(file_download, "http_get", fill)
+    with pytest.raises(GridError) as caught:
+        pull(TINY, home)
+    assert caught.value.code == "model.disk_full"
+    assert not list((tmp_path / "hf").rglob("blobs/*"))
+    assert LocalModels(home).read() == []
+
+
+def test_limits_of_one_model_and_of_the_cache(hub_server: HubServer, home: Path, model_file: Path) -> None:
+    size = model_file.stat().st_size
+    for options in (PullOptions(max_bytes=size - 1), PullOptions(cache_bytes=size - 1)):
+        with pytest.raises(GridError) as caught:
+            pull(TINY, home, options)
+        assert caught.value.code == "model.too_large"
+    assert not hub_server.list_downloads()
+
+
+def test_the_cache_drops_what_was_unused_longest_but_nothing_in_use(
+    hub_server: HubServer, home: Path, tmp_path: Path, model_file: Path
+) -> None:
+    size = model_file.stat().st_size
+    for number in range(4):
+        file = write_gguf(tmp_path / f"m{number}.gguf", elements=262_144, context=1000 + number)
+        hub_server.repositories[f"org/M{number}"] = Repository({f"M{number}-Q4_K_M.gguf": file})
+    options = PullOptions(cache_bytes=int(3.5 * size))
+    models = [pull(parse_reference(f"hf:org/M{number}"), home, options) for number in range(3)]
+    LocalModels(home).note_use("m0")
+    in_use = open_for_use(models[1].path)
+    assert is_in_use(models[1].path)
+    assert not is_in_use(models[0].path)
+    pull(parse_reference("hf:org/M3"), home, options)
+    os.close(in_use)
+    assert [each.name for each in LocalModels(home).read()] == ["m0", "m1", "m3"]
+    assert not models[2].path.exists()
+    assert models[0].path.exists()
+
+
+def test_a_loaded_model_is_not_removed(hub_server: HubServer, home: Path) -> None:
+    model = pull(TINY, home)
+    in_use = open_for_use(model.path)
+    with pytest.raises(GridError) as caught:
+        LocalModels(home).remove("tiny")
+    assert caught.value.code == "model.in_use"
+    assert model.path.exists()
+    os.close(in_use)
+    assert LocalModels(home).remove("tiny") == model.size
+    assert not model.path.exists()
+
+
+def test_what_was_in_the_cache_before_is_not_removed(
+    hub_server: HubServer, home: Path, tmp_path: Path
+) -> None:
+    first = pull(TINY, tmp_path / "other")
+    model = pull(TINY, home)
+    assert model.path == first.path
+    assert not model.is_owned
+    assert LocalModels(home).remove("tiny") == 0
+    assert model.path.exists()
+
+
+def test_a_second_pull_follows_the_first(
+    hub_server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 65_536)
+    hub_server.gate.clear()
+    hub_server.gate_after = 131_072
+    results: list[object] = []
+    first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
+    first.start()
+    seen: list[PullProgress] = []
+    while (progress := read_progress(home, "tiny")) is None or progress.state != "downloading":
+        pass
+
+    def watch(progress: PullProgress) -> None:
+        seen.append(progress)
+        hub_server.gate.set()
+
+    second = pull(TINY, home, watch=watch)
+    first.join(20)
+    assert results == [second]
+    assert seen[0].state == "downloading"
+    assert len(hub_server.list_downloads()) == 1
+
+
+def test_a_file_of_this_machine_is_registered_where_it_is(home: Path, model_file: Path) -> None:
+    model = pull(parse_reference(f"file:{model_file}"), home, PullOptions(context=512))
+    assert (model.name, model.path, model.context) == ("source", model_file, 512)
+    assert LocalModels(home).remove("source") == 0
+    assert model_file.exists()
+    with pytest.raises(GridError) as caught:
+        pull(parse_reference("/no/such.gguf"), home)
+    assert caught.value.code == "model.not_found"
+
+
+def test_a_file_of_a_web_server_is_verified_by_the_digest_in_its_reference(
+    hub_server: HubServer, home: Path
+) -> None:
+    digest = hub_server.repositories["org/Tiny-GGUF"].digests["Tiny-Q4_K_M.gguf"]
+    url = f"{hub_server.url}/cdn/{digest}"
+    with pytest.raises(GridError) as caught:
+        pull(parse_reference(f"{url}#sha256={'0' * 64}"), home, PullOptions(name="web"))
+    assert caught.value.code == "model.digest"
+    assert not (home / "models").exists()
+    model = pull(parse_reference(f"{url}#sha256={digest}"), home, PullOptions(name="web"))
+    assert model.files[0].sha256 == digest
+    assert home in model.path.parents
+    assert LocalModels(home).remove("web") == model.size
+    assert not (home / "models").exists()
+    with pytest.raises(GridError) as caught:
+        pull(parse_reference(f"{hub_server.url}/none.gguf"), home)
+    assert caught.value.code == "model.not_found"
+
+
+def test_a_name_that_is_taken_and_a_name_that_nobody_knows(
+    hub_server: HubServer, home: Path, model_file: Path
+) -> None:
+    pull(parse_reference(f"file:{model_file}"), home, PullOptions(name="tiny"))
+    for text, code in (("hf:org/Tiny-GGUF", "config.invalid"), ("nobody", "model.not_found")):
+        with pytest.raises(GridError) as caught:
+            pull(parse_reference(text), home)
+        assert caught.value.code == code
+        assert caught.value.fix
+
+
+def test_an_interrupted_pull_is_shown_as_failed(hub_server: HubServer, home: Path) -> None:
+    def interrupt(progress: PullProgress) -> None:
+        if progress.state == "downloading":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull(TINY, home, watch=interrupt)
+    progress = read_progress(home, "tiny")
+    assert progress is not None
+    assert progress.state == "failed"
+    assert pull(TINY, home).name == "tiny"
+
+
+def test_a_time_is_only_estimated_once_it_means_something(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(pulling.time, "monotonic", lambda: clock[0])
+    with pulling.PullFile(home, "m") as record:
+        progress = pulling._Progress(PullProgress("m", "hf:o/r", total=1000), record, lambda _: None)
+        report = progress.report(0)
+        report(0, 1000, "downloading")
+        clock[0] += 4
+        report(400, 1000, "downloading")
+        assert progress.current.eta is None
+        clock[0] += 4
+        report(500, 1000, "downloading")
+        assert progress.current.eta == 8.0
+        clock[0] += pulling.STALL_SECONDS + 1
+        with pytest.raises(GridError) as caught:
+            report(500, 1000, "downloading")
+    assert caught.value.code == "model.unreachable"
+    assert pulling.compute_deadline(20_000_000_000) == 600 + 300 * 20
