@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 # The arguments of one run: make test ARGS="tests/unit -k queues"
 ARGS ?=
-# How many processes run tests, each file in one of them; many tests wait for whole programs. 0: this one alone.
+# How many processes run tests, each file in one of them. auto: one more than there are cores. 0: this one alone.
 WORKERS ?= auto
+# Tests start hundreds of programs: where compiled modules are not kept, each compiles all of gridq anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test clis compatibility bench bench-http bench-seats recovery soak machines endpoints lint check states docs
@@ -21,7 +23,7 @@ demo: $(STAMP) ## run one graph through a whole grid on this machine
 	@$(BIN)/gridq demo
 
 test: $(STAMP) ## run the tests; ARGS="…" goes to pytest
-	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 clis: $(STAMP) ## run the vendors' own programs and packages on local servers; npm and pip install them, 4.1 GB, once
 	@$(BIN)/python -m pytest -m clis tests/real_programs $(ARGS)

@@ -64,7 +64,7 @@ def test_one_signal_lets_running_stages_finish(grid: WholeGrid) -> None:
     worker.send_signal(signal.SIGTERM)
     wait_for(lambda: [seat.state for seat in client.workers()] in (["draining"], []))
     with pytest.raises(NoLiveSeat):
-        client.submit(SHORT, 2)
+        client.submit(SHORT, 2, queue_timeout=0.1)
     assert client.result(job, timeout=60) == {"items": 1, "ms": 1500}
     assert end(worker) == 0
     assert [row.attempt for row in client.rows(job)] == [1]

@@ -33,7 +33,7 @@ Ask = Callable[[str], int]
 def serving(folder: Path, api: RefusingServer) -> Iterator[tuple[HomeFolder, Ask]]:
     """Run `gridq up` with one llm seat at `api`, whose key is in the file `key`."""
     home = HomeFolder(folder, SEAT.format(url=api.url, key=folder / "key"))
-    home.configure('profiles = ["llm"]\ndrain = 1\n')
+    home.configure('profiles = ["llm"]\ndrain = 1\nadmission_wait = 1\n')
     try:
         home.start("up", "--seat", "api", "--no-flower")
         url = home.ready()["gateway"]["url"]

@@ -100,7 +100,7 @@ def test_pin_and_avoid_apply_to_every_queue(grid: LocalGrid) -> None:
     with pytest.raises(
         NoLiveSeat, match="The option avoid excludes every live seat of bench:one or bench:two"
     ):
-        client.submit(graph(), 1, avoid=("m.one", "m.two"))
+        client.submit(graph(), 1, avoid=("m.one", "m.two"), queue_timeout=0.1)
 
 
 def test_a_refusal_names_every_queue(grid: LocalGrid) -> None:

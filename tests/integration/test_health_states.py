@@ -148,7 +148,7 @@ def test_a_half_open_seat_runs_one_stage_at_a_time(grid: LoggedOutGrid) -> None:
     jobs = [grid.client.submit(ECHO, number, wait_for_seat=True) for number in range(6)]
     wait_for(grid.seat, true=lambda seat: seat.state == "logged_out")
     with pytest.raises(NoLiveSeat, match="is logged_out: It was refused"):
-        grid.client.submit(ECHO, 9)
+        grid.client.submit(ECHO, 9, queue_timeout=0.1)
     grid.login.logged_in = True
     wait_for(lambda: grid.login.running)
     seat = grid.seat()

@@ -103,7 +103,7 @@ def test_a_pause_hands_back_running_stages(owned: Owned) -> None:
     assert owned.seat().budget_left == 9_300
     assert "m.bench is paused: its owner paused it: a talk" in owned.client.waits_for(job)
     with pytest.raises(NoLiveSeat, match="serves it, but is paused: its owner paused it: a talk"):
-        owned.client.submit(ECHO, 1)
+        owned.client.submit(ECHO, 1, queue_timeout=0.1)
     runs = owned.runner.runs
     switch.resume(owned.home, None)
     wait_for(lambda: owned.runner.runs > runs)
@@ -164,7 +164,7 @@ def test_a_paused_seat_starts_paused(owned: Owned) -> None:
     session.register()
     assert owned.grid.scripts.client.hget(owned.grid.scripts.keys("concurrency"), "bench:any") is None
     with pytest.raises(NoLiveSeat):
-        owned.client.submit(ECHO, 1)
+        owned.client.submit(ECHO, 1, queue_timeout=0.1)
     assert owned.grid.scripts.claim(session.seat, session.incarnation, "x", "n") == "draining"
     switch.resume(owned.home, "bench")
     again.check()
@@ -182,7 +182,7 @@ def test_recovery_does_not_end_a_pause(owned: Owned) -> None:
     switch.resume(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "degraded")
     with pytest.raises(NoLiveSeat, match="the key was refused"):
-        owned.client.submit(ECHO, 1)
+        owned.client.submit(ECHO, 1, queue_timeout=0.1)
 
 
 def test_a_pause_takes_effect_while_the_server_is_away(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
