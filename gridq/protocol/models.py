@@ -157,6 +157,9 @@ class SeatOffer(ProtocolModel):
     config: dict[str, Json] = Field(default_factory=dict)
     program: str = Field("", description="the program behind the seat, which its owner may use too")
     note: str = ""
+    notice: str = Field(
+        "", description="what its owner is told if the seat is lent without a table, and how to leave it out"
+    )
 
 
 class SeatTerms(ProtocolModel):
@@ -238,6 +241,9 @@ class Advertisement(ProtocolModel):
     )
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
+    details: dict[str, Json] = Field(
+        default_factory=dict, description="what its profile shows beyond the metrics; empty for most"
+    )
     service: dict[str, ServiceTime] = Field(
         default_factory=dict, description="by queue; a queue that is missing was not measured yet"
     )

@@ -90,6 +90,11 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
         return
     out = make_console()
     out.print(make_seats_table(found))
+    notices = [seat.offer.notice for seat in found.seats if seat.offer.notice]
+    if notices:
+        out.print("\nLent without a table in seats.toml:")
+        for notice in notices:
+            out.print(f"  - {notice}", markup=False)
     if found.missing:
         out.print("\nNot found:")
         for why in found.missing:

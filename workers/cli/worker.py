@@ -98,6 +98,8 @@ def run_worker(names: list[str] | None, json: bool) -> None:
         for each in seats.seats:
             note = f": {each.offer.note}" if each.offer.note else ""
             report(f"Found {each.name}, {each.offer.concurrency} slots{note}")
+            if each.offer.notice:
+                report(each.offer.notice)
         for why in seats.missing:
             report(f"Not found: {why}")
 

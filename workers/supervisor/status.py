@@ -73,6 +73,8 @@ def format_started(state: dict[str, Any], seconds: float, *, here: bool = True) 
     lines += _format_parts(state)
     if up and state["missing"]:  # `gridq worker` prints it while it probes
         lines += [*(f"Not found  {why}" for why in state["missing"]), ""]
+    if up and state.get("notices"):
+        lines += [*(f"Lent       {notice}" for notice in state["notices"]), ""]
     if "gateway" in state:
         lines.append(f"Gateway    {state['gateway']['url']}   {_format_curl(state)}")
     if "flower" in state:

@@ -108,9 +108,11 @@ def run(
             part = programs.make_router(grid.config, f"router{number}", grid.logs, grid.make_environment())
             grid.add(part, "admits jobs, runs pure stages")
         found = probe_machine(grid.config, profile.load_profiles(grid.config.profiles))
-        for seat in found.select(options.seats):
+        lent = found.select(options.seats)
+        for seat in lent:
             grid.add_seat(seat)
         grid.missing = found.missing
+        grid.details["notices"] = [seat.offer.notice for seat in lent if seat.offer.notice]
         if options.gateway:
             _start_gateway(grid)
         if options.flower:

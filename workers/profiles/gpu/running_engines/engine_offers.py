@@ -149,6 +149,7 @@ def _make_offer(
         exclusive=f"engine {urlsplit(table.root).netloc}",
         config=seat.model_dump(mode="json"),
         note=_describe(table, found, capability),
+        notice="" if is_named else _make_notice(name, table.root, capability),
     )
 
 
@@ -207,16 +208,22 @@ def _make_model_offer(named: NamedModel, model: EngineModel) -> ModelOffer | Non
 
 
 def _describe(table: EngineTable, found: FoundEngine, capability: GpuCapability) -> str:
-    """Return the line that tells the owner what of an engine is lent, and how to leave it out."""
+    """Return what an engine lends, and what of that is loaded, in one line."""
     if found.engine is None:
         return f"{table.root}: no models until it answers"
     lent = [model.name for model in capability.models]
     loaded = [name for name in found.state.loaded if name in lent]
-    names = ", ".join(lent[:MAX_NAMES]) + (
-        f" and {len(lent) - MAX_NAMES} more" if len(lent) > MAX_NAMES else ""
-    )
+    more = len(lent) - MAX_NAMES
+    names = ", ".join(lent[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    models = f"models: {names or 'none'}; loaded: {', '.join(loaded) or 'none'}"
+    return f"{capability.name}, already running; {models}"
+
+
+def _make_notice(name: str, url: str, capability: GpuCapability) -> str:
+    """Return what the owner of an engine without a table is told: it is lent, and how to leave it out."""
+    count = len(capability.models)
+    models = "its model" if count == 1 else f"its {count} models"
     return (
-        f"{capability.name}, already running; models: {names or 'none'}; "
-        f"loaded: {', '.join(loaded) or 'none'}; "
-        f'to leave it out, add to seats.toml: [[gpu.engines]], url = "{table.root}", lend = false'
+        f"{name}: {capability.name} already runs on this machine; the grid may use {models}. "
+        f'To leave it out, add to seats.toml, in three lines: [[gpu.engines]], url = "{url}", lend = false'
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -91,8 +92,10 @@ def test_each_engine_is_adopted_with_its_models_and_slots(
     queues = profile.queues(profile.Capability.model_validate(offer.capability))
     assert queues == ["llm:org_chat-model", "llm:any"] or queues[-1] == "llm:any"
     assert not any(queue.startswith("gpu:") for queue in queues)
-    assert engine.url in offer.note
-    assert "lend = false" in offer.note
+    assert engine.url in offer.notice
+    added = offer.notice.partition("in three lines: ")[2].replace(", ", "\n")
+    tables = tomllib.loads(added)["gpu"]["engines"]  # what it says to add does leave it out
+    assert probe(*tables).found == []
 
 
 def test_an_old_sglang_and_an_old_lm_studio_are_known_too(run: Any, usual_ports: list[int]) -> None:
