@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 from redis.exceptions import ConnectionError, ResponseError
 
 from gridq.gateway.streaming.pipe import Pipe
@@ -15,7 +16,11 @@ from tests.conftest import GridEnv
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
-def run_pipe(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
+def run_pipe(
+    url: str,
+    act: Callable[[Pipe], Awaitable[None]],
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     async def run() -> None:
         pipe = Pipe(connect_async(url, name="pipe", retry=False))
         try:
@@ -24,7 +29,8 @@ def run_pipe(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
         finally:
             await pipe.close()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 def test_each_caller_gets_its_own_replies(grid_env: GridEnv) -> None:
@@ -79,6 +85,47 @@ def test_a_lost_connection_fails_pending_callers_and_reconnects(grid_env: GridEn
             with pytest.raises(ConnectionError):
                 await each
         assert await pipe.execute(("ECHO", "y")) == [b"y"]
+
+    run_pipe(grid_env.url, act)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_was_lost_while_idle_fails_its_next_caller_alone(
+    grid_env: GridEnv, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def act(pipe: Pipe) -> None:
+        number = (await pipe.execute(("CLIENT", "ID")))[0]
+        grid_env.client.client_kill_filter(_id=str(number))
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConnectionError):
+            await pipe.execute(("ECHO", "x"))
+        assert await pipe.execute(("ECHO", "y")) == [b"y"]
+
+    run_pipe(grid_env.url, act, new_loop)
+
+
+def test_a_command_that_cannot_be_encoded_fails_only_for_its_caller(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        good = asyncio.ensure_future(pipe.execute(("ECHO", "a")))
+        with pytest.raises(UnicodeEncodeError):
+            await pipe.execute(("ECHO", "\ud800"))
+        assert await good == [b"a"]
+        assert await pipe.execute(("ECHO", "b")) == [b"b"]
+
+    run_pipe(grid_env.url, act)
+
+
+def test_what_is_sent_while_a_reply_is_awaited_is_answered_in_order(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        key = f"{grid_env.prefix}later"
+        waiting = pipe.send(("BLPOP", key, 30))
+        await asyncio.sleep(0.05)
+        behind = [pipe.send(("ECHO", str(number))) for number in range(3)]
+        await asyncio.sleep(0.05)
+        assert not any(each.future.done() for each in behind)
+        grid_env.client.rpush(key, "value")
+        await asyncio.gather(waiting.future, *(each.future for each in behind))
+        assert [each.replies for each in behind] == [[b"0"], [b"1"], [b"2"]]
 
     run_pipe(grid_env.url, act)
 
