@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from workers.profiles.gpu.model_files.local_models import LocalModel
     from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress
 
+SLOTS = 4
+"""The requests at once for which memory is estimated: what the engine xllamacpp runs on one device."""
+
 LINE_SECONDS = 10.0
 """How often progress is printed where it cannot be drawn."""
 
@@ -212,10 +215,11 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
     """Show a model of this machine: its size, context, architecture, memory, files and their digests."""
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.local_models import LocalModels, is_in_use
+    from workers.profiles.gpu.model_files.memory_estimate import estimate_memory_mb
 
     found = LocalModels(settings().home).get(model)
     if json:
-        print_json(_describe(found))
+        print_json({**_describe(found), "memory_mb": estimate_memory_mb(found, SLOTS)})
         return
     rows = [
         ("name", found.name),
@@ -225,7 +229,7 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
         ("architecture", found.architecture),
         ("size", _format_size(found.size)),
         ("context", f"{found.context} of {found.trained_context or 'unknown'}"),
-        ("memory", f"about {found.memory_mb} MB"),
+        ("memory", f"about {estimate_memory_mb(found, SLOTS)} MB for {SLOTS} requests at once"),
         ("loaded", "yes" if is_in_use(found.path) else "no"),
         ("last used", format_local_time(found.used_at)),
     ]

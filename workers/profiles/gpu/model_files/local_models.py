@@ -20,7 +20,6 @@ from gridq.config.home import make_folder_error, write_private
 from gridq.errors import ModelInUse, ModelNotFound
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
-from workers.profiles.gpu.memory.gguf_file import GgufHeader
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.references import HubReference
 
@@ -30,13 +29,6 @@ DOWNLOADS = "models"
 """The folder in the home folder for files of `https:` references; those of the hub are in its own cache."""
 
 DEFAULT_CONTEXT = 8192
-KV_BYTES = 2
-"""Bytes of one number in the cache of keys and values."""
-
-COMPUTE_MB = 300
-"""Memory for what is neither weights nor cache, if nothing was measured."""
-
-MB = 1024 * 1024
 
 
 class LocalFile(BaseModel):
@@ -69,7 +61,6 @@ class LocalModel(BaseModel):
     families: tuple[str, ...] = ()
     embeddings: bool | None = None
     any: bool | None = None
-    memory_mb: int
     is_owned: bool = True
     pulled_at: float
     used_at: float
@@ -89,7 +80,6 @@ class LocalModel(BaseModel):
             "file": self.files[0].path,
             "sha256": self.files[0].sha256,
             "context": self.context,
-            "memory_mb": self.memory_mb,
             "families": list(self.families),
         }
         parts = {file.path: file.sha256 for file in self.files[1:]}
@@ -147,7 +137,9 @@ class LocalModels:
             models[:] = [each for each in models if queue_names.make_slug(each.name) != slug] + [model]
 
     def note_use(self, name: str) -> None:
-        """Note that the model is loaded now."""
+        """Note that the model is loaded now, if it is one of the list."""
+        if self.find(name) is None:
+            return
         with self._change() as models:
             models[:] = [
                 each.model_copy(update={"used_at": time.time()}) if each.name == name else each
@@ -254,18 +246,3 @@ def make_name(reference: HubReference | str) -> str:
     text = re.sub(r"-\d{5}-of-\d{5}$", "", text)
     text = re.sub(r"[-._]gguf$", "", text, flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "model"
-
-
-def estimate_memory_mb(header: GgufHeader, context: int, slots: int) -> int:
-    """Return about how much memory a model takes in MB: its weights, and keys and values of every layer for
-    `context` tokens on each of `slots`.
-
-    The formula of llama.cpp's cache without sliding windows, so it is not less than what it takes.
-    """
-    heads = header.get_number("attention.head_count") or 1
-    width = (header.get_number("embedding_length") or 0) // heads
-    numbers = (header.get_number("attention.key_length") or width) + (
-        header.get_number("attention.value_length") or width
-    )
-    cache = sum(header.get_layers("attention.head_count_kv", heads)) * numbers * KV_BYTES * context * slots
-    return (header.tensor_bytes + cache) // MB + COMPUTE_MB

@@ -27,10 +27,15 @@ def list_models(tables: Sequence[Json], home: Path) -> list[Model]:
     """
     pulled = LocalModels(home).read()
     found = load_catalogue(tables, "gpu.models", [each.make_table() for each in pulled])
-    return [_find_file(model, pulled) for model in found]
+    return [_find_files(model, pulled) for model in found]
 
 
-def _find_file(model: Model, pulled: Sequence[LocalModel]) -> Model:
+def find_files(model: Model, home: Path) -> Model:
+    """Return `model` with the path of its file if its `file` is a reference that was pulled."""
+    return _find_files(model, LocalModels(home).read()) if model.is_reference else model
+
+
+def _find_files(model: Model, pulled: Sequence[LocalModel]) -> Model:
     if not model.is_reference:
         return model
     try:

@@ -46,7 +46,6 @@ from workers.profiles.gpu.model_files.local_models import (
     LocalFile,
     LocalModel,
     LocalModels,
-    estimate_memory_mb,
     make_name,
     remove_empty_folders,
 )
@@ -97,8 +96,7 @@ class PullProgress:
 class PullOptions:
     """What to register a model as, and limits. `name`: None for one made from the reference.
 
-    `max_bytes` limits this model, `cache_bytes` all that gridq has downloaded. `slots` is the concurrency for
-    which its memory is estimated.
+    `max_bytes` limits this model, `cache_bytes` all that gridq has downloaded.
     """
 
     name: str | None = None
@@ -108,7 +106,6 @@ class PullOptions:
     embeddings: bool | None = None
     max_bytes: int | None = None
     cache_bytes: int | None = None
-    slots: int = 4
 
 
 Watch = Callable[[PullProgress], None]
@@ -460,7 +457,6 @@ def _describe(
         families=options.families,
         embeddings=is_embedding if options.embeddings is None else options.embeddings,
         any=(False if is_embedding else None) if options.any is None else options.any,
-        memory_mb=estimate_memory_mb(header, context, options.slots),
         is_owned=is_owned,
         pulled_at=now,
         used_at=now,

@@ -26,7 +26,6 @@ def test_a_pulled_model_is_one_of_the_catalogue(hub_server: HubServer, home: Pat
     model = pull(TINY, home, PullOptions(families=("tiny",)), seen.append)
     assert (model.name, model.commit, model.architecture) == ("tiny", COMMIT, "llama")
     assert (model.context, model.trained_context) == (4096, 4096)  # no more than it was trained for
-    assert model.memory_mb > 1
     assert [each.state for each in seen][:1] == ["resolving"]
     assert seen[-1].state == "done"
     assert {"downloading", "verifying"} <= {each.state for each in seen}

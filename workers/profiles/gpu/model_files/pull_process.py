@@ -1,0 +1,44 @@
+"""The process that pulls a model for a worker: `python -m workers.profiles.gpu.model_files.pull_process`.
+
+It reads one line of JSON from stdin: `{"reference", "home", "options"}`, the last as `PullOptions` has it.
+Its progress and its end stand in the record of the pull. It ends with its worker; what it downloaded is
+used by the next pull.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from gridq.errors import GridError
+from workers.profiles.gpu.model_files.pulling import PullOptions, pull
+from workers.profiles.gpu.model_files.references import parse_reference
+
+
+def main() -> None:
+    """Pull the model that stdin names. Exits with 1 if that fails."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    order = json.loads(sys.stdin.buffer.readline() or b"null")
+    if order is None:
+        return
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    options = {**order["options"], "families": tuple(order["options"].get("families", ()))}
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            pull(parse_reference(order["reference"]), Path(order["home"]), PullOptions(**options))
+        except GridError:
+            sys.exit(1)  # the record has the error
+
+
+def _end_with_parent() -> None:
+    """End this process when the worker closes the pipe, or dies."""
+    sys.stdin.buffer.read()
+    signal.raise_signal(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Pull a model because a request needs it: one pull, to which every request for the model attaches.
+
+A request that finds its model missing is handed back to its queue and tried again, so that it holds no slot
+while the pull runs. One of a model API's client is refused after REFUSE_SECONDS, as long as HTTP can still
+say so; a stage of a graph waits until its deadline. The pull goes on when its requests are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from gridq.config.machine_id import get_machine_id
+from gridq.errors import ModelFileError, ModelInCooldown, ModelLoading, error_from_record
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json
+from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.model_files.machine_models import find_files
+from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress, read_progress
+
+REFUSE_SECONDS = 8.0
+"""The gateway sends a response's head after 10 s of silence; from then on it cannot answer 503."""
+
+POLL_SECONDS = 0.1
+HOLD_SECONDS = 1.0
+"""How long a request waits in its slot: a small file is here by then."""
+
+RETRY_SECONDS = 2.0
+"""After how long a request that was handed back looks again."""
+
+DEFAULT_RETRY_AFTER_SECONDS = 30.0
+MAX_RETRY_AFTER_SECONDS = 300.0
+FORGET_SECONDS = 600.0
+
+
+class RequestedPulls:
+    """The pulls of one seat. `max_bytes` limits the size of a model, `cache_bytes` that of all."""
+
+    def __init__(self, home: Path, max_bytes: int, cache_bytes: int | None) -> None:
+        self._home = home
+        self._options = PullOptions(max_bytes=max_bytes, cache_bytes=cache_bytes)
+        self._lock = threading.Lock()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._since: dict[tuple[str, str], float] = {}
+
+    def find_model(self, model: Model, context: StageContext, *, is_refused: bool) -> Model:
+        """Return `model` with its file. Starts its pull if it is not here, or attaches to it.
+
+        Raises ModelInCooldown, which hands the stage back, while the pull runs; with `is_refused`,
+        ModelLoading after REFUSE_SECONDS. Raises ModelFileError if the pull failed.
+        """
+        started = time.monotonic()
+        while True:
+            found = find_files(model, self._home)
+            if not found.is_reference:
+                self._since.pop((model.name, context.job), None)
+                return found
+            self._attach(model)
+            context.check()
+            if time.monotonic() - started >= HOLD_SECONDS:
+                break
+            time.sleep(POLL_SECONDS)
+        progress = read_progress(self._home, model.name)
+        loading = self._describe(progress)
+        details: dict[str, Json] = {"model": model.name, "loading": loading}
+        if is_refused and self._measure_wait(model.name, context.job) >= REFUSE_SECONDS:
+            after = loading.get("eta", DEFAULT_RETRY_AFTER_SECONDS)
+            details["retry_after"] = max(RETRY_SECONDS, min(after, MAX_RETRY_AFTER_SECONDS))
+            raise ModelLoading(f"The model {model.name!r} is being downloaded", details)
+        raise ModelInCooldown(
+            f"The model {model.name!r} is being downloaded", {**details, "retry_after": RETRY_SECONDS}
+        )
+
+    def close(self) -> None:
+        """End the pulls of this seat. The next one goes on with what they downloaded."""
+        with self._lock:
+            processes, self._running = list(self._running.values()), {}
+        for process in processes:
+            process.terminate()
+
+    def _attach(self, model: Model) -> None:
+        """Start the pull unless it runs. Raises ModelFileError if it has just failed."""
+        with self._lock:
+            process = self._running.get(model.name)
+            if process is None:
+                self._running[model.name] = self._start(model)
+                return
+            if process.poll() is None:
+                return
+            del self._running[model.name]
+        if not find_files(model, self._home).is_reference:
+            return
+        progress = read_progress(self._home, model.name)
+        failure = error_from_record(progress.error) if progress is not None and progress.error else None
+        reason = f"{failure.code}: {failure.message}" if failure else f"exit code {process.returncode}"
+        if failure is not None and failure.reason:
+            reason += f": {failure.reason}"
+        raise ModelFileError(
+            f"The model {model.name!r} could not be downloaded",
+            {
+                "model": model.name,
+                "reason": reason,
+                "fix": (failure.fix if failure else None) or f"gridq models pull {model.name}",
+            },
+        )
+
+    def _start(self, model: Model) -> subprocess.Popen[bytes]:
+        options = {
+            **asdict(self._options),
+            "name": model.name,
+            "context": model.context,
+            "families": model.families,
+        }
+        order = {"reference": model.file, "home": str(self._home), "options": options}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workers.profiles.gpu.model_files.pull_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        return process
+
+    def _measure_wait(self, model: str, job: str) -> float:
+        """Return the seconds for which a job has waited for the model."""
+        now = time.monotonic()
+        with self._lock:
+            self._since = {key: at for key, at in self._since.items() if now - at < FORGET_SECONDS}
+            return now - self._since.setdefault((model, job), now)
+
+    def _describe(self, progress: PullProgress | None) -> dict[str, Json]:
+        """Return what a client is told: the state, the machine, the progress, and the time that is left."""
+        machine = get_machine_id(self._home)
+        if progress is None:
+            return {"state": "resolving", "machine": machine, "progress": 0.0}
+        found: dict[str, Json] = {
+            "state": progress.state,
+            "machine": machine,
+            "progress": round(progress.share, 3),
+        }
+        return found if progress.eta is None else {**found, "eta": progress.eta}
