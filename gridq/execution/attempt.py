@@ -173,6 +173,7 @@ class Attempt:
     def _run_operation(self, op: Op, value: Json) -> Json:
         context = StageContext(
             job=self.claim.job,
+            agent=self.claim.agent,
             attempt=self.claim.attempt,
             deadline=self.deadline,
             emit=self._emit if self.claim.stream else None,

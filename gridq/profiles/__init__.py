@@ -6,4 +6,4 @@ Imported by: stages, submission, execution, router, client, gateway, cli, gridq,
 workers.model_apis, workers.profiles, workers.machine, workers.process, workers.supervisor, workers.cli.
 """
 
-__all__ = ["profile"]
+__all__ = ["metric_keys", "profile"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from gridq.graph.catalogue import StageSpec
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect, Json, StageCall
+from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS, parse_metric
 
 __all__ = ["ProfileConformance"]
 
@@ -132,6 +134,8 @@ class ProfileConformance:
     def test_metrics_and_health_do_not_block(self) -> None:
         profile = self.profile()
         assert all(isinstance(value, (int, float)) for value in profile.metrics().values())
+        assert [key for key in profile.metrics() if parse_metric(key) is None] == []
+        assert len(json.dumps(profile.details())) <= MAX_DETAILS_CHARACTERS
         assert isinstance(profile.health(), str)
 
     def test_close_is_repeatable(self) -> None:

@@ -21,7 +21,16 @@ from typing import ClassVar, cast
 from pydantic import BaseModel
 
 from gridq.errors import CapabilityConflict, ConfigError, JobCancelled, UnknownCapability
-from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall, Usage
+from gridq.protocol.models import (
+    Demand,
+    Effect,
+    Estimate,
+    Json,
+    ProbeReport,
+    SeatOffer,
+    StageCall,
+    Usage,
+)
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 
 ENTRY_POINT_GROUP = "gridq.profiles"
@@ -50,6 +59,7 @@ class StageContext:
         self,
         *,
         job: str = "",
+        agent: str = "",
         attempt: int = 1,
         deadline: float | None = None,
         emit: Callable[[Json], None] | None = None,
@@ -58,6 +68,8 @@ class StageContext:
         on_model: Callable[[str], None] | None = None,
     ) -> None:
         self.job = job
+        self.agent = agent
+        """The agent whose job it is; empty if it is not known."""
         self.attempt = attempt
         self.deadline = deadline
         self.cancelled = threading.Event()
@@ -139,6 +151,8 @@ class Profile(ABC):
 
     kind: ClassVar[str]
     Capability: ClassVar[type[BaseModel]]
+    metric_helps: ClassVar[Mapping[str, str]] = {}
+    """The help text of each name that `metrics` returns, for Prometheus."""
 
     @abstractmethod
     def queues(self, capability: BaseModel) -> list[str]:
@@ -222,6 +236,13 @@ class Profile(ABC):
         Called once, before `open`.
         """
 
+    def yield_queues(self, offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
+        """Return `offer` without the queues that its seat serves only where no other seat of the machine does.
+
+        `elsewhere`: the queues of the other seats. The default yields none.
+        """
+        return offer
+
     def stamp_login(self) -> str:
         """Return a text that changes when the open seat's key or login is renewed, and contains no secret.
 
@@ -235,7 +256,17 @@ class Profile(ABC):
         return ()
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers for the seat's advertisement; must not block."""
+        """Return the seat's metrics by their names (`gridq.profiles.metric_keys`); must not block.
+
+        The gateways' `/metrics` show `api_calls_total` as `gridq_api_calls_total{seat="…"}`.
+        """
+        return {}
+
+    def details(self) -> dict[str, Json]:
+        """Return what is to be shown of the seat beyond its metrics, as JSON; must not block.
+
+        It is part of each heartbeat, so keep it short. Everybody who may see the seats sees it.
+        """
         return {}
 
     def health(self) -> str:

@@ -260,7 +260,7 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for seat in seats:
-        models = list_model_names(seat.capability) if "loads" in seat.metrics else []
+        models = list_model_names(seat.capability) if "model_loads_total" in seat.metrics else []
         loadable = {queue_names.make_slug(name) for name in models}
         for queue in seat.queues:
             kind, _, slug = queue.partition(":")

@@ -54,7 +54,7 @@ class TestGpu(ProfileConformance):
         ({"effect": "Llm", "model": "smollm2"}, "llm:smollm2"),
     )
     wrong_effects = (
-        {"effect": "Gpu", "backend": "rocm"},
+        {"effect": "Gpu", "backend": "vulkan"},
         {"effect": "Gpu", "memory_mb": "much"},
         {"effect": "Llm", "model": ["a", "a"]},
     )

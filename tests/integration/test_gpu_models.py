@@ -19,6 +19,7 @@ from gridq.config.settings import settings
 from gridq.errors import ChildDied, JobCancelled, ModelFileError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, SeatOffer, StageCall
+from tests.gguf_files import write_gguf
 from tests.processes import is_running
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue
@@ -270,8 +271,8 @@ def test_close_frees_the_memory(engine: str):
     process = process_of(profile)
     assert process.pid is not None
     assert process.measure_memory_mb() > 50
-    assert profile.metrics()["models_mb"] > 50
-    assert profile.metrics()[f"loaded:{MODEL}"] == 1
+    assert profile.metrics()["model_memory_bytes"] > 50 * 2**20
+    assert profile.metrics()[f'model_loaded{{model="{MODEL}"}}'] == 1
     profile.close()
     assert not Path(f"/proc/{process.pid}").exists()
     assert not Path(process._scratch).exists()
@@ -285,7 +286,7 @@ def test_closing_during_a_stage_is_the_seats_fault(own: GpuProfile):
 
 def test_two_models_that_do_not_fit_together_take_turns(engine: str):
     path = str(SMOL.locate_file())
-    twins = [{"name": name, "file": path, "memory_mb": 450} for name in ("one", "two")]
+    twins = [{"name": name, "file": path, "context": 2048} for name in ("one", "two")]
     profile = opened({"models": twins}, memory_mb=600)
     warm = {"one": ["llm:one", "llm:any"], "two": ["llm:two"]}  # for any the first model would be taken
     try:
@@ -295,15 +296,17 @@ def test_two_models_that_do_not_fit_together_take_turns(engine: str):
             profile.run(call, request, StageContext())
             assert profile._runner is not None
             assert (profile._runner.loaded_models.list_names(), profile.warm_queues()) == ([name], warm[name])
-        assert profile.metrics()["loads"] == 3
+        assert profile.metrics()["model_loads_total"] == 3
     finally:
         profile.close()
 
 
 def broken(tmp_path: Path, engine: str, data: bytes, **fields: Any) -> GpuProfile:
     file = tmp_path / "broken.gguf"
-    file.write_bytes(data)
-    return opened({"models": [{"name": "broken", "file": str(file), "memory_mb": 50, **fields}]})
+    write_gguf(file)
+    profile = opened({"models": [{"name": "broken", "file": str(file), **fields}]})
+    file.write_bytes(data)  # a file that the probe cannot read is not offered
+    return profile
 
 
 BROKEN = StageCall(
@@ -318,7 +321,7 @@ def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
         tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"GGUF" + b"hello" * 1000
     )
     blamed: list[str] = []
-    with pytest.raises(ModelFileError, match="cannot load the file") as caught:
+    with pytest.raises(ModelFileError) as caught:
         profile.run(BROKEN, "x", StageContext(on_model=blamed.append))
     assert caught.value.details["path"] == str(tmp_path / "broken.gguf")
     assert caught.value.fix
@@ -331,7 +334,7 @@ def test_a_file_with_another_checksum_is_never_loaded(tmp_path: Path, engine: st
     profile = broken(tmp_path, engine, b"GGUF", sha256="0" * 64)
     with pytest.raises(ModelFileError, match="corrupt"):
         profile.run(BROKEN, "x", StageContext())
-    assert profile.metrics()["loads"] == 0
+    assert profile.metrics()["model_loads_total"] == 0
     profile.close()
 
 

@@ -21,4 +21,6 @@ def register(app: typer.Typer) -> None:
     CommandTree.register("workers.cli.worker", "worker", "join")
     CommandTree.register("workers.cli.token", "token")
     CommandTree.register("workers.cli.seat", "seat")
+    CommandTree.register("workers.cli.gpus", "gpus")
     CommandTree.register("workers.cli.models", "models")
+    CommandTree.register("workers.cli.chat", "chat")

@@ -6,6 +6,7 @@ sample. It does not decide whether the seat is live: the session's lease does.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Collection
@@ -19,6 +20,7 @@ from gridq.execution.session import Session
 from gridq.process.periodic import PeriodicThread
 from gridq.profiles.profile import Profile
 from gridq.protocol.models import Advertisement, Json
+from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS
 from gridq.seats import registry
 from gridq.store.keys import Keys
 
@@ -62,7 +64,7 @@ class Heartbeat:
         self.timeouts: dict[str, float] = {}
         self._started = self._since = time.time()
         self._state = ""
-        self._sample: tuple[dict[str, float], str] = ({}, "")
+        self._sample: tuple[dict[str, float], dict[str, Json], str] = ({}, {}, "")
         self._keys = Keys(config.prefix)
         self._repeats = [PeriodicThread("heartbeat", config.heartbeat, self.beat)]
         if profile is not None:
@@ -85,7 +87,7 @@ class Heartbeat:
 
     def build_advertisement(self) -> Advertisement:
         """Return the seat's advertisement as of now."""
-        metrics, fault = self._sample
+        metrics, details, fault = self._sample
         session = self.session
         state, reason = "ready", ""
         since = until = None
@@ -122,6 +124,7 @@ class Heartbeat:
             lends_to=list(session.terms.lends_to),
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
+            details=details,
             service=session.running_times.get_service_times(),
             timeouts=self.timeouts,
         )
@@ -152,6 +155,9 @@ class Heartbeat:
     def _read_sample(self) -> None:
         assert self.profile is not None
         try:
-            self._sample = (self.profile.metrics(), self.profile.health())
+            details = self.profile.details()
+            if len(json.dumps(details)) > MAX_DETAILS_CHARACTERS:
+                details = {}
+            self._sample = (self.profile.metrics(), details, self.profile.health())
         except Exception as exc:  # a broken profile must not stop the heartbeat
-            self._sample = ({}, f"the profile's health check failed: {type(exc).__name__}: {exc}")
+            self._sample = ({}, {}, f"the profile's health check failed: {type(exc).__name__}: {exc}")

@@ -85,7 +85,11 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
     table = make_table(*columns, numbers=columns[1:4])
     for seat in seats:
         own = get_own_money_meter(seat)
-        numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
+        numbers = [
+            f"{name} {_format_metric(name, value)}"
+            for name, value in sorted(seat.metrics.items())
+            if name != "busy"
+        ]
         if seat.owner:
             numbers.insert(0, f"owner {seat.owner}")
         if seat.share is not None:
@@ -111,6 +115,13 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
             "\n".join(numbers),
         )
     return table
+
+
+def _format_metric(name: str, value: float) -> str:
+    """Format a metric; bytes in a unit that can be read."""
+    if "_bytes" not in name:
+        return f"{value:g}"
+    return f"{value / 2**30:.1f} GB" if value >= 2**30 else f"{value / 2**20:.0f} MB"
 
 
 def make_shared_table(seats: Sequence[LiveSeat]) -> Table | None:

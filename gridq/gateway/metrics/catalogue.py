@@ -52,6 +52,12 @@ METRICS: Mapping[str, Metric] = {
         GRID_NOW,
         ("seat",),
     ),
+    "gridq_capacity_used_ratio": Metric(
+        "gauge",
+        "Used share of the seat's fullest budget of money, tokens or requests; absent without a budget.",
+        GRID_NOW,
+        ("seat",),
+    ),
     "gridq_seat_budget_dollars": Metric(
         "gauge",
         "The seat's tightest money budget, its own or shared; absent without a budget.",

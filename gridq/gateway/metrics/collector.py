@@ -18,9 +18,11 @@ from gridq.gateway.grid.snapshot import Cached
 from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.metrics.histogram import Histogram
 from gridq.gateway.metrics.job_metrics import MAX_AGENTS, OTHER_AGENTS, JobMetrics
+from gridq.gateway.metrics.profile_metrics import build_profile_families
 from gridq.gateway.metrics.request_metrics import RequestMetrics
 from gridq.limits import accounts
 from gridq.limits.accounts import Account
+from gridq.profiles.profile import load_profiles
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 from gridq.views import queues as queue_views
@@ -56,6 +58,10 @@ class MetricsCollector:
         self.grid = grid
         self.request_metrics = request_metrics
         self.job_metrics = JobMetrics(int(grid.config.result_ttl * 1000))
+        profiles = load_profiles(grid.config.profiles).values()
+        self._metric_helps = {
+            name: text for profile in profiles for name, text in profile.metric_helps.items()
+        }
         self._plain = Cached(partial(grid.call, self._text, ""), CACHE_SECONDS)
         self._openmetrics = Cached(
             partial(grid.call, self._text, f"{OPENMETRICS}; version=1.0.0"), CACHE_SECONDS
@@ -104,6 +110,7 @@ class MetricsCollector:
         yield _build_family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
         yield from _build_queue_families(reading.queues)
         yield from _build_seat_families([seat for seat in reading.seats if seat.kind != registry.ROUTER_KIND])
+        yield from build_profile_families(reading.seats, self._metric_helps)
         yield from _build_account_families(reading.accounts)
         yield _build_family("gridq_stages", job_metrics.stages)
         yield _build_histogram("gridq_stage_wait_seconds", job_metrics.waits)
@@ -187,12 +194,20 @@ def _build_seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
     yield _build_family("gridq_seat_up", up)
     in_cooldown = {(seat.seat,): len(seat.models_in_cooldown) for seat in seats}
     yield _build_family("gridq_seat_models_in_cooldown", in_cooldown)
+    used = {(seat.seat,): ratio for seat in seats if (ratio := _compute_used_ratio(seat)) is not None}
+    yield _build_family("gridq_capacity_used_ratio", used)
     for name in ("concurrency", "busy", "reliability"):
         yield _build_family(f"gridq_seat_{name}", {(seat.seat,): getattr(seat, name) for seat in seats})
     for name in ("budget", "budget_left"):
         known = {(seat.seat,): getattr(seat, name) for seat in seats}
         dollars = {key: micro / MICRO_PER_DOLLAR for key, micro in known.items() if micro is not None}
         yield _build_family(f"gridq_seat_{name}_dollars", dollars)
+
+
+def _compute_used_ratio(seat: LiveSeat) -> float | None:
+    """Return the used share of the seat's fullest budget of any resource, None without a budget."""
+    shares = [1 - meter.remaining_fraction for meter in seat.meters if meter.limit]
+    return max(shares, default=None)
 
 
 def _build_account_families(accounts: Iterable[Account]) -> Iterator[Metric]:

@@ -32,6 +32,8 @@ MAX_SUGGESTIONS = 3
 any_key = require_scope("read", "submit")
 """Any caller with a key, whatever its scopes; on a grid without keys everybody."""
 
+AnyKey = Annotated[Caller, Depends(any_key)]
+
 Operator = Annotated[Caller, Depends(require_scope("operate"))]
 WaitSeconds = Annotated[
     float,
@@ -55,10 +57,10 @@ SeatName = Annotated[
     summary="List live seats",
     response_model=list[Worker],
     responses=describe_errors(400, 401, 403, 429, 503),
-    dependencies=[Depends(any_key)],
 )
 async def list_workers(
     request: Request,
+    caller: AnyKey,
     *,
     queue: Annotated[
         str | None, Query(description="Only seats that serve this queue, such as `llm:any`.")
@@ -69,11 +71,14 @@ async def list_workers(
     ] = None,
     routers: Annotated[bool, Query(description="Include the seats of the routers.")] = False,
 ) -> Any:
-    """List live seats with what they advertise, run and may still spend. The list is at most a second old."""
+    """List live seats with what they advertise, run and may still spend. The list is at most a second old.
+
+    `details` names agents and programs: only keys with the scope `read-all` or `operate` get it.
+    """
     grid: GridConnection = request.app.state.grid
     seats = await get_snapshot(request.app).seats.get()
     return [
-        make_worker_record(seat, grid.config.lease_ms)
+        make_worker_record(seat, grid.config.lease_ms, sees_all=caller.sees_all)
         for seat in seats
         if (routers or seat.kind != registry.ROUTER_KIND)
         and (queue is None or queue in seat.queues)
@@ -87,12 +92,12 @@ async def list_workers(
     summary="Read a live seat",
     response_model=Worker,
     responses=describe_errors(400, 401, 403, 404, 429, 503),
-    dependencies=[Depends(any_key)],
 )
-async def read_worker(request: Request, seat: SeatName) -> Any:
+async def read_worker(request: Request, caller: AnyKey, seat: SeatName) -> Any:
     """Read one live seat. It may be a router's."""
     grid: GridConnection = request.app.state.grid
-    return make_worker_record(await find_seat(request, seat), grid.config.lease_ms)
+    found = await find_seat(request, seat)
+    return make_worker_record(found, grid.config.lease_ms, sees_all=caller.sees_all)
 
 
 @router.post(
@@ -166,13 +171,14 @@ async def _wait_for_seat(request: Request, name: str, wait: float, *, drained: b
         await asyncio.sleep(0.1)
 
 
-def make_worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
+def make_worker_record(seat: LiveSeat, lease_ms: int, *, sees_all: bool = False) -> dict[str, Json]:
     """Return a seat as Worker. A live seat renewed its lease at most `lease_ms` ago, which gives
-    `last_seen`.
+    `last_seen`. Its details are for callers who may see everybody's jobs (`sees_all`).
     """
     advertised = seat.capability if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") else {}
     return {
         **seat.model_dump(),
+        "details": seat.details if sees_all else {},
         "free_slots": seat.free,
         "worker_id": advertised.get("worker_id", seat.seat),
         "url": advertised.get("url", f"seat:{seat.seat}"),

@@ -9,15 +9,16 @@ from pydantic import BaseModel
 
 from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles.profile import Profile, StageContext
-from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, SeatOffer, StageCall
+from gridq.profiles.metric_keys import format_metric
 from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
 from workers.model_apis.usage import to_micro_dollars
-from workers.profiles.gpu import memory_classes
+from workers.profiles.gpu import memory_classes, seat_report
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.sampler import Sampler
-from workers.profiles.gpu.probe import probe
+from workers.profiles.gpu.probe import probe, yield_any
 from workers.profiles.gpu.runner import Runner
 from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, is_engine_seat
 from workers.profiles.gpu.running_engines.engine_seat_runner import EngineSeatRunner
@@ -27,18 +28,18 @@ class GpuProfile(Profile):
     """A seat is one device, or one engine that already runs. The queues of a device are its memory classes
     and the models that it can load, those of an engine the models that it has at the moment.
 
-    `metrics` returns `free_mb` (sampled on a thread, since a heartbeat must not wait for a driver),
-    `models_mb` (the memory of the models' processes), `loads`, and `loaded:<name>` = 1 for each loaded model.
+    The device is sampled on a thread of its own, since a heartbeat must not wait for a driver.
     """
 
     kind: ClassVar[str] = memory_classes.KIND
     Capability: ClassVar[type[BaseModel]] = GpuCapability
+    metric_helps: ClassVar[Mapping[str, str]] = seat_report.METRIC_HELPS
 
     def __init__(self) -> None:
         self._runner: Runner | None = None
         self._engine_runner: EngineSeatRunner | None = None
         self._on_change: Callable[[], None] = lambda: None
-        self._free_mb = 0
+        self._opened: tuple[GpuCapability, GpuSeat] | None = None
         self._sampler: Sampler | None = None
 
     def queues(self, capability: BaseModel) -> list[str]:
@@ -65,6 +66,10 @@ class GpuProfile(Profile):
         assert isinstance(capability, GpuCapability)
         return memory_classes.explain_mismatch(demand, capability)
 
+    def yield_queues(self, offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
+        """Return `offer` without `llm:any` for models of the last resort, if something else is `any`."""
+        return yield_any(offer, elsewhere)
+
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)
 
@@ -76,9 +81,9 @@ class GpuProfile(Profile):
             self._engine_runner = EngineSeatRunner(capability, engine, self._on_change)
             return
         seat = GpuSeat.model_validate(config)
-        self._free_mb = capability.free_mb
+        self._opened = (capability, seat)
         self._runner = Runner(capability, seat)
-        self._sampler = Sampler(seat.backend, seat.uuid, lambda: self._on_change())
+        self._sampler = Sampler(seat.backend, seat.uuid, self._on_change)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         """Run a model stage in its model's own process on the seat's GPU or CPU, or at the seat's engine.
@@ -133,14 +138,19 @@ class GpuProfile(Profile):
 
     def metrics(self) -> dict[str, float]:
         if self._engine_runner is not None:
-            return {f"loaded:{name}": 1.0 for name in self._engine_runner.list_loaded()}
+            loaded = self._engine_runner.list_loaded()
+            return {format_metric("model_loaded", model=name): 1.0 for name in loaded}
         if self._runner is None or self._sampler is None:
             return {}
-        models = self._runner.loaded_models
-        reading = self._sampler.reading
-        return {
-            "free_mb": float(reading.free_mb if reading is not None else self._free_mb),
-            "models_mb": float(sum(process.measure_memory_mb() for process in models.list_processes())),
-            "loads": float(models.loads),
-            **{f"loaded:{name}": 1.0 for name in models.list_names()},
-        }
+        return seat_report.make_metrics(self._sampler.reading, self._runner.loaded_models, self._runner.uses)
+
+    def details(self) -> dict[str, Json]:
+        """Return what `gridq gpus` shows of the seat."""
+        if self._engine_runner is not None:
+            return {"models": [{"name": name} for name in self._engine_runner.list_loaded()]}
+        opened, runner, sampler = self._opened, self._runner, self._sampler
+        if opened is None or runner is None or sampler is None:
+            return {}
+        capability, seat = opened
+        reading, models = sampler.reading, runner.loaded_models
+        return seat_report.make_details(seat, capability, reading, models, runner.uses)

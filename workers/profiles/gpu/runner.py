@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from gridq.errors import SeatUnavailable
+from gridq.config.settings import settings
+from gridq.errors import ModelFileError, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from workers.model_apis import stage_runner, stages
@@ -16,7 +17,10 @@ from workers.profiles.gpu.backend import EngineBackend
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.loaded_models import LoadedModels
 from workers.profiles.gpu.memory_classes import explain_mismatch, parse_demand
+from workers.profiles.gpu.model_files.machine_models import find_files
+from workers.profiles.gpu.model_files.requested_pulls import RequestedPulls
 from workers.profiles.gpu.model_loader import ModelLoader
+from workers.profiles.gpu.seat_report import ModelUses
 
 
 def price_usage(usage: Usage, price_per_hour: float | None) -> Usage:
@@ -31,6 +35,10 @@ class Runner:
     def __init__(self, capability: GpuCapability, seat: GpuSeat) -> None:
         self._capability = capability
         self._seat = seat
+        self.uses = ModelUses()
+        self._pulls: RequestedPulls | None = None
+        if seat.pull_bytes is not None:
+            self._pulls = RequestedPulls(settings().home, seat.pull_bytes, seat.cache_bytes)
         self.loaded_models = LoadedModels(ModelLoader(seat), seat.idle_unload)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
@@ -46,14 +54,31 @@ class Runner:
         if model is None or self._seat.engine is None:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
         context.check()
+        model = self._find_files(model, stage, context)
         context.use_model(model.name)
         started_at = time.monotonic()
-        with self.loaded_models.use(model, context) as process:
+        with (
+            self.loaded_models.use(model, context) as process,
+            self.uses.record(model.name, context.agent),
+        ):
             priced = PricedContext(context, lambda usage: self._add_price(usage, started_at))
             return stage_runner.run_request(request, model.name, priced, EngineBackend(process))
 
+    def _find_files(self, model: Model, stage: StageCall, context: StageContext) -> Model:
+        """Return `model` with its file, which is pulled if it is not here. Raises what `find_model` does."""
+        if not model.is_reference:
+            return model
+        if self._pulls is None:
+            return find_files(model, settings().home)
+        try:
+            is_refused = stage.implementation == stages.API_REQUEST
+            return self._pulls.find_model(model, context, is_refused=is_refused)
+        except ModelFileError:
+            context.use_model(model.name)  # the failed pull is this model's alone
+            raise
+
     def load(self, name: str, context: StageContext) -> None:
-        """Load a model of the seat if it is not loaded. Raises SeatUnavailable if the seat does not have it."""
+        """Load a model if it is not loaded. Raises SeatUnavailable if the seat does not have it."""
         with self.loaded_models.use(self._find_model(name), context):
             pass
 
@@ -67,7 +92,7 @@ class Runner:
     def _find_model(self, name: str) -> Model:
         for model in self._seat.models:
             if name in (model.name, *model.families):
-                return model
+                return find_files(model, settings().home)
         has = ", ".join(model.name for model in self._seat.models) or "none"
         raise SeatUnavailable(f"The seat has no model {name!r}", {"model": name, "expected": f"one of {has}"})
 
@@ -96,4 +121,6 @@ class Runner:
                 )
 
     def close(self) -> None:
+        if self._pulls is not None:
+            self._pulls.close()
         self.loaded_models.close()

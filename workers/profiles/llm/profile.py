@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from gridq.errors import GridError, SeatDegraded, SeatUnavailable
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from gridq.profiles.metric_keys import format_metric
 from gridq.protocol.queue_names import LLM
 from workers.model_apis import stages
 from workers.model_apis.context_wrappers import PricedContext
@@ -39,6 +40,12 @@ class LlmProfile(Profile):
 
     kind: ClassVar[str] = LLM
     Capability: ClassVar[type[BaseModel]] = LlmCapability
+    metric_helps: ClassVar[Mapping[str, str]] = {
+        "api_calls_total": "Calls of the seat's endpoint, since the worker's start.",
+        "api_failures_total": "Calls of the seat's endpoint that failed, since the worker's start.",
+        "jobs_routed_total": "Stages that went to the seat's program, since the worker's start.",
+        "jobs_failed_total": "Stages that failed at the seat's program, since the worker's start.",
+    }
 
     def __init__(self) -> None:
         self._backend: ApiClient | ProgramBackend | None = None
@@ -147,4 +154,16 @@ class LlmProfile(Profile):
         return costs.find_highest_prices(capability)
 
     def metrics(self) -> dict[str, float]:
-        return {"calls": float(self._calls), "failures": float(self._failures)}
+        """Return the calls to an endpoint, or the stages that went to a program, and those that failed."""
+        if self._capability is None:
+            return {}
+        provider = self._capability.host
+        calls, failures = (
+            ("jobs_routed_total", "jobs_failed_total")
+            if isinstance(self._backend, ProgramBackend)
+            else ("api_calls_total", "api_failures_total")
+        )
+        return {
+            format_metric(calls, provider=provider): float(self._calls),
+            format_metric(failures, provider=provider): float(self._failures),
+        }

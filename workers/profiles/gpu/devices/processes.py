@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +35,9 @@ class MemoryUse:
     foreign: int
     reserved: int
     free: int
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
 
 
 def make_owner_mark() -> dict[str, str]:

@@ -234,7 +234,8 @@ def test_a_rejected_key_is_reported_and_not_logged(
         profile.run(CALL, "a secret prompt", StageContext())
     assert caught.value.path == "$.a"
     assert caught.value.details["state"] == "key refused"
-    assert profile.metrics() == {"calls": 1.0, "failures": 1.0}
+    host = f'{{provider="{server.url.split("/")[2]}"}}'
+    assert profile.metrics() == {f"api_calls_total{host}": 1.0, f"api_failures_total{host}": 1.0}
     profile.close()
     assert wrong not in caplog.text
     assert "secret prompt" not in caplog.text
