@@ -17,6 +17,7 @@ from gridq.app import configure, disconnect
 from gridq.config.settings import Settings, settings
 from gridq.store.connection import connect
 from gridq.views.audit import find_keys_without_ttl
+from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE
 from workers.profiles.llm.seats_from_environment import VARIABLE_PREFIXES, list_key_variables
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -77,6 +78,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("GRIDQ_URL", raising=False)
         patch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
+        patch.setenv(BOOKS_VARIABLE, str(tmp_path_factory.mktemp("books")))
         patch.setenv("GRIDQ_SKIP_ENGINES", "1")  # those of the developer's machine
         for provider in VARIABLE_PREFIXES:
             for variable in list_key_variables(provider):

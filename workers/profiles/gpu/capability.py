@@ -19,6 +19,9 @@ IDLE_UNLOAD_SECONDS = 300.0
 MIN_COMPUTE = "7.0"
 """The compute capability of Volta. Older NVIDIA GPUs are too slow for models."""
 
+PULL_LIMIT_GB = 20.0
+"""The largest model that a request may download, in GB of 1,000 MB."""
+
 ComputeCapability = tuple[int, int]
 """NVIDIA's compute capability as numbers, (8, 9): as text, "10.0" would be less than "7.0"."""
 
@@ -57,7 +60,8 @@ class GpuCapability(BaseModel):
 
     `usable_mb` is what a model or a stage may use: `memory_mb` without the head-room and the system's share;
     None in what older workers send. `compute_cap` is NVIDIA's compute capability, such as `"8.9"`. `models`
-    are those that fit the device and whose files exist, `too_large` those that do not fit. `engine` runs them; it is None if none is installed.
+    are those that fit the device and whose files exist, `too_large` those that do not fit.
+    `engine` runs them; it is None if none is installed.
 
     The seat of an engine that already runs (`running_engines`) has the backend `server` and no memory.
     """
@@ -85,8 +89,10 @@ class GpuConfig(BaseModel):
     it defaults to the engine's own number. `threads` is the number of CPU cores to use; it defaults to all
     but one. `memory_mb` is the most that the models of one device may use together; it defaults to all that
     is usable. A model that nobody used for `idle_unload` seconds is unloaded; 0: never. `prompt_cache_mb` of
-    the machine's memory hold finished prompts of each loaded model. `models` are added to the catalogue. `price_per_hour` is in dollars. `engines` are engines that
-    already run, by `running_engines.engine_table`.
+    the machine's memory hold finished prompts of each loaded model. `pulls`: a request for a model that was
+    not downloaded yet downloads it, if it has at most `pull_limit_gb`; all that gridq downloads stays within
+    `cache_limit_gb`. `models` are added to the catalogue. `price_per_hour` is in dollars. `engines` are
+    engines that already run, by `running_engines.engine_table`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,6 +107,9 @@ class GpuConfig(BaseModel):
     idle_unload: float = Field(default=IDLE_UNLOAD_SECONDS, ge=0, le=31_536_000)
     prompt_cache_mb: int | None = Field(default=None, ge=0, le=1_000_000)
     price_per_hour: float | None = Field(default=None, ge=0, le=1_000_000)
+    pulls: bool = False
+    pull_limit_gb: float = Field(default=PULL_LIMIT_GB, gt=0, le=1_000_000)
+    cache_limit_gb: float | None = Field(default=None, gt=0, le=1_000_000)
     models: list[Json] = Field(default_factory=list)
     engines: list[Json] = Field(default_factory=list)
 
@@ -113,8 +122,9 @@ class GpuConfig(BaseModel):
 class GpuSeat(BaseModel):
     """The configuration of a gpu seat's runner: the device, the models and the engine.
 
-    `memory_mb` is what its models may use together, and `device_mb` what all seats of all homes may use of the
-    device (default: as much); `headroom_mb` stays free beside them.
+    `memory_mb` is what its models may use together, and `device_mb` what all seats of all homes may use of
+    the device (default: as much); `headroom_mb` stays free beside them. A request may pull a model of at most
+    `pull_bytes`; None: none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -131,4 +141,6 @@ class GpuSeat(BaseModel):
     idle_unload: float = IDLE_UNLOAD_SECONDS
     prompt_cache_mb: int | None = None
     price_per_hour: float | None = None
+    pull_bytes: int | None = None
+    cache_bytes: int | None = None
     models: tuple[Model, ...] = ()

@@ -1,10 +1,11 @@
 """The child process that holds one loaded model: `python -m workers.profiles.gpu.engine_process`.
 
 It reads JSON lines from stdin and writes JSON lines to stdout. The first line is the order to load a model,
-`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`.
-The answer is `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then it takes requests, `{"id",
-"endpoint", "body"}`, and `{"cancel": id}`. It answers each request with chunks, `{"id", "chunk"}`, and a last
-line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`.
+`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "prompt_cache_mb",
+"scratch", "parent"}`. The answer is `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then it takes
+requests, `{"id", "endpoint", "body"}`, and `{"cancel": id}`. It answers each request with chunks, `{"id",
+"chunk"}`, and a last line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`. With `--dry-run`
+the engine only prints to stderr what it would allocate, which `memory.dry_run` reads.
 
 It ends when stdin ends, so it never outlives its parent. On Linux the kernel also kills it with its parent.
 """
@@ -12,6 +13,7 @@ It ends when stdin ends, so it never outlives its parent. On Linux the kernel al
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -56,6 +58,9 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.readline() or b"null")
     if order is None or (order["parent"] != os.getppid() and sys.platform == "linux"):
         os._exit(0)  # the parent died before prctl was called
+    if sys.argv[1:2] == ["--dry-run"]:
+        selection.create_engine(order["engine"]).dry_run(order["path"], **_get_options(order))
+        return
     engine = _load(order, replies)
     if engine is not None:
         _serve(engine, replies)
@@ -71,18 +76,22 @@ def _request_death_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _get_options(order: dict[str, Any]) -> dict[str, Any]:
+    names = ("context", "concurrency", "threads", "gpu_layers", "embeddings", "prompt_cache_mb")
+    return {name: order[name] for name in names}
+
+
+def _hold_file(path: str) -> None:
+    """Mark the file as in use until this process ends (`model_files.local_models.is_in_use`)."""
+    with contextlib.suppress(OSError):  # a file system without locks; loading reports a missing file
+        fcntl.flock(os.open(path, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH)
+
+
 def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     try:
         engine = selection.create_engine(order["engine"])
-        engine.load(
-            order["path"],
-            context=order["context"],
-            concurrency=order["concurrency"],
-            threads=order["threads"],
-            gpu_layers=order["gpu_layers"],
-            embeddings=order["embeddings"],
-            scratch=order["scratch"],
-        )
+        _hold_file(order["path"])
+        engine.load(order["path"], **_get_options(order), scratch=order["scratch"])
     except NotAModel as exc:
         replies.send(failed={"kind": "model", "reason": str(exc)})
     except NoDevice as exc:

@@ -1,54 +1,153 @@
-"""Keep the loaded models of a seat within its memory, and decide which one to unload."""
+"""Decide which models of a seat are loaded: on demand, in the order of a line, and unloaded again.
+
+- A request whose model is loaded uses it at once. If a request of another model waits for room before it, it
+  passes only for a bounded time, which grows with the seconds that the other model takes to load: so models
+  that alternate share the device in runs, and none starves.
+- A model that is not loaded gets room by unloading idle models, those first that would be missed least:
+  seconds of a reload, times recent uses. A model in use or loading is never unloaded.
+- A model that nobody has used for `idle_seconds` is unloaded.
+- A load belongs to the seat: a client that leaves does not end it, and all who wait for the model attach to
+  it.
+"""
 
 from __future__ import annotations
 
+import collections
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
-from gridq.errors import SeatUnavailable
+from gridq.errors import GridError, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.capability import IDLE_UNLOAD_SECONDS
+from workers.profiles.gpu.memory.device_book import Refusal
 from workers.profiles.gpu.model_process import ModelProcess
 
 POLL_SECONDS = 0.2
-"""Interval at which a stage that waits for memory checks for its cancellation."""
+"""Interval at which a stage that waits for a model checks for its cancellation."""
+
+PATIENCE_FACTOR = 8.0
+"""A request that waits for room lets others pass for this many times the seconds of its model's load. So a
+swap takes at most a ninth of the time, if the loaded model has work all along.
+"""
+
+MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 1.0, 60.0
+DEFAULT_LOAD_SECONDS = 3.0
+"""Assumed for a model that was never loaded here."""
+
+GAP_SECONDS = 0.05
+"""A model that was used so lately may be between two stages of the same line. It is not unloaded yet, unless
+somebody has lost patience.
+"""
+
+DEMAND_HALF_LIFE_SECONDS = 300.0
+IDLE_CHECKS = 10
+MAX_IDLE_CHECK_SECONDS = 5.0
+
+Cause = Literal["room", "idle", "order"]
+"""Why a model was unloaded: another needed its memory, nobody used it, or the operator said so."""
+
+
+class Holding(Protocol):
+    """The memory that a load has reserved."""
+
+    @property
+    def mb(self) -> int: ...
+
+    def release(self) -> None: ...
+
+
+class Loader(Protocol):
+    """What loads and unloads models: `model_loader.ModelLoader`."""
+
+    def reserve(self, model: Model) -> Holding | Refusal: ...
+
+    def load(self, model: Model, hold: Any, context: StageContext) -> ModelProcess: ...
+
+    def unload(self, process: ModelProcess, hold: Any) -> None: ...
+
+    def get_load_seconds(self, name: str) -> float | None: ...
+
+    def make_short_error(self, model: Model, refusal: Refusal) -> SeatMemoryShort: ...
+
+
+class Demand:
+    """How much a model was used lately: each use counts 1, and half as much after each half-life."""
+
+    def __init__(self) -> None:
+        self._value = 0.0
+        self._at = time.monotonic()
+
+    def add(self) -> None:
+        self._value, self._at = self.get() + 1.0, time.monotonic()
+
+    def get(self) -> float:
+        return float(self._value * 0.5 ** ((time.monotonic() - self._at) / DEMAND_HALF_LIFE_SECONDS))
 
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A loaded model: its process, the number of stages that use it, and when it was last used."""
+    """A loaded model: its process and memory, the number of stages that use it, and when it was last used."""
 
     model: Model
     process: ModelProcess
+    hold: Holding
     users: int = 0
     used_at: float = field(default_factory=time.monotonic)
 
 
-class LoadedModels:
-    """The loaded models within `budget_mb` of memory.
-
-    Stages wait in one line. The first one uses its model at once if that is loaded, else it unloads the idle
-    model that was unused longest. The stages behind it wait, even if their own model is still loaded, so that
-    no model starves when stages of several models alternate.
+@dataclass(eq=False)
+class LoadJob:
+    """A load under way, to which all requests for its model attach. `began_at` is None while it waits for
+    room.
     """
 
-    def __init__(self, budget_mb: int, load: Callable[[Model, StageContext], ModelProcess]) -> None:
-        self._budget_mb = budget_mb
-        self._load = load
+    model: Model
+    context: StageContext = field(default_factory=StageContext)
+    waiters: int = 0
+    began_at: float | None = None
+    error: GridError | None = None
+    is_over: bool = False
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A place in the line."""
+
+    model: Model
+    arrived_at: float = field(default_factory=time.monotonic)
+
+
+class LoadedModels:
+    """The models of a seat that are loaded or loading."""
+
+    def __init__(self, loader: Loader, idle_seconds: float = IDLE_UNLOAD_SECONDS) -> None:
+        self._loader = loader
+        self._idle_seconds = idle_seconds
         self._changed = threading.Condition()
         self._loaded: dict[str, LoadedModel] = {}
-        self._loading: dict[str, int] = {}
-        self._line: deque[object] = deque()
+        self._job: LoadJob | None = None
+        self._line: collections.deque[Ticket] = collections.deque()
+        self._demands: dict[str, Demand] = collections.defaultdict(Demand)
         self._is_closed = False
         self.loads = 0
+        self.load_seconds = 0.0
+        """The sum of all loads."""
+        self.unloads: collections.Counter[Cause] = collections.Counter()
+        if idle_seconds:
+            threading.Thread(target=self._unload_idle, name="gridq-idle-models", daemon=True).start()
 
     @contextmanager
     def use(self, model: Model, context: StageContext) -> Iterator[ModelProcess]:
-        """Load `model` if needed and keep it during the block. Yields its process."""
+        """Load `model` if needed and keep it during the block. Yields its process.
+
+        Raises SeatMemoryShort if it does not fit beside what others use, SeatUnavailable if the seat closes,
+        the errors of the load, and JobCancelled or StageTimeout.
+        """
         loaded = self._acquire(model, context)
         try:
             yield loaded.process
@@ -58,89 +157,261 @@ class LoadedModels:
                 loaded.used_at = time.monotonic()
                 self._changed.notify_all()
 
+    def unload(self, name: str) -> bool:
+        """Unload a model if it is idle. Return False if it is in use."""
+        with self._changed:
+            loaded = self._loaded.get(name)
+            if loaded is None:
+                return True
+            if loaded.users:
+                return False
+            del self._loaded[name]
+        self._end(loaded, "order")
+        return True
+
     def list_names(self) -> list[str]:
         """Return the loaded models. Takes no lock: a heartbeat must not wait for a process to end."""
         return [name for name, loaded in list(self._loaded.items()) if loaded.process.is_alive]
 
+    def list_loaded(self) -> list[LoadedModel]:
+        """Return the loaded models, without a lock, as `list_names`."""
+        return [loaded for loaded in list(self._loaded.values()) if loaded.process.is_alive]
+
     def list_processes(self) -> list[ModelProcess]:
         return [loaded.process for loaded in list(self._loaded.values())]
 
+    def list_loading(self) -> dict[str, float | None]:
+        """Return the model that is loading, with its share done, 0 to 1; None if that is not known.
+
+        The share is that of the time of the model's last load on this device.
+        """
+        job = self._job
+        if job is None or job.is_over:
+            return {}
+        expected = self._loader.get_load_seconds(job.model.name)
+        if job.began_at is None or not expected:
+            return {job.model.name: None}
+        return {job.model.name: min(0.99, (time.monotonic() - job.began_at) / expected)}
+
     def close(self) -> None:
-        """End every process, and the waits for one."""
+        """End every process, the loads, and the waits for one."""
         with self._changed:
             self._is_closed = True
             models, self._loaded = list(self._loaded.values()), {}
+            job = self._job
             self._changed.notify_all()
+        if job is not None:
+            job.context.cancel()
         for loaded in models:
-            loaded.process.close()
+            self._loader.unload(loaded.process, loaded.hold)
+        with self._changed:
+            self._changed.wait_for(lambda: self._job is None, 10)
+
+    # -- the line
 
     def _acquire(self, model: Model, context: StageContext) -> LoadedModel:
-        ticket = object()
+        ticket = Ticket(model)
+        job: LoadJob | None = None
         with self._changed:
+            self._demands[model.name].add()
             self._line.append(ticket)
             try:
                 while True:
                     if self._is_closed:
-                        raise SeatUnavailable("The seat is closing", {"retry_after": 0})
-                    if self._line[0] is ticket:
-                        self._forget_dead()
-                        loaded = self._loaded.get(model.name)
-                        if loaded is not None:
-                            loaded.users += 1
-                            return loaded
-                        if model.name not in self._loading and self._make_room(model):
-                            self._loading[model.name] = model.memory_mb
-                            break
+                        raise _make_closing_error()
+                    if job is not None and job.error is not None:
+                        raise copy_error(job.error)
+                    self._forget_dead()
+                    loaded = self._loaded.get(model.name)
+                    if loaded is not None and self._may_pass(ticket):
+                        loaded.users += 1
+                        return loaded
+                    if loaded is None and job is None:
+                        job = self._attach(ticket)
+                    elif job is not None and job.is_over and job.error is None and loaded is None:
+                        job.waiters -= 1
+                        job = None  # it was loaded, and died or was unloaded since
                     self._changed.wait(POLL_SECONDS)
                     context.check()
             finally:
+                if job is not None:
+                    job.waiters -= 1
                 self._line.remove(ticket)
                 self._changed.notify_all()
-        return self._load_model(model, context)
 
-    def _load_model(self, model: Model, context: StageContext) -> LoadedModel:
+    def _may_pass(self, ticket: Ticket) -> bool:
+        """Return whether a request for a loaded model may go before those that wait for room."""
+        job = self._job
+        if job is None or job.began_at is not None:
+            return True  # nobody waits for memory that this request keeps in use
+        return not self._has_lost_patience(job, before=ticket)
+
+    def _has_lost_patience(self, job: LoadJob, before: Ticket | None = None) -> bool:
+        """Return whether a request of the job's model, ahead of another, has let others pass long enough."""
+        now = time.monotonic()
+        for each in self._line:
+            if each is before:
+                return False
+            if each.model.name == job.model.name and now - each.arrived_at > self._get_patience(job.model):
+                return True
+        return False
+
+    def _get_patience(self, model: Model) -> float:
+        seconds = self._loader.get_load_seconds(model.name) or DEFAULT_LOAD_SECONDS
+        return min(MAX_PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, PATIENCE_FACTOR * seconds))
+
+    def _attach(self, ticket: Ticket) -> LoadJob | None:
+        """Return the load of the ticket's model, begun now if it is its turn; None if another model loads."""
+        job = self._job
+        if job is None:
+            first = next(each for each in self._line if each.model.name not in self._loaded)
+            if first.model.name != ticket.model.name:
+                return None
+            job = self._job = LoadJob(ticket.model)
+            name = f"gridq-load-{ticket.model.name}"
+            threading.Thread(target=self._run_load, args=(job,), name=name, daemon=True).start()
+        if job.model.name != ticket.model.name or job.is_over:
+            return None
+        job.waiters += 1
+        return job
+
+    # -- loads, each on a thread of its own
+
+    def _run_load(self, job: LoadJob) -> None:
+        loaded: LoadedModel | None = None
+        error: GridError | None = None
         try:
-            process = self._load(model, context)
-        finally:
-            with self._changed:
-                del self._loading[model.name]
-                self._changed.notify_all()
+            loaded = self._load(job)
+        except GridError as exc:
+            error = exc
+        except Exception as exc:  # whoever waits must get any fault of a load
+            error = SeatUnavailable("The model cannot be loaded", {"reason": f"{type(exc).__name__}: {exc}"})
         with self._changed:
-            if not self._is_closed:
+            job.error, job.is_over = error, True
+            if loaded is not None and not self._is_closed:
                 self.loads += 1
-                loaded = self._loaded[model.name] = LoadedModel(model, process)
-                loaded.users = 1
-                return loaded
-        process.close()
-        raise SeatUnavailable("The seat is closing", {"retry_after": 0})
+                self._loaded[job.model.name] = loaded
+                loaded = None
+            self._job = None
+            self._changed.notify_all()
+        if loaded is not None:
+            self._loader.unload(loaded.process, loaded.hold)
+
+    def _load(self, job: LoadJob) -> LoadedModel:
+        """Make room and load; once more, after unloading all idle models, if memory runs out meanwhile."""
+        for is_last in (False, True):
+            hold = self._make_room(job)
+            began_at = job.began_at = time.monotonic()
+            try:
+                process = self._loader.load(job.model, hold, job.context)
+            except SeatMemoryShort:
+                hold.release()
+                if is_last or not self._unload_all_idle():
+                    raise
+            except BaseException:
+                hold.release()
+                raise
+            else:
+                self.load_seconds += time.monotonic() - began_at
+                return LoadedModel(job.model, process, hold)
+        raise AssertionError  # the last try returns or raises
+
+    def _make_room(self, job: LoadJob) -> Holding:
+        """Reserve the model's memory, unloading idle models until it fits.
+
+        Raises SeatMemoryShort if nothing that this seat can unload would make enough room.
+        """
+        while True:
+            hold = self._loader.reserve(job.model)
+            if not isinstance(hold, Refusal):
+                if not self._is_closed:
+                    return hold
+                hold.release()
+            with self._changed:
+                if self._is_closed or not isinstance(hold, Refusal):
+                    raise _make_closing_error()
+                if not job.waiters:
+                    raise SeatUnavailable("Nobody waits for the model any more", {"retry_after": 0})
+                idle = sorted((each for each in self._loaded.values() if not each.users), key=self._get_value)
+                busy_mb = sum(each.hold.mb for each in self._loaded.values() if each.users)
+                idle_mb = sum(each.hold.mb for each in idle)
+                missing_mb = hold.need_mb - hold.free_mb
+                if missing_mb > idle_mb + busy_mb:
+                    raise self._loader.make_short_error(job.model, hold)
+                if missing_mb > idle_mb:  # unloading all idle models would not be enough, so keep them
+                    self._changed.wait(POLL_SECONDS)
+                    continue
+                victims = choose_victims(idle, missing_mb)
+                gap = GAP_SECONDS - (time.monotonic() - max(each.used_at for each in victims))
+                if gap > 0 and not self._has_lost_patience(job):
+                    self._changed.wait(gap)
+                    continue
+                for victim in victims:
+                    del self._loaded[victim.model.name]
+            for victim in victims:
+                self._end(victim, "room")
+
+    def _get_value(self, loaded: LoadedModel) -> tuple[float, float]:
+        """Return how much a loaded model would be missed: seconds of a reload times recent uses."""
+        seconds = self._loader.get_load_seconds(loaded.model.name) or DEFAULT_LOAD_SECONDS
+        return seconds * self._demands[loaded.model.name].get(), loaded.used_at
+
+    # -- unloading
 
     def _forget_dead(self) -> None:
         """Forget the models whose process has ended."""
         for name in [name for name, loaded in self._loaded.items() if not loaded.process.is_alive]:
-            del self._loaded[name]
+            self._loaded.pop(name).hold.release()
 
-    def _make_room(self, model: Model) -> bool:
-        """Unload idle models until `model` fits. Return whether it does.
+    def _unload_all_idle(self) -> bool:
+        """Unload every idle model. Return whether there was one."""
+        return self._unload_unused_since(time.monotonic(), "room")
 
-        Raises SeatUnavailable if it never will.
-        """
-        if model.memory_mb > self._budget_mb:
-            raise SeatUnavailable(
-                f"The model {model.name!r} needs {model.memory_mb} MB, but the seat has {self._budget_mb} MB",
-                {"model": model.name},
-            )
-        used_mb = sum(loaded.model.memory_mb for loaded in self._loaded.values()) + sum(
-            self._loading.values()
-        )
-        idle = sorted(
-            (loaded for loaded in self._loaded.values() if loaded.users == 0),
-            key=lambda each: each.used_at,
-        )
-        if used_mb - sum(loaded.model.memory_mb for loaded in idle) + model.memory_mb > self._budget_mb:
-            return False  # unloading all idle models would not be enough, so keep them
-        while used_mb + model.memory_mb > self._budget_mb:
-            unused = idle.pop(0)
-            del self._loaded[unused.model.name]
-            unused.process.close()
-            used_mb -= unused.model.memory_mb
-        return True
+    def _unload_unused_since(self, since: float, cause: Cause) -> bool:
+        with self._changed:
+            idle = [each for each in self._loaded.values() if not each.users and each.used_at <= since]
+            for each in idle:
+                del self._loaded[each.model.name]
+        for each in idle:
+            self._end(each, cause)
+        return bool(idle)
+
+    def _unload_idle(self) -> None:
+        interval = min(MAX_IDLE_CHECK_SECONDS, self._idle_seconds / IDLE_CHECKS)
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._is_closed, interval):
+                    return
+            self._unload_unused_since(time.monotonic() - self._idle_seconds, "idle")
+
+    def _end(self, loaded: LoadedModel, cause: Cause) -> None:
+        """End a model that nobody can reach any more."""
+        self._loader.unload(loaded.process, loaded.hold)
+        with self._changed:
+            self.unloads[cause] += 1
+            self._changed.notify_all()
+
+
+def choose_victims(idle: list[LoadedModel], missing_mb: int) -> list[LoadedModel]:
+    """Return the models to unload, the least missed first, without those whose memory is not needed then."""
+    victims: list[LoadedModel] = []
+    freed = 0
+    for each in idle:
+        if freed >= missing_mb:
+            break
+        victims.append(each)
+        freed += each.hold.mb
+    for each in victims[:-1]:  # one that goes last may be large enough alone
+        if freed - each.hold.mb >= missing_mb:
+            victims.remove(each)
+            freed -= each.hold.mb
+    return victims
+
+
+def copy_error(error: GridError) -> GridError:
+    """Return a copy of an error, for one of several stages: each adds its own details."""
+    return type(error)(error.message, dict(error.details))
+
+
+def _make_closing_error() -> SeatUnavailable:
+    return SeatUnavailable("The seat is closing", {"retry_after": 0})

@@ -60,7 +60,8 @@ SAME_LOGPROB = 1e-3
 """The difference of two log probabilities after the same prompt, at most."""
 
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|bad_alloc|(?:failed|unable) to allocate|cannot allocate|alloc\w* (?:of size )?.{0,40}failed",
+    r"out of memory|bad_alloc|failed to create.context|(?:failed|unable) to allocate|cannot allocate"
+    r"|alloc\w* (?:of size )?.{0,40}failed",
     re.IGNORECASE,
 )
 UNKNOWN_ARCHITECTURE = re.compile(r"unknown model architecture")
@@ -173,8 +174,8 @@ class ModelProcess:
         """Start the child and wait until its model is loaded. `on_spawn` is called once the child runs.
 
         Raises ModelFileError if the file is no model, SeatDegraded if the engine cannot use the device,
-        SeatMemoryShort if memory ran out, SeatUnavailable if the child dies or takes too long, and JobCancelled or StageTimeout if the stage is
-        over. After an error the child is gone.
+        SeatMemoryShort if memory ran out, SeatUnavailable if the child dies or takes too long, and
+        JobCancelled or StageTimeout if the stage is over. After an error the child is gone.
         """
         context.on_cancel(lambda: self._load_replies.put(_STOP))
         self._on_spawn = on_spawn
@@ -194,7 +195,7 @@ class ModelProcess:
             raise SeatUnavailable(f"The model did not load within {LOAD_SECONDS:g} s", details)
         if reply is _GONE:
             reason = self._get_last_output()
-            if OUT_OF_MEMORY.search(reason) or self._was_killed():
+            if OUT_OF_MEMORY.search(" ".join(self._stderr_lines)) or self._was_killed():
                 raise self._make_memory_error({**details, "reason": reason or "the system killed it"})
             raise SeatUnavailable(
                 "The engine's process died while it loaded the model", {**details, "reason": reason}
@@ -203,13 +204,17 @@ class ModelProcess:
 
     def _make_load_error(self, failed: dict[str, str], details: dict[str, Json]) -> GridError:
         reason = " ".join(filter(None, (failed["reason"], self._get_last_output())))
-        if OUT_OF_MEMORY.search(reason):
+        if OUT_OF_MEMORY.search(" ".join((failed["reason"], *self._stderr_lines))):
             return self._make_memory_error({**details, "reason": reason})
         if failed["kind"] == "model" and UNKNOWN_ARCHITECTURE.search(reason):
             package = self.order.engine.replace("_", "-")
             return ModelFileError(
                 f"The installed {package} cannot run the model {self.order.model!r}",
-                {**details, "reason": reason, "fix": f"pip install --upgrade {package}, or use another model"},
+                {
+                    **details,
+                    "reason": reason,
+                    "fix": f"pip install --upgrade {package}, or use another model",
+                },
             )
         if failed["kind"] == "model":
             return ModelFileError(

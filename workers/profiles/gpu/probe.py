@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,15 +17,24 @@ from pydantic import ValidationError
 import workers
 from gridq.config.settings import settings
 from gridq.errors import ConfigError, ModelFileError, first_fault, suggest_fix
+from gridq.protocol import queue_names
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
-from workers.model_apis.model_catalogue import Model
-from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat, TooLarge, format_compute_cap
 from workers.model_apis.demand import list_llm_queues
+from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.capability import (
+    SERVER,
+    GpuCapability,
+    GpuConfig,
+    GpuSeat,
+    TooLarge,
+    format_compute_cap,
+)
 from workers.profiles.gpu.devices import cpu, discovery
 from workers.profiles.gpu.devices.device import Device
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.memory_classes import KIND, meets_compute
-from workers.profiles.gpu.model_files.machine_models import list_models
+from workers.profiles.gpu.model_files.machine_models import GB, list_models
+from workers.profiles.gpu.model_files.suggestions import suggest_pull
 from workers.profiles.gpu.model_loader import ModelLoader, check_model, format_gb
 from workers.profiles.gpu.running_engines import engine_offers
 from workers.profiles.gpu.running_engines.engine_table import parse_tables
@@ -50,10 +59,11 @@ def probe(
     concurrency = _choose_concurrency(table.concurrency, engine)
     found, missing = discovery.find_devices(table.gpus, table.cpu)
     models = list_models(table.models, settings().home)
-    present = []
+    present, pullable = [], []
     for model in models:
-        problem = _check_file(model)
-        if problem:
+        if model.is_reference and table.pulls:
+            pullable.append(model)
+        elif problem := _check_file(model):
             missing.append(problem)
         else:
             present.append(model)
@@ -74,9 +84,19 @@ def probe(
                 problems = {model.name: _explain_unfit_model(device, table, model) for model in present}
                 missing += [f"{device.device}: {why}" for why in problems.values() if why]
                 needs = _find_needs(seat, [model for model in present if not problems[model.name]])
-                usable = [model for model in present if needs.get(model.name, seat.memory_mb + 1) <= seat.memory_mb]
+                usable = [
+                    model for model in present if needs.get(model.name, seat.memory_mb + 1) <= seat.memory_mb
+                ]
+                usable += [
+                    model
+                    for model in pullable
+                    if (model.memory_mb or 0) <= seat.memory_mb
+                    and not _explain_unfit_model(device, table, model)
+                ]
                 too_large[device.device] = [
-                    TooLarge(name=model.name, queues=tuple(list_llm_queues([model])), need_mb=needs[model.name])
+                    TooLarge(
+                        name=model.name, queues=tuple(list_llm_queues([model])), need_mb=needs[model.name]
+                    )
                     for model in present
                     if model.name in needs and model not in usable
                 ]
@@ -92,7 +112,44 @@ def probe(
             )
         )
     running, not_usable, not_lent = looking.result()
+    if engine is not None and not running:
+        missing += _suggest_model(seats, table)
     return ProbeReport(found=offers + running, missing=missing + not_usable, not_lent=not_lent)
+
+
+def _suggest_model(seats: Sequence[tuple[Device, list[Model]]], table: GpuConfig) -> list[str]:
+    """Return the command that gets a model, if the machine has none that writes text but a last resort."""
+    if any(model.any and not model.is_last_resort for _, models in seats for model in models):
+        return []
+    best = max(
+        (device for device, _ in seats),
+        key=lambda d: (d.backend != "cpu", _get_limit(d, table)),
+        default=None,
+    )
+    command = "" if best is None else suggest_pull(_get_limit(best, table), is_cpu=best.backend == "cpu")
+    return [f"A model worth using. One that suits {best.device}: {command}"] if best and command else []
+
+
+def yield_any(offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
+    """Return `offer` with `any = false` for its models of the last resort, if another of its models is `any`
+    or the queue is in `elsewhere`.
+    """
+    capability = GpuCapability.model_validate(offer.capability)
+    if capability.backend == SERVER:
+        return offer
+    seat = GpuSeat.model_validate(offer.config)
+    last = {model.name for model in seat.models if model.is_last_resort and model.any}
+    queue = queue_names.make_queue_name(queue_names.LLM, queue_names.ANY_MODEL)
+    if not last or (queue not in elsewhere and not any(m.any and m.name not in last for m in seat.models)):
+        return offer
+    models = tuple(m.model_copy(update={"any": False}) if m.name in last else m for m in seat.models)
+    offers = tuple(model.make_offer() for model in models)
+    return offer.model_copy(
+        update={
+            "capability": capability.model_copy(update={"models": offers}).model_dump(mode="json"),
+            "config": seat.model_copy(update={"models": models}).model_dump(mode="json"),
+        }
+    )
 
 
 def _explain_unfit_device(device: Device, table: GpuConfig, engine: str, backends: list[str] | None) -> str:
@@ -133,8 +190,7 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
             {
                 "path": f"gpu.{field}",
                 "reason": reason,
-                "expected": "cpu, gpus, headroom_mb, min_compute, concurrency, threads, price_per_hour, "
-                "models, engines",
+                "expected": ", ".join(GpuConfig.model_fields),
                 **suggest_fix(exc, GpuConfig),
             },
         ) from None
@@ -203,7 +259,9 @@ def _explain_too_large(
     sentences = []
     names = dict.fromkeys(each.name for models in too_large.values() for each in models)
     for name in names:
-        needs = {key: each.need_mb for key, models in too_large.items() for each in models if each.name == name}
+        needs = {
+            key: each.need_mb for key, models in too_large.items() for each in models if each.name == name
+        }
         if len(needs) < len(devices):
             continue  # another device holds it
         best = max(devices.values(), key=lambda device: _get_limit(device, table))
@@ -236,6 +294,8 @@ def _make_seat(
         idle_unload=table.idle_unload,
         prompt_cache_mb=table.prompt_cache_mb,
         price_per_hour=table.price_per_hour,
+        pull_bytes=int(table.pull_limit_gb * GB) if table.pulls else None,
+        cache_bytes=None if table.cache_limit_gb is None else int(table.cache_limit_gb * GB),
         models=tuple(models),
     )
 

@@ -41,6 +41,7 @@ class Engine(ABC):
 
     name: ClassVar[str]
     default_concurrency: ClassVar[int] = 1
+    has_dry_run: ClassVar[bool] = False
 
     @abstractmethod
     def load(
@@ -52,14 +53,20 @@ class Engine(ABC):
         threads: int,
         gpu_layers: int,
         embeddings: bool,
+        prompt_cache_mb: int,
         scratch: str,
     ) -> None:
         """Load the model at `path`.
 
         Each of `concurrency` requests has `context` tokens. `gpu_layers` is the number of layers on the GPU,
-        -1 for all. `scratch` is an empty private directory. Raises NotAModel for a wrong file, and
+        -1 for all. `prompt_cache_mb` is the memory of the machine in which finished prompts may be kept.
+        `scratch` is an empty private directory. Raises NotAModel for a wrong file, and
         EngineError for anything else.
         """
+
+    def dry_run(self, path: str, **options: Any) -> None:
+        """Print to stderr what `load` would allocate, in llama.cpp's words. It may end the process."""
+        raise EngineError(f"{self.name} has no dry run")
 
     @abstractmethod
     def generate(self, endpoint: str, body: dict[str, Any], send: ChunkSink) -> None:

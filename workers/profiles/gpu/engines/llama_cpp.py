@@ -30,6 +30,7 @@ class LlamaCppEngine(Engine):
         threads: int,
         gpu_layers: int,
         embeddings: bool,
+        prompt_cache_mb: int,
         scratch: str,
     ) -> None:
         if gpu_layers and self.list_backends() == ["cpu"]:

@@ -49,7 +49,14 @@ class XllamaCppEngine(Engine):
 
         if gpu_layers and self.list_backends() == ["cpu"]:
             raise NoDevice("the installed xllamacpp supports only the CPU")
-        params = _make_params(path, context, concurrency, threads, gpu_layers, embeddings)
+        params = _make_params(
+            path,
+            context=context,
+            concurrency=concurrency,
+            threads=threads,
+            gpu_layers=gpu_layers,
+            embeddings=embeddings,
+        )
         params.fit_params = False  # it would silently reduce the context if memory is short
         params.cache_ram_mib = prompt_cache_mb
         params.verbosity = LOG_ERRORS_ONLY
@@ -119,7 +126,7 @@ class XllamaCppEngine(Engine):
 
 
 def _make_params(
-    path: str, context: int, concurrency: int, threads: int, gpu_layers: int, embeddings: bool
+    path: str, *, context: int, concurrency: int, threads: int, gpu_layers: int, embeddings: bool
 ) -> Any:
     """Return what a load and its dry run have in common: all that decides on the size of the buffers."""
     import xllamacpp

@@ -9,6 +9,7 @@ import pytest
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Usage
+from tests.gguf_files import write_gguf
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices import discovery
@@ -22,8 +23,7 @@ CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, (8, 9), "GPU
 
 
 def table(tmp_path: Path, name: str = "mine", **fields: Any) -> dict[str, Any]:
-    file = tmp_path / f"{name}.gguf"
-    file.write_bytes(b"GGUF")
+    file = write_gguf(tmp_path / f"{name}.gguf")
     return {"name": name, "file": str(file), "memory_mb": 100, **fields}
 
 
@@ -48,7 +48,7 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
     ]
     report = probe({"models": models}, {"GRIDQ_ENGINE": "xllamacpp"})
     missing = " ".join(report.missing)
-    assert "huge needs 10000000 MB" in missing
+    assert "huge needs 9765.6 GB; best is cpu with" in missing
     assert "The file of the model 'gone' does not exist" in missing
     assert "no_such_package_here" in missing
 

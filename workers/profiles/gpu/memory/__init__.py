@@ -1,0 +1,8 @@
+"""Memory of models: what one needs before it is loaded, and who holds what on a device of this machine.
+
+In: a model's file, context and slots, a device.
+Out: MB that a load needs; reservations.
+Imported by: loaded_models, probe, runner.
+"""
+
+__all__ = ["device_book", "gguf_file", "model_needs"]

@@ -1,0 +1,181 @@
+"""The books of a device's memory: who has reserved how much, over all gridq processes of this machine.
+
+A driver reports memory late, and says nothing of a load that is about to begin. So every load reserves first,
+in one small file for each device, in a folder that all homes of a user share. An entry names the processes
+that hold the memory, with the times of their starts: once they are gone, it is void.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gridq.errors import ConfigError
+from workers.profiles.gpu.devices.processes import PROC, read_start
+from workers.profiles.gpu.memory.locked_json import read_json, update_json
+
+BOOKS_VARIABLE = "GRIDQ_DEVICE_BOOKS"
+"""The environment variable with another folder for the books."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A load that does not fit now, in MB: what it needs, what is free for it, and what the device has."""
+
+    need_mb: int
+    free_mb: int
+    total_mb: int
+
+
+class Reservation:
+    """Memory of a device that one load holds until `release`, or until its processes are gone."""
+
+    def __init__(self, book: DeviceBook, entry_id: str, mb: int) -> None:
+        self._book, self._id = book, entry_id
+        self.mb = mb
+
+    def settle(self, mb: int, pid: int | None) -> None:
+        """State what the model needs now that it is loaded, and the process that holds the memory."""
+        self.mb = mb
+        self._book.change(self._id, mb=mb, is_loaded=True, child=_identify(pid) if pid else None)
+
+    def assign(self, pid: int | None) -> None:
+        """State the process that loads the model."""
+        if pid:
+            self._book.change(self._id, child=_identify(pid))
+
+    def release(self) -> None:
+        """Give the memory back. A second call does nothing."""
+        self._book.change(self._id, is_gone=True)
+
+
+class DeviceBook:
+    """The reservations on the device `key`: its UUID, or `cpu`."""
+
+    def __init__(self, key: str, folder: Path | None = None) -> None:
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", key) or "device"
+        self._path = (folder or find_books_folder()) / f"{name}.json"
+
+    def reserve(
+        self,
+        mb: int,
+        *,
+        total_mb: int,
+        free_mb: int | None,
+        holder: str,
+        model: str,
+        cap_mb: int | None = None,
+        measure: Callable[[int], int] = lambda pid: 0,
+    ) -> Reservation | Refusal:
+        """Reserve `mb` for a load, at once or not at all.
+
+        Free is the least of three: `total_mb` without all reservations; `free_mb`, the driver's word, without
+        what other loads have reserved and not yet taken; and `cap_mb`, the owner's limit for the seat
+        `holder`, without its own reservations. `measure` returns what a process holds of the device now.
+        """
+        with update_json(self._path) as book:
+            entries = _keep_live(book)
+            reserved = sum(each["mb"] for each in entries.values())
+            free = total_mb - reserved
+            if free_mb is not None:
+                pending = sum(max(0, each["mb"] - _measure(each, measure)) for each in entries.values())
+                free = min(free, free_mb - pending)
+            if cap_mb is not None:
+                own = sum(each["mb"] for each in entries.values() if each.get("holder") == holder)
+                free = min(free, cap_mb - own)
+            if mb > free:
+                return Refusal(mb, max(0, free), min(total_mb, cap_mb or total_mb))
+            entry_id = secrets.token_hex(6)
+            entries[entry_id] = {
+                "mb": mb,
+                "holder": holder,
+                "model": model,
+                "owner": _identify(os.getpid()),
+                "is_loaded": False,
+            }
+            return Reservation(self, entry_id, mb)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the live reservations: `mb`, `holder`, `model` and `is_loaded` of each."""
+        return list(_keep_live(read_json(self._path)).values())
+
+    def change(self, entry_id: str, *, is_gone: bool = False, **fields: Any) -> None:
+        """Change or remove an entry. One that is not there, because its folder is gone, stays away."""
+        with update_json(self._path) as book:
+            entries = _keep_live(book)
+            if is_gone:
+                entries.pop(entry_id, None)
+            elif entry_id in entries:
+                entries[entry_id] |= {name: value for name, value in fields.items() if value is not None}
+
+
+def find_books_folder() -> Path:
+    """Return the folder of the books: one for each user of the machine, whatever the home folder.
+
+    Raises ConfigError if another user owns it: he could state what he likes in it.
+    """
+    stated = os.environ.get(BOOKS_VARIABLE)
+    if stated:
+        return Path(stated)
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(base) / "gridq" if base else Path(tempfile.gettempdir()) / f"gridq-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            f"The folder {folder} belongs to someone else, or others can write to it",
+            {"path": str(folder), "fix": f"remove it, or set {BOOKS_VARIABLE} to a folder of your own"},
+        )
+    return folder / "devices"
+
+
+def _keep_live(book: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a book after removing those whose processes are gone, and damaged ones.
+
+    A load that dies takes its child with it, but the child's memory is taken until the child is gone.
+    """
+    entries = book.get("entries")
+    entries = book["entries"] = entries if isinstance(entries, dict) else {}
+    for entry_id, entry in list(entries.items()):
+        is_valid = isinstance(entry, dict) and isinstance(entry.get("mb"), int)
+        holders = [entry.get("child"), entry.get("owner")] if is_valid else []
+        if is_valid and entry.get("is_loaded"):
+            holders = [entry.get("child") or entry.get("owner")]
+        if not any(_is_alive(each) for each in holders):
+            del entries[entry_id]
+    return entries
+
+
+def _identify(pid: int) -> list[Any]:
+    return [pid, read_start(pid)]
+
+
+def _is_alive(process: Any) -> bool:
+    if not isinstance(process, list) or len(process) != 2 or not isinstance(process[0], int):
+        return False
+    pid, start = process
+    if start is None and PROC.is_dir():
+        return False  # it was gone when it was noted
+    if start is None:  # a system without /proc: a process id that is used again keeps an entry too long
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+    return bool(read_start(pid) == start)
+
+
+def _measure(entry: dict[str, Any], measure: Callable[[int], int]) -> int:
+    child = entry.get("child")
+    if isinstance(child, list) and child and isinstance(child[0], int):
+        return measure(child[0])
+    return 0

@@ -1,0 +1,290 @@
+"""Load a model on a seat's device: check its file, reserve its memory, start its process, measure it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gridq.config.settings import settings
+from gridq.errors import SeatMemoryShort
+from gridq.profiles.profile import StageContext
+from workers.model_apis.model_catalogue import CHECKSUM_CACHE, Model, verify_file
+from workers.profiles.gpu.capability import GpuSeat
+from workers.profiles.gpu.devices import cpu, discovery
+from workers.profiles.gpu.devices.device import DeviceError, list_visibility_variables
+from workers.profiles.gpu.engines import selection
+from workers.profiles.gpu.memory.device_book import DeviceBook, Refusal, Reservation
+from workers.profiles.gpu.memory.gguf_file import GgufHeader, make_file_error, read_gguf
+from workers.profiles.gpu.memory.model_needs import ModelNeeds, Need, compute_need
+from workers.profiles.gpu.model_files.local_models import LocalModels
+from workers.profiles.gpu.model_process import LoadOrder, ModelProcess, measure_resident_mb
+
+ALL_LAYERS = -1
+CPU_KEY = "cpu"
+
+MAX_PROMPT_CACHE_MB = 8192
+PROMPT_CACHE_SHARE = 16
+"""Finished prompts may take this part of the machine's memory for each model, at most MAX_PROMPT_CACHE_MB."""
+
+SPARE_SHARE = 4
+"""They take no more than this part of what the model itself leaves of the seat's memory."""
+
+RETURN_SECONDS = 5.0
+"""How long to wait for a driver to report memory that was given back. CUDA takes 0.5 to 1.5 s."""
+
+RETURN_POLL_SECONDS = 0.1
+RETURNED_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """A load that may begin: what the engine is told, what the file says, and the memory it will take."""
+
+    order: LoadOrder
+    header: GgufHeader
+    need: Need
+
+
+class Hold:
+    """The memory that one load has reserved: on the device, and beside a GPU in the machine's memory."""
+
+    def __init__(self, plan: LoadPlan, *reservations: Reservation) -> None:
+        self.plan = plan
+        self._reservations = reservations
+
+    @property
+    def mb(self) -> int:
+        return self._reservations[0].mb
+
+    def assign(self, pid: int | None) -> None:
+        for each in self._reservations:
+            each.assign(pid)
+
+    def settle(self, need: Need, pid: int | None) -> None:
+        for each, mb in zip(self._reservations, (need.device_mb, need.host_mb), strict=False):
+            each.settle(mb, pid)
+
+    def release(self) -> None:
+        for each in self._reservations:
+            each.release()
+
+
+class ModelLoader:
+    """Plans, loads and unloads the models of one seat."""
+
+    def __init__(self, seat: GpuSeat, home: Path | None = None) -> None:
+        self._seat = seat
+        self._home = home or settings().home
+        self._needs = ModelNeeds(self._home)
+        self._key = seat.uuid or seat.device
+        self._book = DeviceBook(self._key)
+        self._host_book = DeviceBook(CPU_KEY)
+        self._holder = f"{self._home}:{seat.device}:{secrets.token_hex(4)}"
+        self._plans: dict[str, LoadPlan] = {}
+        self._lock = threading.Lock()
+
+    def reserve(self, model: Model) -> Hold | Refusal:
+        """Reserve the memory that `model` needs. Runs a dry run of the engine before the first load.
+
+        Raises ModelFileError if the file cannot be loaded.
+        """
+        plan = self.plan(model, can_dry_run=True)
+        seat, need = self._seat, plan.need
+        on_device = self._book.reserve(
+            need.device_mb,
+            total_mb=seat.device_mb or seat.memory_mb,
+            free_mb=self._measure_free_mb(),
+            cap_mb=seat.memory_mb,
+            holder=self._holder,
+            model=model.name,
+            measure=self._measure_process_mb,
+        )
+        if isinstance(on_device, Refusal) or not need.host_mb:
+            return on_device if isinstance(on_device, Refusal) else Hold(plan, on_device)
+        in_host = self._host_book.reserve(
+            need.host_mb,
+            total_mb=cpu.measure_total_mb(),
+            free_mb=cpu.measure_available_mb(),
+            holder=self._holder,
+            model=model.name,
+            measure=measure_resident_mb,
+        )
+        if isinstance(in_host, Refusal):
+            on_device.release()
+            return in_host
+        return Hold(plan, on_device, in_host)
+
+    def plan(self, model: Model, *, can_dry_run: bool = False) -> LoadPlan:
+        """Return what a load of `model` would be, with the best that is known of its memory."""
+        path = model.locate_file().absolute()  # not resolved: a split file finds its parts by its name
+        header = read_gguf(path, model.name)
+        order = self._make_order(model, path, header)
+        build = selection.read_version(order.engine)
+        if can_dry_run:
+            has_dry_run = selection.create_engine(order.engine).has_dry_run
+            need = self._needs.determine(order, header, self._key, build, can_dry_run=has_dry_run)
+        else:
+            need = self._needs.find(order, header, self._key, build)
+        if model.memory_mb is not None:
+            need = replace(need, device_mb=max(need.device_mb, model.memory_mb))
+        plan = LoadPlan(order, header, need)
+        with self._lock:
+            self._plans[model.name] = plan
+        return plan
+
+    def get_load_seconds(self, name: str) -> float | None:
+        """Return how long the model's last load took on this device, None if it is not known."""
+        with self._lock:
+            plan = self._plans.get(name)
+        return plan.need.load_seconds if plan else None
+
+    def load(self, model: Model, hold: Hold, context: StageContext) -> ModelProcess:
+        """Load `model` into its own process, and remember what it takes.
+
+        Raises SeatMemoryShort if memory ran out, and the errors of `verify_file` and `ModelProcess.start`.
+        """
+        verify_file(model, self._home / CHECKSUM_CACHE)
+        LocalModels(self._home).note_use(model.name)
+        order = hold.plan.order
+        process = ModelProcess(order)
+        started_at = time.monotonic()
+        process.start(context, on_spawn=lambda: hold.assign(process.pid))
+        seconds = time.monotonic() - started_at
+        need = self._record(hold, process, seconds)
+        hold.settle(need, process.pid)
+        return process
+
+    def unload(self, process: ModelProcess, hold: Hold) -> None:
+        """End a model's process, wait until the driver reports its memory as free, and give it back."""
+        if process.is_alive:
+            self._record(hold, process, None)
+        taken = self._measure_process_mb(process.pid)
+        before = self._measure_free_mb() if self._seat.backend in {"cuda", "rocm"} else None
+        process.close()
+        if before is not None:
+            self._await_return(before + int(taken * RETURNED_SHARE))
+        hold.release()
+
+    def make_short_error(self, model: Model, refusal: Refusal, why: str = "") -> SeatMemoryShort:
+        """Return the error of a model for which no memory is free now. Another seat may have it."""
+        device = self._seat.device
+        return SeatMemoryShort(
+            f"The model {model.name!r} needs {format_gb(refusal.need_mb)}; "
+            f"{device} has {format_gb(refusal.free_mb)} free of {format_gb(refusal.total_mb)}",
+            {
+                "model": model.name,
+                "need_mb": refusal.need_mb,
+                "free_mb": refusal.free_mb,
+                "total_mb": refusal.total_mb,
+                "retry_after": 5.0,
+                **({"reason": why} if why else {}),
+                "fix": "wait, end other programs that use the device, or lower the model's context",
+            },
+        )
+
+    def _make_order(self, model: Model, path: Path, header: GgufHeader) -> LoadOrder:
+        assert self._seat.engine is not None
+        order = LoadOrder(
+            model=model.name,
+            engine=self._seat.engine,
+            path=path,
+            context=fit_context(model, path, header),
+            concurrency=self._seat.concurrency,
+            threads=self._seat.threads,
+            gpu_layers=0 if self._seat.backend == "cpu" else ALL_LAYERS,
+            embeddings=model.embeddings,
+            devices=list_visibility_variables(self._seat.backend, self._seat.uuid),
+        )
+        return replace(order, prompt_cache_mb=self._compute_prompt_cache_mb(compute_need(order, header)))
+
+    def _compute_prompt_cache_mb(self, need: Need) -> int:
+        seat = self._seat
+        limit = seat.prompt_cache_mb
+        if limit is None:
+            limit = min(MAX_PROMPT_CACHE_MB, cpu.measure_total_mb() // PROMPT_CACHE_SHARE)
+        has_mb, needs_mb = seat.memory_mb, need.device_mb
+        if seat.backend != "cpu":
+            has_mb, needs_mb = cpu.measure_total_mb(), need.host_mb
+        return min(limit, max(0, has_mb - needs_mb) // SPARE_SHARE)
+
+    def _record(self, hold: Hold, process: ModelProcess, seconds: float | None) -> Need:
+        """Remember what the process takes, and return the need of its model as it is known now."""
+        order, header = hold.plan.order, hold.plan.header
+        build = selection.read_version(order.engine)
+        device_mb = self._measure_process_mb(process.pid, peak=True)
+        host_mb = 0 if order.gpu_layers == 0 else measure_resident_mb(process.pid, peak=True)
+        if device_mb:
+            self._needs.record(
+                order,
+                header,
+                self._key,
+                build,
+                device_mb=device_mb,
+                host_mb=host_mb,
+                load_seconds=seconds,
+            )
+        found = self._needs.find(order, header, self._key, build)
+        with self._lock:
+            self._plans[order.model] = replace(hold.plan, need=found)
+        return found if device_mb else hold.plan.need
+
+    def _measure_free_mb(self) -> int | None:
+        free = discovery.measure_free_mb(self._seat.backend, self._seat.uuid)
+        return None if free is None else max(0, free - self._seat.headroom_mb)
+
+    def _measure_process_mb(self, pid: int | None, *, peak: bool = False) -> int:
+        """Return the memory of the device that a process holds, 0 if it is not known."""
+        if self._seat.backend not in {"cuda", "rocm"}:
+            return measure_resident_mb(pid, peak=peak)
+        try:
+            reading = discovery.read_device(self._seat.backend, self._seat.uuid)
+        except DeviceError:
+            return 0
+        return sum(each.memory_mb or 0 for each in reading.processes or () if each.pid == pid)
+
+    def _await_return(self, expected_mb: int) -> None:
+        end = time.monotonic() + RETURN_SECONDS
+        while time.monotonic() < end:
+            free = self._measure_free_mb()
+            if free is None or free >= expected_mb:
+                return
+            time.sleep(RETURN_POLL_SECONDS)
+
+
+def fit_context(model: Model, path: Path, header: GgufHeader) -> int:
+    """Return the context to load: the model's, or that of its training if its table states none.
+
+    Raises ModelFileError if the table states more than the model was trained with.
+    """
+    trained = header.trained_context
+    if trained is None or model.context <= trained:
+        return model.context
+    if "context" in model.model_fields_set:
+        raise make_file_error(
+            model.name,
+            path,
+            f"has a context of {trained} tokens, and its table states {model.context}",
+            f"the model was trained with {trained} tokens",
+            f"set context = {trained} or less",
+        )
+    return trained
+
+
+def check_model(model: Model) -> GgufHeader:
+    """Return the header of the model's file. Raises ModelFileError if no engine could load it."""
+    path = model.locate_file()
+    if not path.is_file():
+        raise make_file_error(
+            model.name, path, "does not exist", str(path), "put the file there, or correct 'file'"
+        )
+    header = read_gguf(path, model.name)
+    fit_context(model, path, header)
+    return header
+
+
+def format_gb(mb: float) -> str:
+    """Return MB as people state the memory of cards: `18.2 GB` (of 1,024 MB)."""
+    return f"{mb / 1024:.1f} GB"
