@@ -39,6 +39,6 @@ def install(app: FastAPI, routers: Iterable[APIRouter]) -> None:
         for router in routers
         for route in router.routes
         if isinstance(route, APIRoute) and [*signature(route.endpoint).parameters] == ["request"]
-        for method in route.methods
+        for method in route.methods or ()
     }
     app.add_middleware(DirectRoutes, routes=found)

@@ -268,7 +268,9 @@ class Relay:
 
 def _pack_xread(keys: list[bytes], positions: list[bytes]) -> bytes:
     """Encode XREAD, not by redis-py, which takes longer with thousands of keys."""
-    return pack_command((b"XREAD", b"COUNT", MAX_ENTRIES, b"BLOCK", BLOCK_MS, b"STREAMS", *keys, *positions))
+    words: Any = (b"XREAD", b"COUNT", MAX_ENTRIES, b"BLOCK", BLOCK_MS, b"STREAMS", *keys, *positions)
+    packed: bytes = pack_command(words)
+    return packed
 
 
 async def _send_command(connection: Any, *command: str) -> Any:
