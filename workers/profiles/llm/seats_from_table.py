@@ -69,7 +69,7 @@ def _parse_seat(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
             {
                 "path": f"{path}.url",
                 "expected": "an endpoint on another machine",
-                "fix": "write it as [[gpu.engines]] with its url: engines on this machine belong to the gpu profile "
+                "fix": "write it as [[gpu.engines]] with its url, since it is on this machine "
                 "(allow_loopback = true is for tests)",
             },
         )
