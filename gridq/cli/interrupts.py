@@ -23,6 +23,11 @@ def was_interrupted() -> bool:
     return _interrupted.is_set()
 
 
+def clear_interrupt() -> None:
+    """Forget the Ctrl-C so far: the command has handled it, and goes on."""
+    _interrupted.clear()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _interrupted.set()
     raise KeyboardInterrupt

@@ -68,6 +68,7 @@ class Model(ModelOffer):
     `memory_mb` is the least memory that is kept for it when it is loaded; None: what it is found to need. `min_compute` is the compute capability that an NVIDIA GPU
     needs at least, such as "8.0"; other devices have none and are not asked for it. `file` is a path, or a
     reference to a download. `parts` are the further files of a split model, and the digest of each.
+    `is_last_resort`: it is `any` only where no other seat or model of the machine is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,6 +77,7 @@ class Model(ModelOffer):
     package: str | None = None
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     parts: dict[str, str] = Field(default_factory=dict)
+    is_last_resort: bool = False
     context: int = Field(default=4096, ge=1)
     memory_mb: int | None = Field(default=None, ge=1)
     min_compute: str | None = Field(default=None, pattern=r"^\d{1,3}(\.\d{1,3})?$")

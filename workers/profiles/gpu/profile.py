@@ -8,9 +8,9 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from gridq.errors import GridError, SeatUnavailable
+from gridq.profiles.metric_keys import format_metric
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, SeatOffer, StageCall
-from gridq.profiles.metric_keys import format_metric
 from workers.model_apis import stages
 from workers.model_apis.demand import list_families_by_queue
 from workers.model_apis.stage_runner import parse_stage_input
