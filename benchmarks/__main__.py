@@ -17,6 +17,7 @@ from benchmarks import (
     backlog,
     chain,
     criteria,
+    crowds,
     fanin,
     forecast,
     http,
@@ -51,6 +52,7 @@ SEPARATE_GROUPS: dict[str, Callable[[], Sequence[Measurement]]] = {
     "reservations": reservations.run,
     "soak": soak.run,
     "huge_graphs": huge_graphs.run,
+    "crowds": crowds.run,
 }
 
 

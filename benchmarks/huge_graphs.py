@@ -40,6 +40,13 @@ LAYER = 100
 
 def run(*, sizes: Sequence[int] = SIZES, rounds: int = 2) -> list[Measurement]:
     """Return the longest call of each scenario at each size."""
+    return measure_scenarios(SCENARIOS, sizes, rounds, "stages")
+
+
+def measure_scenarios(
+    scenarios: Sequence[Callable[[Grid, int], None]], sizes: Sequence[int], rounds: int, unit: str
+) -> list[Measurement]:
+    """Return the longest call of each scenario at each size, which counts `unit`."""
     found: list[Measurement] = []
     with (
         tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder,
@@ -48,7 +55,7 @@ def run(*, sizes: Sequence[int] = SIZES, rounds: int = 2) -> list[Measurement]:
         connect(server.url) as store,
         prioritize_server(server.pid),
     ):
-        for scenario in SCENARIOS:
+        for scenario in scenarios:
             title = (scenario.__doc__ or "").partition("\n")[0].rstrip(".")
             for size in sizes:
                 longest: list[tuple[float, str]] = []
@@ -58,7 +65,7 @@ def run(*, sizes: Sequence[int] = SIZES, rounds: int = 2) -> list[Measurement]:
                     wake_ups.write_templates(app, store, grid.keys)
                     longest.append(_find_longest_call(grid, partial(scenario, grid, size)))
                 ms, name = min(longest)
-                found.append(Figure(f"{title}, {size:,} stages ({name})", ms, "ms", MAX_CALL_MS))
+                found.append(Figure(f"{title}, {size:,} {unit} ({name})", ms, "ms", MAX_CALL_MS))
                 print_progress(found[-1].to_line())
     return found
 

@@ -30,6 +30,8 @@ Queues (`<class>` is a priority, a cost and the excluded seats; store/lua/lib/wa
 | `ready:<queue>:<class>` | sorted set: agents with waiting stages, by virtual time | the same |
 | `waiting:<queue>:<class>:<agent>` | sorted set: waiting stages, by the time they became ready | the same |
 | `parked:<agent>` | set: queues and classes where stages of an agent over its limits wait | the same |
+| `limits_work` | list: what is left to do after a change of limits (lua/lib/parked_agents.lua) | the same |
+| `parked_mark` | windows and limits at the last check of the parked agents | the same |
 | `chained` | sorted set: waiting stages with fall-backs, by the time of their last check | the same |
 | `virtual_time:<kind>` | hash: virtual time of each agent, for fair sharing | the same |
 | `sessions:<agent>` | hash: session → the seat that served it last | 10 min after its last use |
@@ -93,7 +95,7 @@ PERMANENT = (
     "idle:*",  # sorted set: seats with a free slot, the best first
     "queues",  # set: capabilities with waiting stages or wake-ups
     "deadlines",  # sorted set: jobs by deadline
-    "long_work",  # sorted set: jobs of very many steps, and leases of seats that left, with work left to do
+    "long_work",  # sorted set: jobs of very many steps, leases of seats that left, `limits:`, with work left to do
     "jobs",  # sorted set: jobs by submission, until their result expires
     "ended_jobs",  # sorted set: ended jobs by the expiry of their result
     "inbox",  # sorted set: jobs to be admitted, by the time of their next message to a router
@@ -102,7 +104,7 @@ PERMANENT = (
     "answers",  # sorted set: ended jobs whose Celery result is not written yet
     "reservations",  # hash: running job → agent, team and the money and tokens that it still reserves
     "reserved",  # hash: agent or team → the sum of its jobs' reservations
-    "parked_agents",  # hash: agents over their limits that have waiting stages → team, limits in force then
+    "parked_agents",  # hash: agents over their limits that have waiting stages → team
     "limits",  # hash: the limits in force, by agent, team, seat and queue
     "meters",  # hash: the shared budgets of owners, families, the grid, agents and teams
     "calendar",  # hash: when each window resets

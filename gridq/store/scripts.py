@@ -213,7 +213,8 @@ class Scripts:
         return plan
 
     def advance(self, job: str) -> None:
-        """Do what a job of very many steps has left for further calls. Other clients are served in between.
+        """Do what a call has left for further calls: for a job of very many steps (empty: for none), then for
+        a change of limits. Other clients are served in between.
 
         The sweep does the same for callers that died.
         """
@@ -410,15 +411,17 @@ class Scripts:
 
     def sweep(self, limit: int = 200, answers: int | None = None) -> Swept:
         """Sweep once: at most `limit` items of each sort, and at most `answers` answers."""
-        return replies.read_swept(
-            self.call("sweep", limit=limit, answers=limit if answers is None else answers)
-        )
+        reply = self.call("sweep", limit=limit, answers=limit if answers is None else answers)
+        if reply[10] == 2:
+            self.call("advance", job="")
+        return replies.read_swept(reply)
 
     # -- limits ----------------------------------------------------------------------------------------------
 
     def apply_limits(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force instead of those before; an empty digest lifts them all."""
-        self.call("apply_limits", digest=digest, about=about, fields=_flatten(fields))
+        if self.call("apply_limits", digest=digest, about=about, fields=_flatten(fields)) == 2:
+            self.advance("")
 
     def confirm_limits(self, digest: str, holder: str) -> str:
         """Note that a router has the quotas file with this digest, if its limits are in force.

@@ -51,8 +51,13 @@ else
   if not holder then take_back(job, step, fence); C('DEL', K .. 'closed_lease:' .. lease) end
   if pays then
     local team_crossed = spend_reserved(job, agent, team, micro, tokens_in + tokens_out)
-    if is_over_limit(agent, team) then park_agent(agent, team) end
-    if team_crossed then park_agents(team) end
+    local over = is_over_limit(agent, team)
+    if over or team_crossed then
+      --[
+      if over then park('a:' .. agent .. ':' .. team) end
+      if team_crossed then park('t:' .. team) end
+      --]
+    end
   end
   local left = tonumber(unfinished) - 1
   local budget_left = budget and micro > 0 and C('HINCRBY', j, 'budget', int_text(-micro)) or 0

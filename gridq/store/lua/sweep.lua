@@ -7,7 +7,7 @@
 -- RETURNS  {grace, died, seats, due, expired, woken, readmitted (gridq/store/replies.py), {job whose answer must be written …},
 --           {of each lost lease: lease, worker, path, the job's name, what came of it …, with those that leave.lua kept},
 --           {of each stage whose quarantine is over: job, the job's name, path …},
---           1 if more of some sort is due than was processed, else 0,
+--           1 if more of some sort is due than was processed, 2 if advance.lua should go on with a change of limits, else 0,
 --           {of each entry that could not be processed: set, entry, fault …}}
 -- TTL      last_sweep lives as long as a job may, ledger until nobody has swept for GRIDQ_LEDGER_DAYS
 local schema_error = check_schema(C('GET', K .. 'schema'))
@@ -54,11 +54,11 @@ local function some_of(key, most)
   return C('ZRANGE', key, from, from + most - 1)
 end
 
--- Return the classes of a queue, of very many some, others each time.
-local function some_classes(classes)
-  if #classes <= limit then return classes end
+-- Return a list, or of very many up to `most` that follow each other, others each time.
+local function some_in_turn(list, most)
+  if #list <= most then return list end
   local some = {}
-  for i = 1, limit do some[i] = classes[(NOW + i) % #classes + 1] end
+  for i = 1, most do some[i] = list[(NOW + i) % #list + 1] end
   return some
 end
 
@@ -68,7 +68,7 @@ end
 local function readmit_class(q, cls, most)
   local seen, readmitted = 0, 0
   for _, agent in ipairs(some_of(K .. 'ready:' .. q .. ':' .. cls, most)) do
-    if seen >= most then break end
+    if seen >= most or afford_count > 4 * MAX_AFFORD then break end
     for _, member in ipairs(some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, most - seen)) do
       local job, step = string.match(member, '^([^:]+):(.+)$')
       seen = seen + 1
@@ -86,7 +86,7 @@ local function readmit_queue(q, classes)
   local excluding, readmitted = {}, 0
   for _, cls in ipairs(classes) do if string.sub(cls, -1) ~= '|' then excluding[#excluding + 1] = cls end end
   if not excluding[1] or C('SCARD', K .. 'serving:' .. q) == 0 then return 0 end
-  excluding = some_classes(excluding)
+  excluding = some_in_turn(excluding, limit)
   for _, cls in ipairs(excluding) do readmitted = readmitted + readmit_class(q, cls, math.ceil(limit / #excluding)) end
   return readmitted
 end
@@ -122,7 +122,7 @@ end
 -- End the jobs whose stage waits in this queue while all seats that could run it are unavailable. Returns how many ended.
 local function end_stranded(q, classes, unavailable)
   local ended = 0
-  classes = some_classes(classes)
+  classes = some_in_turn(classes, limit)
   for _, cls in ipairs(classes) do
     local cost = string.match(cls, '/([^|]*)|$')
     if not (cost and has_taker(q, cost, '')) then
@@ -263,7 +263,7 @@ for _, job in ipairs(find_due('ended_jobs', 10 * limit)) do  -- as fast as jobs 
   C('ZREM', K .. 'ended_jobs', job)
   C('ZREM', K .. 'jobs', job)
 end
-if unpark_due() >= MAX_UNPARKED then more = 1 end
+unpark_due()
 -- A job waits until the routers' queue has room, so that a job whose message is still in it gets no second one, and until the server
 -- has memory for its plan.
 local message = C('HGET', K .. 'wake_ups', 'router')
@@ -275,7 +275,7 @@ for _, job in ipairs(find_due('inbox', room)) do
 end
 -- Move each stage with fall-backs to the queue where somebody could take it. Those that were checked longest ago come first.
 seats_cache, lent_cache, afford_cache, taker_cache = {}, {}, {}, {}  -- seats may have gone since, and money with them
-local chained, moved, checked = C('ZRANGE', K .. 'chained', 0, 2 * limit - 1), 0, {}
+local chained, moved, checked, cut = C('ZRANGE', K .. 'chained', 0, 2 * limit - 1), 0, {}, false
 for _, member in ipairs(chained) do
   local faults = #broken
   attempt('chained', member, function(entry)
@@ -288,13 +288,14 @@ for _, member in ipairs(chained) do
     else checked[#checked + 1], checked[#checked + 2] = NOW, entry end
   end)
   if #broken > faults then C('ZREM', K .. 'chained', member) end
-  if moved >= limit then more = 1; break end
+  cut = moved >= limit or afford_count > 2 * MAX_AFFORD  -- reading budgets takes long
+  if cut then more = 1; break end
 end
-if #chained >= 2 * limit then
+if cut or #chained >= 2 * limit then
   for i = 1, #checked, 1000 do C('ZADD', K .. 'chained', unpack(checked, i, math.min(i + 999, #checked))) end
 end
 local unavailable = read_unavailable()
-for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
+for _, queue in ipairs(some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit)) do
   attempt('queues', queue, function(q)
     local classes = C('HKEYS', K .. 'classes:' .. q)
     found.readmitted = found.readmitted + readmit_queue(q, classes)
@@ -305,13 +306,17 @@ for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
 end
 if found.readmitted >= limit then more = 1 end
 for _, entry in ipairs(C('ZRANGE', K .. 'long_work', 0, limit - 1)) do
+local limits_left = false
   local faults = #broken
-  attempt('long_work', entry, function(one) advance(one) end)
+  attempt('long_work', entry, function(one)
+    if one == LIMITS_WORK then limits_left = true else advance(one) end
+  end)
   if #broken > faults then C('ZREM', K .. 'long_work', entry) end
   if has_walked_enough() then break end
 end
 if work_left then more = 1 end
 local due_answers = find_due('answers', tonumber(answers), NOW - 300)
+if limits_left then more = 2 end
 for _, job in ipairs(due_answers) do C('ZADD', K .. 'answers', NOW, job) end
 for _, word in ipairs(C('LPOP', K .. 'unreported_losses', 5000) or {}) do losses[#losses + 1] = word end
 return {found.grace, found.died, found.seats, found.due, found.expired, found.woken, found.readmitted, due_answers, losses, dropped, more,

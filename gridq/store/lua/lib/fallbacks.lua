@@ -15,11 +15,12 @@ end
 
 -- Return whether a seat has budget left for a stage of this queue, cost and token estimate. Limits of a minute or of parallel stages do
 -- not count: there the seat is only busy. Computed once in a script.
-local afford_cache = {}
+local afford_cache, afford_count = {}, 0
 local function can_afford(seat, q, cost, tokens)
   if not tokens or tokens == '' then tokens = false end
   local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (tokens or '')
   if afford_cache[id] == nil then
+    afford_count = afford_count + 1
     local own, grid, shared, prices, hourly_price, stage_ms = unpack(C('HMGET', K .. 'seat:' .. seat,
       'own', 'grid', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'))
     local lasting = {prices = prices, hourly_price = hourly_price, stage_ms = stage_ms}
@@ -41,7 +42,9 @@ local function is_seat_lent_to(seat, agent, team)
   return is_lent_to(lent_cache[seat], agent, team)
 end
 
--- Return whether `suits` holds for one of a queue's live seats that take work. If there are very many, some are tried before all.
+-- Return whether `suits` holds for one of a queue's live seats that take work. If there are very many, some are tried before all. Once the
+-- budgets of MAX_AFFORD have been read and none suits, the others count as if none did.
+local MAX_AFFORD = 1000
 local seats_cache = {}
 local function any_seat(q, suits)
   local seats = seats_cache[q]
@@ -52,7 +55,11 @@ local function any_seat(q, suits)
   for _, seat in ipairs(seats) do if suits(seat) then return true end end
   if #seats ~= 64 then return false end
   seats_cache[q] = C('SMEMBERS', K .. 'serving:' .. q)
-  for _, seat in ipairs(seats_cache[q]) do if suits(seat) then return true end end
+  local most = afford_count + MAX_AFFORD
+  for _, seat in ipairs(seats_cache[q]) do
+    if suits(seat) then return true end
+    if afford_count > most then return false end
+  end
   return false
 end
 

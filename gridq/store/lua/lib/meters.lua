@@ -230,18 +230,32 @@ local function apply_limits(account, name, seat, limits, text, reserved_of)
   return meters[1] and format_budget(meters)
 end
 
--- Return a function resource → what open leases reserve. `leases`: their entries in `lease_info`; `name`: only those under this
--- shared budget.
-local function sum_leases(leases, name)
+-- Return a function resource → what these leases reserve, by their entries in `lease_info`.
+local function sum_leases(leases)
   local sum = {money = 0, tokens = 0, requests = 0, parallel = 0}
   for _, info in ipairs(leases) do
-    local money, tokens, requests, names = string.match(info or '', '^%S+ %S+ (%d+) ?(%d*) ?(%d*) ?(%S*)$')
-    if requests and requests ~= '' and (not name or string.find(',' .. names .. ',', ',' .. name .. ',', 1, true)) then
+    local money, tokens, requests = string.match(info or '', '^%S+ %S+ (%d+) ?(%d*) ?(%d*)')
+    if requests and requests ~= '' then
       sum.money, sum.tokens = sum.money + money, sum.tokens + tokens
       sum.requests, sum.parallel = sum.requests + requests, sum.parallel + requests
     end
   end
   return function(resource) return sum[resource] or 0 end
+end
+
+-- The same of all leases under a shared budget. They are read once in a script.
+local leases_by_budget
+local function sum_leases_of(name)
+  if not leases_by_budget then
+    leases_by_budget = {}
+    for _, info in ipairs(C('HVALS', K .. 'lease_info')) do
+      for one in string.gmatch(string.match(info, ' (%S+)$'), '[^,]+') do
+        leases_by_budget[one] = leases_by_budget[one] or {}
+        table.insert(leases_by_budget[one], info)
+      end
+    end
+  end
+  return sum_leases(leases_by_budget[name] or {})
 end
 
 -- The same for an agent or team, whose running jobs reserve money and tokens.
@@ -284,29 +298,4 @@ local function set_seat_limits(seat)
     if names[1] then shared[#shared + 1] = q .. '=' .. table.concat(names, ',') end
   end
   if shared[1] then C('HSET', key, 'shared_budgets', table.concat(shared, ' ')) else C('HDEL', key, 'shared_budgets') end
-end
-
--- Set the shared budgets by the limits in force. Agents without limits of their own get theirs with their first job.
-local function set_shared_budgets()
-  local limits, there, leases = C('HGETALL', K .. 'limits'), C('HGETALL', K .. 'meters'), nil
-  local wanted, before, default = {}, {}, nil
-  for i = 1, #limits, 2 do
-    local name = string.match(limits[i], '^m:(.*)$')
-    if name == 'a:*' then default = limits[i + 1] elseif name then wanted[name] = limits[i + 1] end
-  end
-  for i = 1, #there, 2 do
-    before[there[i]] = there[i + 1]
-    if string.sub(there[i], 1, 2) == 'a:' and not wanted[there[i]] and C('HEXISTS', K .. 'limits', there[i]) == 0 then
-      wanted[there[i]] = default
-    end
-    if not wanted[there[i]] then C('HDEL', K .. 'meters', there[i]) end
-  end
-  for name, text in pairs(wanted) do
-    local function reserved_of(resource)
-      if string.find(name, '^[at]:') then return sum_jobs(name)(resource) end
-      leases = leases or C('HVALS', K .. 'lease_info')
-      return sum_leases(leases, name)(resource)
-    end
-    C('HSET', K .. 'meters', name, apply_limits(name, name, '', text, before[name], reserved_of))
-  end
 end

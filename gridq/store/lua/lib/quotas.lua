@@ -189,5 +189,5 @@ end
 local function park_class(q, cls, agent, team)
   C('SADD', K .. 'parked:' .. agent, q .. ' ' .. cls)
   C('PEXPIRE', K .. 'parked:' .. agent, KEEP)
-  C('HSET', K .. 'parked_agents', agent, team .. ' ' .. limits_mark())
+  C('HSET', K .. 'parked_agents', agent, team)
 end

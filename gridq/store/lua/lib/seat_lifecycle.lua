@@ -68,25 +68,27 @@ local function list_seat(seat, concurrency, queues)
   end
 end
 
--- Remember that a queue was served until now: jobs wait a while for it (gridq/seats/served_queues.py). Of very many those that were
+-- Remember that queues were served until now: jobs wait a while for them (gridq/seats/served_queues.py). Of very many those that were
 -- served last stay.
-local function remember_served(q)
+local function remember_served(queues)
   local key, second, days = K .. 'served_queues', math.floor(NOW / 1000), 30 * 86400
-  C('ZADD', key, second, q)
+  for _, q in ipairs(queues) do C('ZADD', key, second, q) end
   C('ZREMRANGEBYSCORE', key, '-inf', second - days)
   C('ZREMRANGEBYRANK', key, 0, -10001)
   C('EXPIRE', key, days)
 end
 
 local function unlist_seat(seat, concurrency, queues)
+  local last = {}
   for q in words(queues) do
     if C('HINCRBY', K .. 'concurrency', q, -tonumber(concurrency)) <= 0 then
       C('HDEL', K .. 'concurrency', q)
-      remember_served(q)
+      last[#last + 1] = q
     end
     C('SREM', K .. 'serving:' .. q, seat)
     C('ZREM', K .. 'idle:' .. q, seat)
   end
+  if last[1] then remember_served(last) end
 end
 
 -- Apply an operator's drain, which overrides the worker: while drain:<seat> exists, the seat takes nothing. `draining` is the field of its
@@ -150,7 +152,7 @@ local function remove_seat(seat, why, died)
   end
 end
 
--- Go on with an entry of `long_work`: a job, or the leases of a seat that has gone (lib/seat_lifecycle.lua). It is removed once all is done.
+-- Go on with an entry of long_work: a job, or the leases of a seat that has gone. It is removed once all is done.
 local function advance(entry)
   local done
   if string.find(entry, ':', 1, true) then done = lose_leases(entry)
