@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -144,15 +142,16 @@ def pull(
     """Download a model, verify it, and offer it on this machine's gpu seats.
 
     A download that was interrupted goes on where it stopped. Files go to the Hugging Face cache (HF_HOME).
-    A running gridq up or gridq worker offers the model at once.
+    A running gridq up or gridq worker restarts the seat, which then offers the model.
     """
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.pulling import PullOptions
+    from workers.supervisor.worker import request_reload
 
     config = settings()
     options = PullOptions(name=name, context=context, families=tuple(family or ()), any=any_)
     pulled = _pull(config, model, options, quiet=json)
-    is_reloaded = _reload(config.home)
+    is_reloaded = request_reload(config.home)
     if json:
         print_json(_describe(pulled))
         return
@@ -167,13 +166,14 @@ def prefetch(json: JsonOption = False, debug: DebugOption = False) -> None:
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.machine_models import list_models
     from workers.profiles.gpu.model_files.pulling import PullOptions
+    from workers.supervisor.worker import request_reload
 
     config = settings()
     table = read_gpu_table(config)
     missing = [each.name for each in list_models(table.get("models", []), config.home) if each.is_reference]
     pulled = [_pull(config, name, PullOptions(), quiet=json) for name in missing]
     if pulled:
-        _reload(config.home)
+        request_reload(config.home)
     if json:
         print_json([_describe(each) for each in pulled])
     else:
@@ -246,11 +246,12 @@ def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fals
     """Remove a model from this machine, and its files if gridq downloaded them. A loaded model stays."""
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.local_models import LocalModels
+    from workers.supervisor.worker import request_reload
 
     config = settings()
     found = LocalModels(config.home).get(model)
     freed = LocalModels(config.home).remove(found.name)
-    _reload(config.home)
+    request_reload(config.home)
     if json:
         print_json({"name": found.name, "freed_bytes": freed})
     elif found.is_owned:
@@ -327,21 +328,6 @@ def format_progress(progress: PullProgress) -> str:
     )
     left = "" if progress.eta is None else f", {format_span(progress.eta)} left"
     return f"{text}, {progress.share:.0%}{left}"
-
-
-def _reload(home: Path) -> bool:
-    """Make the `gridq up` or `gridq worker` of this home offer what is here now. Return whether one runs."""
-    from gridq.config.home import GRID_RECORD, WORKER_RECORD, read_running_record
-    from workers.supervisor.deployment import RELOAD_SIGNAL
-
-    is_running = False
-    for name in (GRID_RECORD, WORKER_RECORD):
-        record = read_running_record(home, name)
-        if record is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(int(record["pid"]), RELOAD_SIGNAL)
-                is_running = True
-    return is_running
 
 
 def _describe(model: LocalModel) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from gridq.config.home import GRID_RECORD, WORKER_RECORD, is_locked
+from gridq.config.home import GRID_RECORD, WORKER_RECORD, is_locked, read_running_record
 from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.profiles import profile
@@ -15,6 +18,7 @@ from gridq.store.readiness import wait_for_server
 from workers.machine.probing import probe_machine
 from workers.machine.run_records import make_already_running_error
 from workers.machine.seats import ProbeResult, Seat
+from workers.supervisor.announced_seats import AnnouncedSeats
 from workers.supervisor.deployment import RELOAD_SIGNAL, STOP_SIGNALS, Deployment
 
 
@@ -45,7 +49,10 @@ def run(
         received = deployment.wait_until_live()
         if not received:
             on_ready(deployment.read_status())
+        announced = AnnouncedSeats(deployment, names)
+        announced.start()
         while not any(number in STOP_SIGNALS for number in received):
+            announced.update()
             if signal.SIGHUP in received or RELOAD_SIGNAL in received:
                 reload_seats(deployment, names)
             received = deployment.run_once()
@@ -89,5 +96,20 @@ def reload_seats(deployment: Deployment, names: Sequence[str]) -> None:
     deployment.report(f"Reloaded: {'; '.join(changes) or 'nothing has changed'}")
 
 
+def request_reload(home: Path) -> bool:
+    """Make the `gridq up` or `gridq worker` of this home reload its seats. Return whether one runs."""
+    is_running = False
+    for name in (GRID_RECORD, WORKER_RECORD):
+        record = read_running_record(home, name)
+        if record is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(record["pid"]), RELOAD_SIGNAL)
+                is_running = True
+    return is_running
+
+
 def _differ(one: Seat, other: Seat) -> bool:
+    if one.offer.stamp:
+        slots = one.offer.concurrency != other.offer.concurrency
+        return slots or (one.offer.stamp, one.terms) != (other.offer.stamp, other.terms)
     return (one.offer, one.queues, one.terms) != (other.offer, other.queues, other.terms)

@@ -2,7 +2,16 @@
 
 In: references such as `hf:org/repo:Q4_K_M`, limits of size.
 Out: verified GGUF files, the list of this machine's models, the progress of pulls.
-Imported by: nobody.
+Imported by: model_loader, probe, runner, workers.cli.
 """
 
-__all__: list[str] = []
+__all__ = [
+    "downloads",
+    "hub",
+    "local_models",
+    "machine_models",
+    "memory_estimate",
+    "pulling",
+    "requested_pulls",
+    "suggestions",
+]
