@@ -84,7 +84,7 @@ def describe_seat(seat: LiveSeat) -> dict[str, Json]:
 def make_gpus_table(seats: Sequence[LiveSeat]) -> Table:
     """Return a table with a row for each device; memory is in GB of 2**30 bytes."""
     columns = ("seat", "device", "allocated", "used", "orphan", "foreign", "free", "of", "busy", "°C", "W")
-    table = make_table(*columns, "models, processes, state", numbers=columns[2:], keep_first=True)
+    table = make_table(*columns, "models, processes, state", numbers=columns[2:], keep_first=True, gap=1)
     for seat in seats:
         device = _get_dict(seat.details, "device")
         name = str(seat.capability.get("name") or seat.capability.get("device") or "-")
