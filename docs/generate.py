@@ -81,6 +81,15 @@ def metrics() -> str:
     return table(("metric", "kind", "labels", "what it says"), rows)
 
 
+def profile_metrics() -> str:
+    """Return every metric that the profiles gpu and llm report."""
+    from workers.profiles.gpu import GpuProfile
+    from workers.profiles.llm import LlmProfile
+
+    helps = {**GpuProfile.metric_helps, **LlmProfile.metric_helps}
+    return table(("metric", "what it says"), [(f"`gridq_{name}`", text) for name, text in helps.items()])
+
+
 def stages() -> str:
     """Return every built-in stage of gridq/stages/catalogue.json."""
     from gridq.stages import load_builtin_specs
@@ -239,6 +248,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "gateway-settings": gateway_settings,
     "job-options": job_options,
     "metrics": metrics,
+    "profile_metrics": profile_metrics,
     "request-fields": request_fields,
     "settings": settings,
     "stages": stages,

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from gridq.errors import GraphError, GridError, StageError
 from gridq.graph.catalogue import StageSpec
+from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS, parse_metric
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect, Json, StageCall
-from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS, parse_metric
 
 __all__ = ["ProfileConformance"]
 

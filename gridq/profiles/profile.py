@@ -16,6 +16,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
+from pathlib import Path
 from typing import ClassVar, cast
 
 from pydantic import BaseModel
@@ -242,6 +243,13 @@ class Profile(ABC):
         `elsewhere`: the queues of the other seats. The default yields none.
         """
         return offer
+
+    def announcement_folder(self, home: Path) -> Path | None:
+        """Return the folder below `home` whose files announce seats to the probe, or None if there is none.
+
+        `gridq up` and `gridq worker` watch it: the seats come and go with their files.
+        """
+        return None
 
     def stamp_login(self) -> str:
         """Return a text that changes when the open seat's key or login is renewed, and contains no secret.

@@ -18,9 +18,9 @@ from redis.exceptions import RedisError
 from gridq.config.settings import Settings
 from gridq.execution.session import Session
 from gridq.process.periodic import PeriodicThread
+from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS
 from gridq.profiles.profile import Profile
 from gridq.protocol.models import Advertisement, Json
-from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS
 from gridq.seats import registry
 from gridq.store.keys import Keys
 

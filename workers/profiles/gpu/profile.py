@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.sampler import Sampler
 from workers.profiles.gpu.probe import probe, yield_any
 from workers.profiles.gpu.runner import Runner
+from workers.profiles.gpu.running_engines import handoff_files
 from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, is_engine_seat
 from workers.profiles.gpu.running_engines.engine_seat_runner import EngineSeatRunner
 
@@ -107,6 +109,10 @@ class GpuProfile(Profile):
     def current_capability(self, capability: BaseModel) -> BaseModel:
         """Return the capability with the models that the seat's engine has now. A device's stays as it is."""
         return capability if self._engine_runner is None else self._engine_runner.capability
+
+    def announcement_folder(self, home: Path) -> Path | None:
+        """Return the folder of handoff files, which announce engines that other programs start."""
+        return home / handoff_files.FOLDER
 
     def watch_offer(self, act: Callable[[], None]) -> None:
         self._on_change = act

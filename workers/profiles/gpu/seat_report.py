@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gridq.protocol.models import Json
 from gridq.profiles.metric_keys import format_metric
+from gridq.protocol.models import Json
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.device import MB, Reading
-from workers.profiles.gpu.devices.processes import MemoryUse, describe_processes, summarize_memory
+from workers.profiles.gpu.devices.processes import MemoryUse, summarize_memory
 from workers.profiles.gpu.loaded_models import LoadedModels
 
 MAX_PROCESSES = 8
@@ -132,7 +132,8 @@ def make_details(
             "unknown": dict(reading.unknown),
             "read_at": reading.taken_at,
         }
-        processes = describe_processes(reading.processes or ())[:MAX_PROCESSES]
+        largest = sorted(reading.processes or (), key=lambda each: each.memory_mb or 0, reverse=True)
+        processes = [asdict(each) for each in largest[:MAX_PROCESSES]]
     rows: list[dict[str, Any]] = []
     for each in loaded:
         used = uses.get(each.model.name)

@@ -8,9 +8,9 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from gridq.errors import GridError, SeatDegraded, SeatUnavailable
+from gridq.profiles.metric_keys import format_metric
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
-from gridq.profiles.metric_keys import format_metric
 from gridq.protocol.queue_names import LLM
 from workers.model_apis import stages
 from workers.model_apis.context_wrappers import PricedContext

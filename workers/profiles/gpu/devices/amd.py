@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from workers.profiles.gpu.devices import processes
 from workers.profiles.gpu.devices.device import (
     MB,
     Device,
@@ -202,5 +203,6 @@ def _read_energy(smi: Any, handle: Any) -> float:
 def _read_processes(smi: Any, handle: Any) -> tuple[DeviceProcess, ...]:
     found = smi.amdsmi_get_gpu_process_list(handle)
     return tuple(
-        DeviceProcess(each["pid"], each["memory_usage"]["vram_mem"] // MB) for each in found[:MAX_PROCESSES]
+        processes.describe(each["pid"], each["memory_usage"]["vram_mem"] // MB)
+        for each in found[:MAX_PROCESSES]
     )

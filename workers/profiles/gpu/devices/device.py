@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from workers.profiles.gpu.capability import HEADROOM_MB, ComputeBackend, ComputeCapability
 
@@ -57,13 +58,20 @@ class Device:
         return min(left, shared) if self.backend == "metal" else left
 
 
+Whose = Literal["ours", "orphan", "foreign"]
+"""Whose a process is: gridq's, gridq's whose owner is gone, or any other."""
+
+
 @dataclass(frozen=True)
 class DeviceProcess:
-    """A process that uses a device, and its memory there in MB; None if the driver does not tell it."""
+    """A process that uses a device, as it was at the reading, and its memory there in MB; None if the driver
+    does not tell it.
+    """
 
     pid: int
     memory_mb: int | None = None
     name: str = ""
+    whose: Whose = "foreign"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from workers.profiles.gpu.capability import ComputeCapability
-from workers.profiles.gpu.devices import cpu
+from workers.profiles.gpu.devices import cpu, processes
 from workers.profiles.gpu.devices.device import (
     MB,
     Device,
@@ -240,9 +240,9 @@ def _read_handle(nvml: Any, handle: Any, uuid: str) -> Reading:
     total, free, reserved = fields.ask("memory", lambda: _read_memory(nvml, handle)) or (0, 0, 0)
     if total == 0:
         total, free, reserved = cpu.measure_total_mb(), cpu.measure_available_mb(), 0
-    processes = fields.ask("processes", lambda: _read_processes(nvml, handle))
+    used_by = fields.ask("processes", lambda: _read_processes(nvml, handle))
     busy = fields.ask("utilisation", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    reading = Reading(total, free, reserved, processes, utilisation=None if busy is None else busy / 100)
+    reading = Reading(total, free, reserved, used_by, utilisation=None if busy is None else busy / 100)
     if is_instance:
         shared = "the instances of a card share it"
         return replace(reading, unknown=fields.unknown | dict.fromkeys(("power", "energy"), shared))
@@ -282,7 +282,7 @@ def _read_processes(nvml: Any, handle: Any) -> tuple[DeviceProcess, ...]:
             raise
         found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
     return tuple(
-        DeviceProcess(each.pid, None if each.usedGpuMemory is None else each.usedGpuMemory // MB)
+        processes.describe(each.pid, None if each.usedGpuMemory is None else each.usedGpuMemory // MB)
         for each in found[:MAX_PROCESSES]
     )
 

@@ -8,18 +8,14 @@ If that process is gone, the child is an orphan, whose memory nobody will give b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
-from workers.profiles.gpu.devices.device import MB, DeviceProcess, Reading
+from workers.profiles.gpu.devices.device import MB, DeviceProcess, Reading, Whose
 
 OWNER_VARIABLE = "GRIDQ_OWNER"
 PROC = Path("/proc")
 MAX_ENVIRONMENT_BYTES = 128 * 1024
-
-Whose = Literal["ours", "orphan", "foreign"]
 
 
 @dataclass(frozen=True)
@@ -49,12 +45,19 @@ def make_owner_mark() -> dict[str, str]:
 def find_whose(pid: int) -> Whose:
     """Return whose a process is. One that cannot be read, or of another container, is foreign."""
     mark = _read_mark(pid)
-    if mark is None:
-        return "foreign"
+    return "foreign" if mark is None else _judge_mark(mark)
+
+
+def _judge_mark(mark: str) -> Whose:
     owner, _, start = mark.partition(":")
     if not owner.isdecimal():
         return "foreign"
     return "ours" if read_start(int(owner)) == start else "orphan"
+
+
+def describe(pid: int, memory_mb: int | None) -> DeviceProcess:
+    """Return a process with its name and whose it is."""
+    return DeviceProcess(pid, memory_mb, read_name(pid), find_whose(pid))
 
 
 def list_marked() -> tuple[DeviceProcess, ...] | None:
@@ -63,9 +66,10 @@ def list_marked() -> tuple[DeviceProcess, ...] | None:
         return None
     found = []
     for entry in PROC.iterdir():
-        if entry.name.isdecimal() and _read_mark(int(entry.name)) is not None:
+        mark = _read_mark(int(entry.name)) if entry.name.isdecimal() else None
+        if mark is not None:
             pid = int(entry.name)
-            found.append(DeviceProcess(pid, _read_resident_mb(pid), read_name(pid)))
+            found.append(DeviceProcess(pid, _read_resident_mb(pid), read_name(pid), _judge_mark(mark)))
     return tuple(found)
 
 
@@ -86,26 +90,12 @@ def summarize_memory(reading: Reading, allocated_mb: int = 0) -> MemoryUse:
     total_used = max(0, reading.memory_mb - reading.free_mb - reading.reserved_mb)
     sums: dict[Whose, int] = {"ours": 0, "orphan": 0, "foreign": 0}
     for process in reading.processes or ():
-        sums[find_whose(process.pid)] += process.memory_mb or 0
+        sums[process.whose] += process.memory_mb or 0
     used = min(sums["ours"], total_used)
     orphan = min(sums["orphan"], total_used - used)
     if not used:
         used = min(allocated_mb, total_used - orphan)
     return MemoryUse(used, orphan, total_used - used - orphan, reading.reserved_mb, reading.free_mb)
-
-
-def describe_processes(processes: Iterable[DeviceProcess]) -> list[dict[str, int | str | None]]:
-    """Return processes as JSON, the largest first, each with `whose`."""
-    largest = sorted(processes, key=lambda each: each.memory_mb or 0, reverse=True)
-    return [
-        {
-            "pid": each.pid,
-            "name": each.name or read_name(each.pid),
-            "memory_mb": each.memory_mb,
-            "whose": find_whose(each.pid),
-        }
-        for each in largest
-    ]
 
 
 def _read_mark(pid: int) -> str | None:

@@ -90,7 +90,8 @@ def test_the_parts_of_a_devices_memory_add_up(
     ours: subprocess.Popen[str], foreign: subprocess.Popen[str], orphan: int
 ) -> None:
     wait_for(lambda: find_whose(orphan) == "orphan")
-    found = (DeviceProcess(ours.pid, 3000), DeviceProcess(foreign.pid, 2000), DeviceProcess(orphan, 500))
+    sizes = {ours.pid: 3000, foreign.pid: 2000, orphan: 500}
+    found = tuple(processes.describe(pid, size) for pid, size in sizes.items())
     use = summarize_memory(Reading(24_000, 16_000, 1000, found))
     assert (use.used, use.orphan, use.free, use.reserved) == (3000, 500, 16_000, 1000)
     assert use.foreign == 3500, "2,000 of a known process, 1,500 of none"
@@ -111,5 +112,4 @@ def test_gridqs_processes_are_listed_with_their_memory(ours: subprocess.Popen[st
     listed = {each.pid: each for each in processes.list_marked() or ()}
     assert (listed[ours.pid].memory_mb or 0) > 0
     assert listed[ours.pid].name
-    [row] = processes.describe_processes([listed[ours.pid]])
-    assert row["whose"] == "ours"
+    assert listed[ours.pid].whose == "ours"
