@@ -157,6 +157,12 @@ class SeatOffer(ProtocolModel):
     config: dict[str, Json] = Field(default_factory=dict)
     program: str = Field("", description="the program behind the seat, which its owner may use too")
     note: str = ""
+    stamp: str = Field(
+        "", description="what makes it another seat, if its profile follows the rest at work; empty: all"
+    )
+    announcement: str = Field(
+        "", description="the file that announces the seat, and what it says; empty: none does"
+    )
     notice: str = Field(
         "", description="what its owner is told if the seat is lent without a table, and how to leave it out"
     )

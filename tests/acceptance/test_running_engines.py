@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests import llama_server
 from tests.acceptance.homes import HomeFolder
+from tests.fakes.engine_servers import FakeModel, FakeVllm
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import find_free_port
 
@@ -94,3 +96,30 @@ def test_a_running_llama_server_is_a_seat_until_it_ends_and_again_when_it_return
         with pytest.raises(openai.APIStatusError) as gone:
             ask(client, "smol")
         assert gone.value.status_code in {404, 503}
+
+
+def test_a_handoff_file_brings_a_seat_and_takes_it_away(tmp_path: Path) -> None:
+    """The engine is a small one that speaks vLLM's API: what is tested is the file."""
+    grid = HomeFolder(tmp_path, "[gpu]\ncpu = false\ngpus = false\n")
+    grid.configure('profiles = ["gpu"]\ndrain = 1\nadmission_wait = 1\n')
+
+    def seats() -> dict[str, list[str]]:
+        return {each["worker"].partition("@")[0]: each["queues"] for each in grid.json("workers")}
+
+    try:
+        with FakeVllm(FakeModel("org/m")) as engine:
+            grid.start("up", "--no-flower", "--no-gateway")
+            grid.ready()
+            folder = grid.path / ".runtime" / "engines"
+            wait_for(folder.is_dir)
+            (folder / "broken.json").write_text("{")
+            wait_for(lambda: "broken.json" in grid.read_log())
+            half = folder / "pool-0.json.part"
+            half.write_text(json.dumps({"url": engine.url, "slots": 2}))
+            half.rename(folder / "pool-0.json")
+            wait_for(seats, true=lambda found: "llm:any" in found.get("pool-0", ()))
+            (folder / "pool-0.json").unlink()
+            wait_for(seats, true=lambda found: "pool-0" not in found)
+            assert grid.read_log().count("broken.json") == 1
+    finally:
+        grid.end()

@@ -32,6 +32,7 @@ from gridq.store.readiness import wait_for_server
 from workers.machine.probing import probe_machine
 from workers.machine.run_records import make_already_running_error
 from workers.supervisor import programs
+from workers.supervisor.announced_seats import AnnouncedSeats
 from workers.supervisor.control_socket import query
 from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS, RELOAD_SIGNAL, Deployment
 from workers.supervisor.embedded_server import (
@@ -120,7 +121,10 @@ def run(
         received = grid.wait_until_live()
         if not received:
             on_ready(grid.read_status())
+        announced = AnnouncedSeats(grid, options.seats)
+        announced.start()
         while not any(number != RELOAD_SIGNAL for number in received):
+            announced.update()
             if received:
                 reload_seats(grid, options.seats)
             received = grid.run_once()

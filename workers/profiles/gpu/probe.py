@@ -53,7 +53,9 @@ def probe(
     table = _parse(config)
     engine_tables = parse_tables(table.engines)
     aside = ThreadPoolExecutor(1)
-    looking = aside.submit(engine_offers.find_seats, engine_tables, table.price_per_hour, environ)
+    looking = aside.submit(
+        engine_offers.find_seats, engine_tables, table.price_per_hour, environ, settings().home
+    )
     aside.shutdown(wait=False)
     engine, engine_note = selection.choose_engine(environ)
     concurrency = _choose_concurrency(table.concurrency, engine)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,6 +23,7 @@ from workers.profiles.gpu.running_engines.finding import (
     look_at_all,
     read_port,
 )
+from workers.profiles.gpu.running_engines.handoff_files import read_handoffs
 
 SKIP_VARIABLE = "GRIDQ_SKIP_ENGINES"
 FALSE_VALUES = frozenset({"", "0", "false", "no", "off"})
@@ -77,11 +79,15 @@ def is_engine_seat(config: Mapping[str, Json]) -> bool:
 def find_seats(
     tables: Sequence[EngineTable],
     price_per_hour: float | None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str],
+    home: Path,
 ) -> tuple[list[SeatOffer], list[str], list[str]]:
     """Return a seat for each engine that runs here, a sentence for each one that cannot be used now, and a
-    note for what engines have and gridq does not lend.
+    note for what engines have and gridq does not lend. `home` has the handoff files.
     """
+    handoffs, broken = read_handoffs(home, tables)
+    announcements = {handoff.table.root: handoff.announcement for handoff in handoffs}
+    tables = [*tables, *(handoff.table for handoff in handoffs)]
     is_skipped = environ.get(SKIP_VARIABLE, "").strip().lower() not in FALSE_VALUES
     named = [table for table in tables if table.lend]
     left_out = {read_port(table.root) for table in tables if not table.lend}
@@ -90,13 +96,14 @@ def find_seats(
         [(table.root, partial(table.read_key, environ)) for table in named], ports
     )
     offers: list[SeatOffer] = []
-    missing: list[str] = []
+    missing = broken
     not_lent: list[str] = []
     for table, found in zip(named, declared, strict=True):
         name = table.name or _choose_name(found)
         if found.fault:
             missing.append(f"{name}: the engine at {table.root} cannot be used: {found.fault}")
-        offers.append(_make_offer(name, table, found, price_per_hour, is_named=True))
+        offer = _make_offer(name, table, found, price_per_hour, is_named=True)
+        offers.append(offer.model_copy(update={"announcement": announcements.get(table.root, "")}))
         not_lent += [f"{name}: {reason}" for reason in found.state.skipped]
     for found in unnamed:
         name = _choose_name(found)
@@ -149,6 +156,7 @@ def _make_offer(
         exclusive=f"engine {urlsplit(table.root).netloc}",
         config=seat.model_dump(mode="json"),
         note=_describe(table, found, capability),
+        stamp=hashlib.sha256(f"{table.model_dump_json()} {price_per_hour}".encode()).hexdigest()[:16],
         notice="" if is_named else _make_notice(name, table.root, capability),
     )
 
