@@ -29,7 +29,7 @@ from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 DAY = 86_400
-HOLD = 0.5
+HOLD = 0.2
 """The time for which a gateway keeps a job that no seat serves, in seconds."""
 
 Play = Callable[[Handler], None]
