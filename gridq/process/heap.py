@@ -1,10 +1,13 @@
-"""Have the allocator give freed memory back to the system. It does so only at glibc."""
+"""Have the allocator give freed memory back to the system (only at glibc), and pause garbage collection."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 """From glibc's malloc.h."""
@@ -23,3 +26,18 @@ def keep_heap_small() -> None:
             library = ctypes.CDLL(None)
             library.mallopt(M_ARENA_MAX, 1)
             library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+@contextmanager
+def pause_gc() -> Iterator[None]:
+    """Pause garbage collection while something large is built: it would scan that again and again, and all
+    other threads would wait.
+    """
+    if not gc.isenabled():  # another thread has paused it
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 
 from gridq import stages
@@ -14,6 +15,7 @@ from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
 from gridq.graph.types import Type
 from gridq.graph.validate import validate
+from gridq.process.heap import pause_gc
 from gridq.profiles.profile import Profile, find_demand
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
@@ -21,6 +23,10 @@ from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 
 MAX_COST_CENTS = 10_000_000
 """The highest cost that a stage may declare, so that numbers stay exact."""
+
+
+LARGE_GRAPH_BYTES = 100_000
+"""A longer text is compiled without garbage collection."""
 
 
 def place_stage(
@@ -94,7 +100,8 @@ def compile_text(
     aliases: QueueAliases = NO_ALIASES,
 ) -> tuple[Graph, Type, Plan]:
     """Compile a graph's JSON text. Return (graph, type of its answer, plan). Raises GraphError."""
-    graph = parse(text, max_depth=config.max_depth)
-    answer = validate(graph, catalogue)
-    placed = partial(place_stage, profiles=profiles, aliases=aliases)
-    return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)
+    with pause_gc() if len(text) > LARGE_GRAPH_BYTES else nullcontext():
+        graph = parse(text, max_depth=config.max_depth)
+        answer = validate(graph, catalogue)
+        placed = partial(place_stage, profiles=profiles, aliases=aliases)
+        return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)

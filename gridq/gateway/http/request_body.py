@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import gc
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -22,6 +21,7 @@ from starlette.types import Receive
 from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField
 from gridq.gateway.http.body_memory import LARGE_BODY_BYTES
 from gridq.graph.source import find_duplicate, make_duplicate_error
+from gridq.process.heap import pause_gc
 from gridq.protocol.models import Json
 from gridq.store import values
 
@@ -100,7 +100,7 @@ def parse_body(raw: bytes | bytearray, depth: int, start: int = 0, end: int | No
                 "fix": "split the request, or pass large data as one string or by reference",
             },
         )
-    with _gc_paused(len(raw)):
+    with pause_gc() if len(raw) > LARGE_BODY_BYTES else nullcontext():
         try:
             body = values.parse_json(raw, start, end, _DECODER)
         except RecursionError:
@@ -234,19 +234,6 @@ _NO_SEPARATORS = bytes(byte for byte in range(256) if byte not in b",[{")
 def _count_separators(text: bytes | bytearray) -> int:
     step = values.SLICE_BYTES
     return sum(len(text[at : at + step].translate(None, _NO_SEPARATORS)) for at in range(0, len(text), step))
-
-
-@contextmanager
-def _gc_paused(size: int) -> Iterator[None]:
-    """Pause garbage collection, which would scan the growing value of a large body again and again."""
-    if size <= LARGE_BODY_BYTES or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 _CONTAINERS = (dict, list)  # built once: `dict | list` would be built again for each value

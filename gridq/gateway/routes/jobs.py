@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -32,6 +33,7 @@ from gridq.gateway.streaming.sse import encode_data
 from gridq.jobs.record import JOB_ID
 from gridq.jobs.waiting import build_not_found_error
 from gridq.limits import api_keys
+from gridq.process.heap import pause_gc
 from gridq.protocol.money import sum_costs
 from gridq.protocol.states import JobState
 from gridq.store import values
@@ -150,12 +152,9 @@ async def read_job(
                     raise
                 client.uncancel()
                 raise ClientDisconnect from None
-    view, waits_for, spent = await grid.call(_read_job, grid.client, job)
-    if not caller.operates:
-        view.hide_tracebacks()
+    view, spent, body = await grid.call(_read_job, grid.client, job, caller.operates)
     if view.state is None:
         raise build_not_found_error(job)
-    body = encode_data(make_job_status(view, waits_for, spent))
     if not view.state.is_final:
         return _make_json_response(body[:-1] + b',"result":null}', job)
     answer = b"null"
@@ -166,13 +165,20 @@ async def read_job(
     return _make_json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job)
 
 
-def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
-    """Return the job's view, what it waits for, and what its stages cost in micro-dollars."""
+def _read_job(client: BrokerClient, job: str, with_tracebacks: bool) -> tuple[JobView, int | None, bytes]:
+    """Return the job's view, what its stages cost in micro-dollars, and its status as JSON, which may have
+    thousands of rows.
+    """
     view = client.view(job)
     waits_for = wait_reasons.explain_wait(client.redis, client.keys, view)
-    if len(view.rows) >= MAX_STEPS:  # the view of a large plan has only the last rows
-        view.rows = client.rows(job)
-    return view, waits_for, sum_costs(row.micro_dollars for row in view.rows)
+    is_large = len(view.rows) >= MAX_STEPS
+    with pause_gc() if is_large else nullcontext():
+        if is_large:  # the view has only the last rows
+            view.rows = client.rows(job)
+        if not with_tracebacks:
+            view.hide_tracebacks()
+        spent = sum_costs(row.micro_dollars for row in view.rows)
+        return view, spent, encode_data(make_job_status(view, waits_for, spent))
 
 
 @router.delete(
