@@ -36,6 +36,7 @@ RETRY_SECONDS = 2.0
 DEFAULT_RETRY_AFTER_SECONDS = 30.0
 MAX_RETRY_AFTER_SECONDS = 300.0
 FORGET_SECONDS = 600.0
+STOP_SECONDS = 2.0
 
 
 class RequestedPulls:
@@ -82,6 +83,13 @@ class RequestedPulls:
             processes, self._running = list(self._running.values()), {}
         for process in processes:
             process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _close_input(process)
 
     def _attach(self, model: Model) -> None:
         """Start the pull unless it runs. Raises ModelFileError if it has just failed."""
@@ -93,6 +101,7 @@ class RequestedPulls:
             if process.poll() is None:
                 return
             del self._running[model.name]
+            _close_input(process)
         if not find_files(model, self._home).is_reference:
             return
         progress = read_progress(self._home, model.name)
@@ -146,3 +155,8 @@ class RequestedPulls:
             "progress": round(progress.share, 3),
         }
         return found if progress.eta is None else {**found, "eta": progress.eta}
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()

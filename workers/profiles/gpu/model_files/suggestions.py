@@ -1,6 +1,6 @@
 """A model for a machine that has none: one that is open, is on the hub, and fits the memory.
 
-From the hub's pages of the collection "Qwen 3" by ggml-org (Apache-2.0, with Q4_K_M), read on 2026-11-29, and
+From ggml-org's collection "Qwen 3" on the hub, as its pages stood in December 2025 (Apache-2.0, Q4_K_M), and
 the shapes that the files state. Each fits with its context on four slots.
 """
 

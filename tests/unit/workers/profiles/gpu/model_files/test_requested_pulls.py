@@ -1,0 +1,155 @@
+"""A request pulls the model that it needs: the pull is a real process, at a hub on this machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import GridError, JobCancelled, ModelFileError, ModelInCooldown, ModelLoading
+from gridq.gateway.http.errors import compute_retry_after, find_status
+from gridq.profiles.profile import StageContext
+from tests.fakes.hub_server import HubServer
+from tests.waiting import wait_for
+from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.model_files import requested_pulls
+from workers.profiles.gpu.model_files.local_models import LocalModels
+from workers.profiles.gpu.model_files.pulling import read_progress
+from workers.profiles.gpu.model_files.requested_pulls import RequestedPulls
+
+MODEL = Model(name="lazy", file="hf:org/Tiny-GGUF", context=512)
+
+
+@pytest.fixture
+def pulls(hub_server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RequestedPulls]:
+    monkeypatch.setattr(requested_pulls, "HOLD_SECONDS", 0.0)
+    found = RequestedPulls(home, 10_000_000, None)
+    yield found
+    found.close()
+
+
+def ask(pulls: RequestedPulls, job: str = "job", *, is_refused: bool = False, model: Model = MODEL) -> Model:
+    return pulls.find_model(model, StageContext(job=job), is_refused=is_refused)
+
+
+def ask_until_here(pulls: RequestedPulls, model: Model = MODEL) -> Model:
+    """Ask as a queue does, again and again."""
+
+    def found() -> Model | None:
+        try:
+            return ask(pulls, model=model)
+        except ModelInCooldown:
+            return None
+
+    return wait_for(found, 60)
+
+
+def test_many_requests_attach_to_one_pull_and_wait_without_a_slot(
+    hub_server: HubServer, pulls: RequestedPulls, home: Path
+) -> None:
+    hub_server.gate.clear()
+    for job in ("a", "b", "c"):
+        with pytest.raises(ModelInCooldown) as caught:
+            ask(pulls, job)
+        assert caught.value.details["retry_after"] == requested_pulls.RETRY_SECONDS
+    wait_for(hub_server.list_downloads, 60)
+    hub_server.gate.set()
+    model = ask_until_here(pulls)
+    assert not model.is_reference
+    assert Path(model.file).exists()
+    assert len(hub_server.list_downloads()) == 1
+    assert LocalModels(home).get("lazy").context == 512
+
+
+def test_a_model_api_is_refused_while_http_can_still_say_so(
+    hub_server: HubServer, pulls: RequestedPulls, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_server.gate.clear()
+    with pytest.raises(ModelInCooldown):
+        ask(pulls, is_refused=True)
+    wait_for(lambda: (found := read_progress(home, "lazy")) and found.state == "downloading", 60)
+    monkeypatch.setattr(requested_pulls, "REFUSE_SECONDS", 0.0)
+    with pytest.raises(ModelLoading) as caught:
+        ask(pulls, is_refused=True)
+    loading = caught.value.details["loading"]
+    assert loading["state"] == "downloading"
+    assert loading["machine"]
+    assert loading["progress"] == 0.0
+    assert "eta" not in loading  # too little has come to tell
+    assert find_status(caught.value) == 503
+    assert compute_retry_after(caught.value) == requested_pulls.DEFAULT_RETRY_AFTER_SECONDS
+
+
+def test_a_client_that_leaves_does_not_end_the_pull(hub_server: HubServer, pulls: RequestedPulls) -> None:
+    hub_server.gate.clear()
+    context = StageContext(job="gone")
+    context.cancel()
+    with pytest.raises(JobCancelled):
+        pulls.find_model(MODEL, context, is_refused=True)
+    hub_server.gate.set()
+    assert not ask_until_here(pulls).is_reference
+
+
+def test_a_pull_that_fails_is_told_once_and_then_tried_again(
+    hub_server: HubServer, pulls: RequestedPulls, home: Path
+) -> None:
+    hub_server.damaged = True
+    with pytest.raises(ModelFileError) as caught:
+        ask_until_here(pulls)
+    assert "model.digest" in (caught.value.reason or "")
+    assert caught.value.fix
+    assert LocalModels(home).read() == []
+    hub_server.damaged = False
+    assert not ask_until_here(pulls).is_reference
+
+
+def test_the_owners_limit_of_size_holds(hub_server: HubServer, home: Path, model_file: Path) -> None:
+    small = RequestedPulls(home, model_file.stat().st_size - 1, None)
+    with pytest.raises(ModelFileError) as caught:
+        ask_until_here(small)
+    assert "model.too_large" in (caught.value.reason or "")
+    assert "pull_limit_gb" in (caught.value.fix or "")
+    assert not hub_server.list_downloads()
+
+
+def test_the_pull_ends_with_its_seat_and_goes_on_later(
+    hub_server: HubServer, home: Path, pulls: RequestedPulls
+) -> None:
+    hub_server.gate.clear()
+    first = RequestedPulls(home, 10_000_000, None)
+    with pytest.raises(ModelInCooldown):
+        ask(first)
+    wait_for(hub_server.list_downloads, 60)
+    first.close()
+    wait_for(lambda: (found := read_progress(home, "lazy")) and found.state == "failed", 60)
+    hub_server.gate.set()
+    assert not ask_until_here(pulls).is_reference
+
+
+def test_a_pull_by_hand_is_attached_to(hub_server: HubServer, home: Path, pulls: RequestedPulls) -> None:
+    from workers.profiles.gpu.model_files.pulling import PullOptions, pull
+    from workers.profiles.gpu.model_files.references import parse_reference
+
+    hub_server.gate.clear()
+    errors: list[GridError] = []
+
+    def by_hand() -> None:
+        try:
+            pull(parse_reference(MODEL.file), home, PullOptions(name="lazy", context=512))
+        except GridError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=by_hand)
+    thread.start()
+    wait_for(hub_server.list_downloads, 60)
+    with pytest.raises(ModelInCooldown):
+        ask(pulls)
+    time.sleep(0.1)
+    hub_server.gate.set()
+    assert not ask_until_here(pulls).is_reference
+    thread.join(30)
+    assert errors == []
+    assert len(hub_server.list_downloads()) == 1
