@@ -36,6 +36,23 @@ def run_script(grid: BenchGrid) -> None:
         client.eval(_SPIN, 0, str(int(STILL_SECONDS * 1000)))
 
 
+def answer_busy(grid: BenchGrid) -> None:
+    """Occupy the server with a script, and let it answer others at once that it is busy: the workers hold
+    finished results all the while.
+    """
+    grid.store.config_set("busy-reply-threshold", 10)
+    try:
+        run_script(grid)
+    finally:
+        grid.store.config_set("busy-reply-threshold", 5000)
+
+
+def list_charged(grid: BenchGrid, jobs: list[str]) -> list[tuple[str, str]]:
+    """Return what the ledger has of each attempt of these jobs, with the job."""
+    entries = [fields[b"e"].decode().split(" ") for _, fields in grid.store.xrange(grid.make_key("ledger"))]  # type: ignore[union-attr]
+    return sorted((job, what) for what, job, *_ in entries if job in jobs)
+
+
 def suspend_server(grid: BenchGrid) -> None:
     """Stop the server's process for a while."""
     pid = grid.server.pid
@@ -90,7 +107,9 @@ def grid() -> Iterator[BenchGrid]:
         yield made
 
 
-@pytest.mark.parametrize("stand_still", [run_script, suspend_server, miss_replicas, fill_disk, fill_memory])
+@pytest.mark.parametrize(
+    "stand_still", [run_script, answer_busy, suspend_server, miss_replicas, fill_disk, fill_memory]
+)
 def test_no_stage_runs_twice_and_no_process_ends(
     grid: BenchGrid, stand_still: Callable[[BenchGrid], None]
 ) -> None:
@@ -103,6 +122,8 @@ def test_no_stage_runs_twice_and_no_process_ends(
         assert grid.client.result(job, 60) == {"ms": 3_000}
     thread.join()
     assert [stage.attempts for job in jobs for stage in grid.client.view(job).stages] == [1] * JOBS
+    assert [len(grid.client.rows(job)) for job in jobs] == [1] * JOBS
+    assert list_charged(grid, jobs) == sorted((job, "done") for job in jobs), "each result is charged once"
     assert grid.store.hget(grid.make_key("attempts_lost"), "count") is None
     assert [child.poll() for child in (*grid.home.children.values(), grid.gateway)] == [None] * 4
     job = grid.submit_sleep(0)
