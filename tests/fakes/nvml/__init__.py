@@ -8,37 +8,20 @@ it by its name (`load`): the system's loader then takes the one that is there.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.fakes.compiled import compile_library
 
 SOURCE = Path(__file__).with_name("stub.c")
 LIBRARY = "libnvidia-ml.so.1"
 GB = 1024**3
 
 
-@cache
 def build(*flags: str) -> Path:
     """Return the folder with the compiled library. Skips the test where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the stand-in for NVIDIA's library")
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"gridq-nvml-{os.getuid()}-{digest}"
-    if not (folder / LIBRARY).exists():
-        folder.mkdir(mode=0o700, exist_ok=True)
-        made = folder / f"{os.getpid()}.so"
-        soname = f"-Wl,-soname,{LIBRARY}"
-        command = [compiler, "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", soname, *flags]
-        subprocess.run([*command, "-o", str(made), str(SOURCE)], check=True)
-        os.replace(made, folder / LIBRARY)
-    return folder
+    return compile_library(SOURCE.read_text(), SOURCE, LIBRARY, flags)
 
 
 @cache

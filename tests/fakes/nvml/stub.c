@@ -9,9 +9,8 @@
      hang FUNCTION 30          the function waits so many seconds, or until the line is gone
    Without that file there is no driver. Built with -DOLD_DRIVER it lacks the functions of newer drivers. */
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#define LINES_VARIABLE "GRIDQ_STUB_NVML"
+#include "../driver_lines.h"
 #include <time.h>
 
 enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMED_OUT = 10, NO_LIBRARY = 12, LOST = 15 };
@@ -19,32 +18,9 @@ enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMED_OUT =
 typedef struct { int card, instance; } device; /* instance -1: the whole card */
 static device devices[16][9];
 
-/* Copies the value of the nth line with this key; returns whether there is one. */
-static int find(const char *key, int nth, char *value, size_t size) {
-  const char *path = getenv("GRIDQ_STUB_NVML");
-  FILE *file = path ? fopen(path, "r") : NULL;
-  char line[512];
-  size_t length = strlen(key);
-  int found = 0;
-  if (!file) return 0;
-  while (!found && fgets(line, sizeof line, file))
-    if (!strncmp(line, key, length) && line[length] == ' ' && nth-- == 0) {
-      line[strcspn(line, "\n")] = 0;
-      snprintf(value, size, "%s", line + length + 1);
-      found = 1;
-    }
-  fclose(file);
-  return found;
-}
-
 static int has_driver(void) {
   char value[64];
   return find("count", 0, value, sizeof value);
-}
-
-static long long number(const char *key, long long otherwise) {
-  char value[64];
-  return find(key, 0, value, sizeof value) ? atoll(value) : otherwise;
 }
 
 static void field(const device *of, const char *name, char *key) {
