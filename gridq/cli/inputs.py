@@ -79,6 +79,8 @@ def read_input(text: str | None) -> Json:
     """Return the job's input from JSON text, from `@FILE`, or from stdin for `-`; None for None."""
     if text is None:
         return None
+    from gridq.graph.source import find_duplicate
+
     where = "--input"
     if text == STDIN:
         where = "stdin"
@@ -89,11 +91,13 @@ def read_input(text: str | None) -> Json:
     else:
         data = text
     try:
-        return json.loads(
-            data.decode("utf-8-sig") if isinstance(data, bytes) else data,
-            parse_constant=_reject_constant,
-            object_pairs_hook=_build_object,
+        value = json.loads(
+            data.decode("utf-8-sig") if isinstance(data, bytes) else data, parse_constant=_reject_constant
         )
+        doubled = find_duplicate(data)
+        if doubled is not None:
+            raise ValueError(f"the key {doubled[1][:100]!r} appears twice in one object")
+        return value
     except RecursionError:
         raise ConfigError("The input is nested too deeply", {"path": where}) from None
     except ValueError as exc:
@@ -117,15 +121,6 @@ def apply_stages_option(config: Settings, folder: Path | None) -> Settings:
             f"{str(folder)!r} is not a folder", {"path": "--stages", "expected": "a folder of *.json files"}
         )
     return config.model_copy(update={"stages_dir": folder})
-
-
-def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise ValueError(f"the key {twice[:100]!r} appears twice in one object")
-    return found
 
 
 def _reject_constant(word: str) -> Json:

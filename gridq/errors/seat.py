@@ -34,10 +34,17 @@ class SeatUnreachable(SeatUnavailable):
 
 
 class SeatRateLimited(SeatError):
-    """The seat's provider rejected the call because of its rate limit."""
+    """The seat's provider rejected the call because of its rate limit.
+
+    `details["scope"]` is "model" if the provider says that the limit is the model's, not the account's.
+    """
 
     code = "seat.rate_limited"
     remedy = "Wait for `retry_after`, set a limit for the seat, or add seats."
+
+    @property
+    def blames_model(self) -> bool:
+        return self.details.get("scope") == "model"
 
 
 class SeatDegraded(SeatError):
@@ -113,7 +120,7 @@ class NoLiveSeat(GridError):
     remedy = "Start a worker whose seats serve it; `gridq workers` lists those that are live."
 
     awaited: tuple[str, ...] = ()
-    """The queues, of which one is enough, that a refused submission may wait for (`gridq.seats.served_queues`).
+    """Queues of which one is enough, for which a refused job may wait (`gridq.seats.served_queues`).
     They stay in this process: they are not in the record.
     """
 

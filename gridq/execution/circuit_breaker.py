@@ -71,6 +71,11 @@ class CircuitBreaker:
         self._failed: set[object] = set()  # what has failed since the last success
         self._trial_passed = False
 
+    @property
+    def is_well(self) -> bool:
+        """True if it is closed, and nothing has failed since the last success."""
+        return self.opened is None and not self.half_open_reason and not self._failed
+
     def limit_concurrency(self, concurrency: int) -> int:
         """Return how many of a seat's slots may take stages."""
         return 1 if self.half_open_reason else concurrency

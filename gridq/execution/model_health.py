@@ -1,6 +1,7 @@
 """The health of a seat's models: a circuit breaker for each model that failed.
 
-An error that blames one model opens its breaker, and the seat goes on with its others. Then it is half-open:
+An error that blames one model counts for its breaker, and the seat goes on with its others. The rate limit of
+a model opens it as that of an account opens the seat's. Then it is half-open:
 one request at a time tries the model: its success closes the breaker, its failure opens it again. A refusal
 that blames nobody opens a closed breaker only after several requests in a row, so that one user's request
 takes the model from nobody else.
@@ -77,8 +78,8 @@ class ModelHealth:
                 self._breakers[model].record_success()
 
     def record_failure(self, model: str, error: SeatError, *, request: str, agent: str) -> float | None:
-        """Count a ModelUnavailable or RequestRefused. Return the cooldown in seconds if it opens the model's
-        breaker.
+        """Count a ModelUnavailable, a RequestRefused or the rate limit of a model. Return the cooldown in
+        seconds if it opens the model's breaker.
 
         `request` tells requests apart: several attempts of one count once.
         """
@@ -87,8 +88,10 @@ class ModelHealth:
                 if not self._is_half_open(model) and not self._count_refusal(model, request, agent):
                     return None
                 error = ModelUnavailable(error.message, error.details)
-            self._refused.pop(model, None)
-            return self._breakers.setdefault(model, CircuitBreaker()).record_failure(error)
+            cooldown = self._breakers.setdefault(model, CircuitBreaker()).record_failure(error, request)
+            if cooldown is not None:
+                self._refused.pop(model, None)
+            return cooldown
 
     def _is_half_open(self, model: str) -> bool:
         return model in self._breakers and bool(self._breakers[model].half_open_reason)
@@ -114,7 +117,7 @@ class ModelHealth:
         with self._lock:
             changed = [act(breaker) for breaker in self._breakers.values()]
             for name, breaker in list(self._breakers.items()):
-                if breaker.opened is None and not breaker.half_open_reason:
+                if breaker.is_well:
                     del self._breakers[name]
         return any(changed)
 

@@ -21,7 +21,14 @@ from itertools import count
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.config.settings import Settings
-from gridq.errors import ModelInCooldown, ModelUnavailable, RequestRefused, SeatError, SeatInUse
+from gridq.errors import (
+    ModelInCooldown,
+    ModelUnavailable,
+    RequestRefused,
+    SeatError,
+    SeatInUse,
+    SeatRateLimited,
+)
 from gridq.execution.attempt import Attempt, Runner
 from gridq.execution.circuit_breaker import CircuitBreaker
 from gridq.execution.model_health import ModelHealth
@@ -356,12 +363,13 @@ class Session:
         if error is None or isinstance(error, ModelInCooldown):  # the seat and the model are well
             return
         try:
-            if not isinstance(error, ModelUnavailable | RequestRefused):
+            spares_seat = isinstance(error, ModelUnavailable | RequestRefused)
+            if attempt.model and (spares_seat or (isinstance(error, SeatRateLimited) and error.blames_model)):
+                self.report_model_failure(attempt.model, error, claim)
+            elif not spares_seat:
                 # A stage that kills its process is quarantined. Its agent may submit more of them, so only
                 # the deaths of several agents' stages speak against the seat.
                 self.report_seat_failure(error, claim.agent if failed.kind == "died" else claim.stage)
-            elif attempt.model:  # else it blames no model that is known, and the seat itself is well
-                self.report_model_failure(attempt.model, error, claim)
         except RedisError as exc:
             log.warning("seat %s: the server could not be told of its cooldown: %s", self.seat, exc)
 

@@ -102,10 +102,9 @@ def check_streamed(job: str, replies: list[Any]) -> None:
         # A job that ended under an older gridq does not say it.
         if agent is not None and stream != b"1" and not (stream is None and has_stream):
             raise NotStreamed(
-                f"The job {job} keeps no pieces to stream",
+                "The job keeps no pieces to stream",
                 {
                     "path": job,
-                    "job": job,
                     "reason": "it was submitted without stream=True",
                     "fix": "submit it with stream=True, or wait for its answer: result(job)",
                 },

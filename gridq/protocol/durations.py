@@ -18,3 +18,14 @@ def parse_duration(text: str) -> float | None:
     if not text or _PART.sub("", text).strip():
         return None
     return sum(float(amount) * UNIT_SECONDS[unit] for amount, unit in _PART.findall(text))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time to wait as text: with up to three digits, but never as zero, less than that or a power.
+
+    >>> format_seconds(0.25), format_seconds(86400.0), format_seconds(-3)
+    ('0.25 s', '86400 s', 'less than 0.01 s')
+    """
+    if seconds < 0.01:
+        return "less than 0.01 s"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"

@@ -35,7 +35,7 @@ from gridq.profiles.profile import load_profiles
 from gridq.protocol import queue_names
 from gridq.router.governor.governor import Governor
 from gridq.router.sweep import Sweeper
-from gridq.seats.served_queues import find_unserved, read_served_queues
+from gridq.seats.served_queues import read_served_queues
 from gridq.store import values
 from gridq.store.capacity import check_persistence
 from gridq.store.connection import connect, now_ms
@@ -200,11 +200,11 @@ class Router:
             return self._refuse(job, NotAdmitted("gridq could not compile this graph", {"reason": reason}))
 
     def _keep_waiting(self, job: str, error: NoLiveSeat, options: JobOptions) -> bool:
-        """Return whether a job waits in the inbox for a seat that served its queue until lately. The next
-        sweep brings it here again.
+        """Return whether a job waits in the inbox for a seat that was there until lately. The next sweep
+        brings it here again.
         """
-        client, keys, queues = self.scripts.client, self.scripts.keys, find_unserved(error)
-        if not queues or not read_served_queues(client, keys).may_be_back(queues):
+        client, keys = self.scripts.client, self.scripts.keys
+        if not error.awaited or not read_served_queues(client, keys).may_be_back(error.awaited):
             return False
         submitted_at: Any = client.hget(keys("submitted", job), "submitted_at")
         now = now_ms(client)

@@ -50,7 +50,7 @@ def filter_lent_seats(
     """
     if all(seat.is_lent_to(options.agent) for seat in seats):
         return list(seats)
-    team = _find_team(scripts.client, scripts.keys, job, options.agent, key_id)
+    team = find_team(scripts.client, scripts.keys, job, options.agent, key_id)
     lent = [seat for seat in seats if seat.is_lent_to(options.agent, team)]
     pinned = next((seat for seat in seats if seat.seat == options.pin and seat not in lent), None)
     if pinned is not None and not options.wait_for_seat:
@@ -77,12 +77,21 @@ def build_not_lent_error(reply: NotLent, agent: str) -> NoLiveSeat:
     )
 
 
+def is_lent_to(words: str, agent: str, team: str) -> bool:
+    """Return whether a seat is lent to an agent of a team, as `is_lent_to` in store/lua/lib/access.lua does.
+
+    `words`: the field `lent_to` of the seat's record, empty for everybody. `team`: or empty.
+    """
+    names = words.split()
+    return not names or f"a:{agent}" in names or (team != "" and f"t:{team}" in names)
+
+
 def describe_access(seat: str, names: Sequence[str]) -> str:
     """Say whom a seat is lent to."""
     return f"{seat} is lent only to {', '.join(names)}"
 
 
-def _find_team(client: Redis, keys: Keys, job: str, agent: str, key_id: str) -> str:
+def find_team(client: Redis, keys: Keys, job: str, agent: str, key_id: str) -> str:
     """Return an agent's team as admit.lua finds it: by the quotas file, else by its API key; or empty."""
     limits = client.hget(keys("limits"), f"a:{agent}")
     team = limits.decode().partition(" ")[0] if isinstance(limits, bytes) else "-"

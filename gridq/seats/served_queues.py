@@ -3,6 +3,10 @@
 A queue is unserved for a second or two while its only worker, or the only router, starts again. The scripts
 remember for 30 days when the last seat of a queue left or paused (`remember_served` in
 store/lua/lib/seat_lifecycle.lua).
+
+If others serve the queue, the seat that has gone may still be the only one for a job: it is pinned to that
+seat, or the others are not lent to its agent, are avoided, or lack what a stage demands. Such a job waits for
+the seat, which is named here by the queue that only it listens to (`make_seat_queue`).
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.errors import NoLiveSeat
-from gridq.protocol.queue_names import get_kind
+from gridq.protocol.queue_names import get_kind, make_seat_queue
 from gridq.store.keys import Keys
 
 Queues = tuple[str, ...]
@@ -56,25 +60,39 @@ def ask_for_seats(pipe: Any, keys: Keys) -> None:
     """Add the commands of the first round trip to a pipeline, of either sort."""
     pipe.hkeys(keys("concurrency"))
     pipe.zrevrange(keys("served_queues"), 0, MAX_LEFT - 1, withscores=True)
+    ask_for_gone_seats(pipe, keys)
     pipe.time()
     pipe.zrange(keys("seats"), 0, -1)
+
+
+def ask_for_gone_seats(pipe: Any, keys: Keys) -> None:
+    """Add the command that reads the seats whose worker has ended, with the time in milliseconds."""
+    pipe.zrange(keys("gone_seats"), 0, -1, withscores=True)
 
 
 def ask_for_queues(pipe: Any, keys: Keys, replies: Sequence[Any]) -> None:
     """Add the commands of the second round trip. `replies`: those of the first."""
     for seat in replies[-1]:
-        pipe.hget(keys("seat", seat.decode()), "queues")
+        pipe.hmget(keys("seat", seat.decode()), "queues", "draining")
 
 
-def read_replies(replies: Sequence[Any], queues: Iterable[bytes | None]) -> ServedQueues:
+def read_replies(replies: Sequence[Any], records: Iterable[Sequence[bytes | None]]) -> ServedQueues:
     """Return what the replies of both round trips say."""
-    concurrency, left, clock, _ = replies
-    live = {queue for text in queues if text is not None for queue in text.decode().split()}
-    served = frozenset(queue.decode() for queue in concurrency)
+    concurrency, left, gone, clock, seats = replies
+    served = {queue.decode() for queue in concurrency}
+    live = set[str]()
+    for name, (queues, draining) in zip(seats, records, strict=True):
+        live.update((queues or b"").decode().split())
+        (served if draining is None else live).add(make_seat_queue(name.decode()))
     oldest = clock[0] - RECENT_SECONDS
-    return ServedQueues(
-        served, frozenset(live - served), frozenset(queue.decode() for queue, at in left if at > oldest)
-    )
+    lately = {queue.decode() for queue, at in left if at > oldest}
+    lately |= {make_seat_queue(seat) for seat in select_lately_gone(gone, clock[0])}
+    return ServedQueues(frozenset(served), frozenset(live - served), frozenset(lately))
+
+
+def select_lately_gone(gone: Iterable[tuple[bytes, float]], now: float) -> list[str]:
+    """Return the seats that have gone within RECENT_SECONDS. `gone`: what `ask_for_gone_seats` asks for."""
+    return [seat.decode() for seat, at_ms in gone if at_ms / 1000 > now - RECENT_SECONDS]
 
 
 def read_served_queues(client: Redis, keys: Keys) -> ServedQueues:
@@ -85,15 +103,6 @@ def read_served_queues(client: Redis, keys: Keys) -> ServedQueues:
     second = client.pipeline(transaction=False)
     ask_for_queues(second, keys, replies)
     return read_replies(replies, second.execute() if replies[-1] else ())
-
-
-def find_unserved(error: NoLiveSeat) -> Queues:
-    """Return the queues of which the refused stage needs one; none if seats serve them but lack something
-    that the stage needs.
-    """
-    if "queue" not in error.details or error.path != error.details["queue"]:
-        return ()
-    return tuple(error.details.get("queues") or (error.details["queue"],))
 
 
 def note_wait(error: NoLiveSeat, seconds: float) -> None:

@@ -50,6 +50,7 @@ Seats and workers:
 | `worker:<id>` | what a worker that is reached over HTTP said when it enrolled | 3 of its heartbeats |
 | `workers` | sorted set: these workers, by the time their entry expires | the last of them expires |
 | `unavailable_seats` | hash: live seats that take no work, all or in part | the longest deadline + 1 h |
+| `gone_seats` | sorted set: seats whose worker has ended, by the time | 10 min after the last |
 | `served_queues` | sorted set: queues, by the second when their last seat left or paused | 30 days later |
 | `stages:<machine>` | the user's stages on that machine | 3 heartbeats |
 | `token:<id>` | hash: a join token: its hashed secret, how often it may be used | the token expires |

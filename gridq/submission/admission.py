@@ -63,6 +63,7 @@ from gridq.store.replies import (
 )
 from gridq.store.scripts import NewJob, Scripts, Word, build_admit_words
 from gridq.store.ttl_cache import TtlCache
+from gridq.submission import seat_wait
 from gridq.submission.estimates import TokenEstimate, estimate_tokens, expect_usage, format_expected
 from gridq.submission.planning import compile_text, load_local_catalogue
 from gridq.submission.request import JobRequest, store_large_input
@@ -248,7 +249,9 @@ class Admission:
         excluded_seats: ExcludedSeats = {}
         expected = self._expect_usage(compiled, self._find_input(request, compiled))
         stages = [replace(one, expects=expected.get(one.step, NO_ESTIMATE)) for one in compiled.first_stages]
-        try:
+
+        def check_and_write() -> Admitted:
+            nonlocal excluded_seats
             if compiled.demands or options.pin is not None or options.avoid:
                 excluded_seats = self._find_excluded_seats(request, compiled)
             self.forecast.check(request.job, stages, options, excluded_seats, queued=request.queued)
@@ -256,10 +259,24 @@ class Admission:
                 self._build_job(request, compiled, fingerprint, excluded_seats, expected)
             )
             return Admitted(self._read_reply(request, compiled, reply), compiled)
+
+        awaited: tuple[str, ...] = ()
+        try:
+            try:
+                return check_and_write()
+            except NoLiveSeat as exc:
+                awaited = self._find_awaited(exc, request, compiled)
+                if awaited or values.is_link(request.value):  # the script may have deleted a stored input
+                    raise
+                self._advertisements.forget()
+                return check_and_write()  # a seat that had gone may have come back between the two looks
         except EXPLAINED as exc:
             if values.is_link(request.value):
                 self.scripts.client.unlink(self.scripts.keys("value", request.value[1:].decode()))
-            raise self.forecast.explain(exc, stages, options, excluded_seats) from None
+            explained = self.forecast.explain(exc, stages, options, excluded_seats)
+            if isinstance(explained, NoLiveSeat):
+                explained.awaited = awaited
+            raise explained from None
 
     def _read_reply(self, request: JobRequest, compiled: CompiledGraph, reply: AdmitReply) -> str:
         """Return the job's id by the reply of admit.lua, or raise the refusal that it stands for."""
@@ -366,6 +383,15 @@ class Admission:
         if compiled.estimates and values.is_link(value):
             length = int(self.scripts.client.strlen(self.scripts.keys("value", value[1:].decode())))
         return expect_usage(compiled.estimates, value, length)
+
+    def _find_awaited(
+        self, error: NoLiveSeat, request: JobRequest, compiled: CompiledGraph
+    ) -> tuple[str, ...]:
+        """Return what a refused job may wait for."""
+        client, keys, options = self.scripts.client, self.scripts.keys, request.options
+        queues = {queue for step in compiled.queues for queue in step} - {queue_names.PURE}
+        team = access.find_team(client, keys, request.job, options.agent, request.key_id)
+        return seat_wait.find_awaited(client, keys, error, queues=queues, options=options, team=team)
 
     def _build_no_seat_error(self, queues: Sequence[str]) -> NoLiveSeat:
         live = registry.read_live_seats(self.scripts.client, self.scripts.keys, routers=False)

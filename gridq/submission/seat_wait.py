@@ -7,14 +7,23 @@ For a caller that waits itself, on its own thread. A router leaves the job in th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from redis import Redis
 
 from gridq.errors import NoLiveSeat
 from gridq.jobs.record import JobOptions
-from gridq.seats.served_queues import POLL_SECONDS, Queues, find_unserved, note_wait, read_served_queues
+from gridq.protocol.queue_names import make_seat_queue
+from gridq.seats import access
+from gridq.seats.served_queues import (
+    POLL_SECONDS,
+    Queues,
+    ask_for_gone_seats,
+    note_wait,
+    read_served_queues,
+    select_lately_gone,
+)
 from gridq.store.keys import Keys
 
 T = TypeVar("T")
@@ -25,11 +34,44 @@ def limit_wait(seconds: float, options: JobOptions) -> float:
     return min([seconds, *(each for each in (options.deadline, options.queue_timeout) if each is not None)])
 
 
+def find_awaited(
+    client: Redis, keys: Keys, error: NoLiveSeat, *, queues: Collection[str], options: JobOptions, team: str
+) -> Queues:
+    """Return the queues of which the refused job needs one: the unserved ones, or those of the seats that
+    could take it and whose worker ended lately, or has just started and not advertised the seat yet.
+
+    `queues`: all of the job's. `team`: its agent's, or empty.
+    """
+    if "queue" in error.details and error.path == error.details["queue"]:
+        return tuple(error.details.get("queues") or (error.details["queue"],))
+    pipe = client.pipeline(transaction=False)
+    ask_for_gone_seats(pipe, keys)
+    pipe.zrange(keys("seats"), 0, -1)
+    pipe.time()
+    gone, live, clock = pipe.execute()
+    seats = [
+        seat
+        for seat in (*select_lately_gone(gone, clock[0]), *(name.decode() for name in live))
+        if options.pin in (None, seat) and seat not in options.avoid
+    ]
+    for seat in seats:
+        pipe.hmget(keys("seat", seat), "queues", "lent_to")
+        pipe.exists(keys("advertisement", seat))
+    replies: list[Any] = pipe.execute() if seats else []
+    return tuple(
+        make_seat_queue(seat)
+        for seat, (served, lent_to), is_advertised in zip(seats, replies[::2], replies[1::2], strict=True)
+        if not (is_advertised and seat.encode() in live)
+        and not set(queues).isdisjoint((served or b"").decode().split())
+        and access.is_lent_to((lent_to or b"").decode(), options.agent, team)
+    )
+
+
 def admit_once_served(admit: Callable[[], T], client: Redis, keys: Keys, seconds: float) -> T:
     """Return what `admit` returns.
 
-    If it raises NoLiveSeat for a queue that was served within the last ten minutes, it is called again once a
-    seat serves the queue, for at most `seconds`. Raises NoLiveSeat if no seat came or none is to be expected,
+    If it raises NoLiveSeat whose `awaited` queues were served within the last ten minutes, it is called again
+    once one of them is, for at most `seconds`. Raises NoLiveSeat if no seat came or none is to be expected,
     with `waited_seconds` in its details if it waited.
     """
     started = time.monotonic()
@@ -38,7 +80,7 @@ def admit_once_served(admit: Callable[[], T], client: Redis, keys: Keys, seconds
             return admit()
         except NoLiveSeat as exc:
             error = exc
-        if not _wait_until_served(find_unserved(error), client, keys, started + seconds):
+        if not _wait_until_served(error.awaited, client, keys, started + seconds):
             break
     waited = time.monotonic() - started
     if waited >= POLL_SECONDS:

@@ -17,6 +17,7 @@ from gridq.errors import DeadlineUnreachable, GridError, GridFull, NoLiveSeat, Q
 from gridq.graph.plan import Plan
 from gridq.jobs.record import JobOptions, round_up_cost
 from gridq.protocol import queue_names
+from gridq.protocol.durations import format_seconds
 from gridq.protocol.meters import GRID, NO_ESTIMATE, OWN, UsageEstimate
 from gridq.protocol.models import Json
 from gridq.store.keys import Keys
@@ -159,14 +160,17 @@ class LiveForecast:
             "seconds": seconds,
         }
         if forecast.resets_in > seconds:
-            when = f"could not start in less than {forecast.resets_in:.3g} s"
+            when = f"could not start in less than {format_seconds(forecast.resets_in)}"
             details["reason"] = forecast.bottleneck
         elif forecast.low is not None and forecast.low > seconds:
-            when = f"would start in {forecast.p50:.3g} s ({forecast.low:.3g} to {forecast.high:.3g})"
+            low, p50, high = (
+                format_seconds(each or 0.0) for each in (forecast.low, forecast.p50, forecast.high)
+            )
+            when = f"would start in {p50} ({low} to {high})"
         else:
             return
         message = (
-            f"The job could not start within its {option} of {seconds:.3g} s: "
+            f"The job could not start within its {option} of {format_seconds(seconds)}: "
             f"a stage of {forecast.queue} {when}"
         )
         raise _add_details(DeadlineUnreachable(message, details), forecast)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 
+from gridq.protocol.durations import format_seconds
 from gridq.protocol.models import Json
 
 log = logging.getLogger(__name__)
@@ -172,12 +173,12 @@ def _live(fields: Fields) -> str:
 
 
 def _paused(fields: Fields) -> str:
-    return f"{fields['worker']} takes no work for {fields['seconds']:.0f} s ({fields['code']})."
+    return f"{fields['worker']} takes no work for {format_seconds(fields['seconds'])} ({fields['code']})."
 
 
 def _model_paused(fields: Fields) -> str:
     where = f"{fields['worker']} does not use its model {fields['model']}"
-    return f"{where} for {fields['seconds']:.0f} s ({fields['code']})."
+    return f"{where} for {format_seconds(fields['seconds'])} ({fields['code']})."
 
 
 EVENTS: dict[str, Callable[[Fields], str]] = {

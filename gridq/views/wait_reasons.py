@@ -9,6 +9,7 @@ from redis import Redis
 
 from gridq.limits import accounts
 from gridq.protocol import queue_names
+from gridq.protocol.durations import format_seconds
 from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.money import format_dollars
 from gridq.protocol.states import JobState, StageState
@@ -91,7 +92,8 @@ def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "",
         first = rate_limited[0]
         wait = min(seat.rate_until or 0.0 for seat in rate_limited) - time.time()
         used = f"{first.seat} has used its {first.requests_per_minute} requests per minute"
-        return f"{used}; the next is in {wait:.0f} s"
+        when = f"in {format_seconds(max(round(wait), 1))}" if wait >= 0.5 else "possible now"
+        return f"{used}; the next is {when}"
     shortages = [(seat, seat.find_shortage(stage.queue, stage.cost, stage.expects)) for seat in ready]
     short = [(seat, meter) for seat, meter in shortages if meter is not None]
     if len(short) == len(ready):
@@ -127,6 +129,7 @@ def _explain_quarantine(stage: StageView) -> str:
 
 def _describe_state(seat: LiveSeat) -> str:
     text = f"{seat.seat} is {seat.state}"
-    if seat.until is not None:
-        text += f" for another {max(seat.until - time.time(), 0):.0f} s"
+    left = 0.0 if seat.until is None else seat.until - time.time()
+    if left >= 0.5:
+        text += f" for another {format_seconds(max(round(left), 1))}"
     return f"{text}: {seat.reason}" if seat.reason else text

@@ -379,6 +379,7 @@ class Protocol(Entering):
             "request_times",
             "ledger",
             "served_queues",
+            "gone_seats",
         }
         assert kinds <= history | {
             "seat",

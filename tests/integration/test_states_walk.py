@@ -194,21 +194,29 @@ def giving_way(walk: Walk) -> None:
         walk.scripts.stop(other, "cancelled", "{}")
 
 
-def resting(walk: Walk) -> None:
+def unavailable(walk: Walk) -> None:
     """Let a stage wait for a seat whose key is refused."""
-    queue = "bench:resting"
+    queue = "bench:unavailable"
     job = walk.job(one(queue=queue))
     walk.client.hincrby(walk.keys("job", job), "ready_at:0", -MINUTE)
-    walk.seat("m.resting", queue)
+    walk.seat("m.unavailable", queue)
     now = walk.now() / 1000
     why = Unavailable("key_refused", "", now - MINUTE / 1000, now + HOUR / 1000)
-    walk.scripts.leave("m.resting", "i1", "drain", format_unavailable([((queue,), why)]))
+    walk.scripts.leave("m.unavailable", "i1", "drain", format_unavailable([((queue,), why)]))
     walk.sweep()
     assert walk.ended(job).state == "failed"
 
 
 def test_each_transition_of_the_tables_is_made(walk: Walk) -> None:
-    scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined, too_dear, giving_way, resting]
+    scenes: list[Callable[[Walk], None]] = [
+        inbox,
+        late,
+        going_on,
+        quarantined,
+        too_dear,
+        giving_way,
+        unavailable,
+    ]
     for scene in scenes:
         scene(walk)
         assert not find_breaches(walk.client, walk.keys)

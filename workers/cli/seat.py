@@ -274,7 +274,10 @@ def make_seats_table(rows: list[dict[str, Any]]) -> Table:
             if budgeted
             else []
         )
-        models = [format_model_cooldown(ModelCooldown(**each)) for each in row.get("models_in_cooldown", ())]
+        models = [
+            format_model_cooldown(ModelCooldown(**each), cause["reason"])
+            for each in row.get("models_in_cooldown", ())
+        ]
         reasons = (*((cause["reason"],) if cause["reason"] else ()), *models, *row.get("budgets", ()))
         table.add_row(row["seat"], state, *times, *money, "\n".join(reasons))
     return table

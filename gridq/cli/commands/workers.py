@@ -101,7 +101,7 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
             numbers.append(f"requests per minute {seat.requests_per_minute}")
         if seat.reliability < 0.995:
             numbers.append(f"reliability {seat.reliability:.2f}")
-        numbers += [format_model_cooldown(each) for each in seat.models_in_cooldown]
+        numbers += [format_model_cooldown(each, seat.reason) for each in seat.models_in_cooldown]
         if seat.wake_ups:
             numbers.append(f"wake-ups {seat.wake_ups}")
         table.add_row(
@@ -193,11 +193,14 @@ def format_other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
     return texts
 
 
-def format_model_cooldown(cooldown: ModelCooldown) -> str:
-    """Format it: `model m is in cooldown until 14:04:07 (since 14:03:07): the endpoint does not have it`."""
+def format_model_cooldown(cooldown: ModelCooldown, seat_reason: str = "") -> str:
+    """Format it: `model m is in cooldown until 14:04:07 (since 14:03:07): the endpoint does not have it`.
+
+    The reason is left out if it is `seat_reason`, which is shown beside it.
+    """
     until = f" until {format_local_time(cooldown.until)}" if cooldown.until else ""
-    since = format_local_time(cooldown.since)
-    return f"model {cooldown.model} is in cooldown{until} (since {since}): {cooldown.reason}"
+    reason = f": {cooldown.reason}" if cooldown.reason != seat_reason else ""
+    return f"model {cooldown.model} is in cooldown{until} (since {format_local_time(cooldown.since)}){reason}"
 
 
 def format_state(seat: LiveSeat) -> str:

@@ -1,10 +1,10 @@
 """Let a job wait a bounded time for a seat that serves its queue, before it is refused.
 
-It waits for a queue that is served again soon: one that was served recently, as for every way to submit a job
-(`gridq.seats.served_queues`); and here, as the grid itself may be starting, also for one that was ever served
-if the gateway has just started, and for one whose kind no seat serves yet. All others are refused at once. A
-queue that no seat ever served, while seats of its kind are live, is unknown, and its error names the nearest
-ones. Until the gateway has read what was served, no queue is unknown.
+It waits for a queue or a seat that was there recently, as for every way to submit a job
+(`gridq.seats.served_queues`); and here, as the grid itself may be starting, also for a queue that was ever
+served if the gateway has just started, and for one whose kind no seat serves yet. All others are refused at
+once. A queue that no seat ever served, while seats of its kind are live, is unknown, and its error names the
+nearest ones. Until the gateway has read what was served, no queue is unknown.
 
 All waiting jobs share one poll of the grid, so ten thousand of them cost the server no more than one.
 """
@@ -31,7 +31,6 @@ from gridq.seats.served_queues import (
     ServedQueues,
     ask_for_queues,
     ask_for_seats,
-    find_unserved,
     note_wait,
     read_replies,
 )
@@ -102,8 +101,8 @@ class AdmissionWait:
     async def admit(self, attempt: Callable[[], Awaitable[T]], within: float | None = None) -> T:
         """Return what `attempt` returns.
 
-        If it raises NoLiveSeat for a queue that is worth waiting for, it is called again once a seat serves
-        the queue, for at most `within` seconds, by default those of the constructor.
+        If it raises NoLiveSeat whose `awaited` queues are worth waiting for, it is called again once one of
+        them is served, for at most `within` seconds, by default those of the constructor.
 
         Raises NoLiveSeat if no seat came, if too many jobs wait already, or if no seat is to be expected;
         `details["served"]` is False if none ever served the queue.
@@ -112,7 +111,7 @@ class AdmissionWait:
             return await attempt()
         except NoLiveSeat as exc:
             error = exc
-        if self._poller is None or not find_unserved(error):
+        if self._poller is None or not error.awaited:
             raise error
         if self._waiting_jobs >= self._max_jobs:
             error.details["reason"] = f"{error.reason}; {self._max_jobs} jobs wait at this gateway already"
@@ -122,20 +121,20 @@ class AdmissionWait:
         self._waiting_jobs += 1
         try:
             await self._wait_for_poll(max(until - started, LOOK_SECONDS))
-            while self._poller is not None and self._is_expected(find_unserved(error)):
-                if not await self._is_served(find_unserved(error), until):
+            while self._poller is not None and self._is_expected(error.awaited):
+                if not await self._is_served(error.awaited, until):
                     break
                 try:
                     return await attempt()
                 except NoLiveSeat as exc:
                     error = exc
-                    if not find_unserved(error):
+                    if not error.awaited:
                         raise
                 await asyncio.sleep(served_queues.POLL_SECONDS)  # the seat came and left
         finally:
             self._waiting_jobs -= 1
         note_wait(error, time.monotonic() - started)
-        queues = find_unserved(error)
+        queues = error.awaited
         if self._last_poll and not self._is_expected(queues) and not any(map(self._was_served, queues)):
             error.details["served"] = False
         raise error

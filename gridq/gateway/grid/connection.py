@@ -25,6 +25,7 @@ from gridq.gateway.options import GatewayOptions
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.gateway.streaming.relay import ADMITTED_SILENCE_SECONDS, Relay
+from gridq.gateway.streaming.resume import BEGINNING, SEQUENCE_NUMBER
 from gridq.jobs.record import End, JobOptions, check_job_id, get_deadline_ms, make_job_id
 from gridq.jobs.waiting import BLOCK_SECONDS, build_not_found_error
 from gridq.protocol.models import HistoryRow, Json
@@ -240,6 +241,20 @@ class GridConnection:
                 {"path": job, "reason": "it expires with the result of its job"},
             )
         return bytes(found)
+
+    async def find_entry(self, job: str, number: int) -> str:
+        """Return the entry of a response's stream to resume after, to get the events after event `number`.
+
+        It is the first that is left, if it is event `number` or an earlier one: then all later ones are still
+        there. Else BEGINNING.
+        """
+        with translate_errors(self.client.url):
+            entries: Any = await self.redis.xrange(self.keys("stream", job), count=1)
+        for entry, fields in entries:
+            found = SEQUENCE_NUMBER.match(fields.get(b"piece", b""))
+            if found and 0 < int(found[1]) <= number:
+                return str(entry.decode())
+        return BEGINNING
 
     async def store_response(self, job: str, head: bytes, options: JobOptions) -> None:
         """Keep a response in the background as it is queued, as JSON: until its job is done, whose answer is

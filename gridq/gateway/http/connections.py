@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gridq.errors import GridError, HeadersTooLarge, RequestError, RequestTooSlow
 from gridq.gateway.http import errors
 from gridq.gateway.http.bounds import MAX_HEADER_BYTES
-from gridq.gateway.streaming.sse import encode_data
+from gridq.gateway.streaming.sse import encode_json
 
 HEADER_TIMEOUT_SECONDS = 30.0
 """The longest that the headers of a request may take, and a new connection to its first request."""
@@ -156,7 +156,7 @@ class BoundedConnection(HttpToolsProtocol):
             return
         path = "" if self._in_headers else self.scope["path"]
         request_id = errors.make_request_id()
-        body = encode_data(errors.format_error(path, error, request_id))
+        body = encode_json(errors.format_error(path, error, request_id))
         headers = {
             **errors.make_headers(error, request_id),
             "content-type": "application/json",

@@ -48,7 +48,7 @@ from gridq.errors import (
 )
 from gridq.gateway.http.base_urls import ANTHROPIC_HEADER, find_intended_route, find_vendor
 from gridq.gateway.http.request_options import name_headers
-from gridq.gateway.streaming.sse import encode_data
+from gridq.gateway.streaming.sse import encode_json
 from gridq.protocol.models import Json
 from gridq.store.connection import translate_error
 from gridq.submission.refusal_details import explain_refusal
@@ -339,7 +339,7 @@ def make_error_response(
         path = ANTHROPIC_PATH  # its client, at a path that both APIs have, or that neither has
     if path.startswith(ANTHROPIC_PATH) and status == 503 and error.details.get("status") == OVERLOADED:
         status = OVERLOADED
-    body = encode_data(format_error(path, error, request_id))
+    body = encode_json(format_error(path, error, request_id))
     return Response(
         body, status, {**make_headers(error, request_id), **(headers or {})}, media_type="application/json"
     )

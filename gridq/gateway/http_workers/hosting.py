@@ -36,7 +36,7 @@ from gridq.execution.shutdown import SERVER_SECONDS
 from gridq.gateway.http_workers import enrolment
 from gridq.gateway.http_workers.addresses import find_refusal, look_up
 from gridq.gateway.http_workers.enrolment import EnrolledWorker, describe_capability
-from gridq.gateway.streaming.sse import encode_data
+from gridq.gateway.streaming.sse import encode_json
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.masking import mask_account
@@ -251,7 +251,7 @@ class HostedSeat:
         graph = {"description": stage.name, "version": "0.1.0", "root": {"op": "Stage", "id": stage.id}}
         request_body = {"job_id": context.job, "graph": graph, "input": _with_one_model(value, stage.queue)}
         try:
-            reply = run_coroutine(self._post(encode_data(request_body)), context)
+            reply = run_coroutine(self._post(encode_json(request_body)), context)
         except StageError as exc:
             exc.details.setdefault("path", stage.path)
             exc.details.setdefault("stage", stage.name)

@@ -31,7 +31,7 @@ from gridq.gateway.http.schemas import describe_errors, get_noether_status, reda
 from gridq.gateway.routes.jobs import JobId, Reader, find_job
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry, parse_entry_id
-from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_data, format_event
+from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_json, format_event
 from gridq.jobs import waiting
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.money import sum_costs
@@ -139,7 +139,7 @@ class _EventStream:
                 async for part in self._follow(follower):
                     yield part
         except GridError as exc:
-            yield format_event(encode_data(format_grid_error(exc, self.request_id)), event=b"error")
+            yield format_event(encode_json(format_grid_error(exc, self.request_id)), event=b"error")
 
     async def _follow(self, follower: Follower) -> AsyncIterator[bytes]:
         look_at = 0.0
@@ -156,7 +156,7 @@ class _EventStream:
             entry = await follower.next(max(min(look_at, alive_at) - time.monotonic(), 0))
             pieces = []
             while entry is not None and entry.piece is not None:  # send together what arrived together
-                data = b'{"path":%b,"piece":%b}' % (encode_data(entry.path), entry.piece)
+                data = b'{"path":%b,"piece":%b}' % (encode_json(entry.path), entry.piece)
                 pieces.append(format_event(data, id=str(EventId(self.job, entry.id)), event=b"piece"))
                 entry = await follower.next() if follower.has_entries else None
             if pieces:
@@ -210,10 +210,10 @@ class _EventStream:
             if self._stages.get(stage.path) != now:
                 self._stages[stage.path] = now
                 fields = {name: getattr(stage, name) for name in STAGE_FIELDS}
-                parts.append(format_event(encode_data(fields), event=b"stage"))
+                parts.append(format_event(encode_json(fields), event=b"stage"))
         if (view.done, view.of) != self._progress:
             self._progress = (view.done, view.of)
-            parts.append(format_event(encode_data({"done": view.done, "of": view.of}), event=b"progress"))
+            parts.append(format_event(encode_json({"done": view.done, "of": view.of}), event=b"progress"))
         return parts
 
     def _end(self, view: JobView, entry: str) -> bytes:
@@ -227,4 +227,4 @@ class _EventStream:
             "error": redact_error(view),
         }
         event_id = str(EventId(self.job, entry)) if entry else ""
-        return format_event(encode_data(fields), id=event_id, event=b"end")
+        return format_event(encode_json(fields), id=event_id, event=b"end")

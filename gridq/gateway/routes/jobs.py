@@ -29,7 +29,7 @@ from gridq.gateway.http.schemas import (
     make_job_status,
 )
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
-from gridq.gateway.streaming.sse import encode_data
+from gridq.gateway.streaming.sse import encode_json
 from gridq.jobs.record import JOB_ID
 from gridq.jobs.waiting import build_not_found_error
 from gridq.limits import api_keys
@@ -160,7 +160,7 @@ async def read_job(
     answer = b"null"
     if view.state is JobState.DONE:
         answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
-    result = encode_data(make_job_result(view, spent))
+    result = encode_json(make_job_result(view, spent))
     # The stored text of the answer is sent as it is, because it may be many megabytes.
     return _make_json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job)
 
@@ -178,7 +178,7 @@ def _read_job(client: BrokerClient, job: str, with_tracebacks: bool) -> tuple[Jo
         if not with_tracebacks:
             view.hide_tracebacks()
         spent = sum_costs(row.micro_dollars for row in view.rows)
-        return view, spent, encode_data(make_job_status(view, waits_for, spent))
+        return view, spent, encode_json(make_job_status(view, waits_for, spent))
 
 
 @router.delete(

@@ -145,7 +145,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     if needed:
         config["needs_betas"], vendor_part = needed, f"anthropic-beta: {needed[0]}"
     stage = {"op": "Stage", "id": "llm_api_request", "config": config}
-    graph = sse.encode_data({"root": stage})
+    graph = sse.encode_json({"root": stage})
     job = make_job_id()
     if background is not None:
         job += BACKGROUND + mark
@@ -361,7 +361,7 @@ class ModelApiResponse(Response):
             await errors.make_error_response(request, error, headers)(request.scope, receive, send)
             return
         errors.log_error(request, error)
-        data = sse.encode_data(self._make_error_body(error, errors.get_request_id(request)))
+        data = sse.encode_json(self._make_error_body(error, errors.get_request_id(request)))
         frame = sse.format_event(data, event=self.api.event_name(data))
         await send({"type": "http.response.body", "body": frame})
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from typing import Annotated, Any
 
@@ -30,7 +29,7 @@ from gridq.gateway.routes.model_api import (
 )
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
-from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry
+from gridq.gateway.streaming.resume import BEGINNING, SEQUENCE_NUMBER, EventId, find_resume_entry
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
@@ -39,7 +38,6 @@ from gridq.protocol.response_needs import find_vendor_part
 from gridq.protocol.response_object import make_response, make_response_id, parse_response_id
 from gridq.protocol.states import JobState, StageState
 from gridq.protocol.token_count import count_response_tokens
-from gridq.store.connection import translate_errors
 from gridq.views.jobs import JobView
 
 router = APIRouter(tags=["openai"])
@@ -50,7 +48,6 @@ STATELESS = {"previous_response_id": "responses", "conversation": "conversations
 NOT_OF_THE_JOB = (BrokerError, GatewayStops, JobNotFound)
 """Errors that say nothing about the response itself, which can be read later."""
 
-_SEQUENCE = re.compile(rb'\{"type":"[a-z_.]{1,64}","sequence_number":([0-9]{1,18})')
 
 ResponseId = Annotated[str, Path(description="The id of a response that was created in the background.")]
 
@@ -136,7 +133,7 @@ class ResponsesResponse(ModelApiResponse):
         if self.head is None:
             response = json.loads(entry.piece).get("response")
             self.head = response if isinstance(response, dict) else {}
-        found = _SEQUENCE.match(entry.piece)
+        found = SEQUENCE_NUMBER.match(entry.piece)
         if found:
             self._last_number = int(found[1])
             if self.skip_until is not None and self._last_number <= self.skip_until:
@@ -224,7 +221,7 @@ async def read_response(
         return await _answer(request, grid, job)
     after = find_resume_entry(job, last_event_id)
     if after == BEGINNING and starting_after is not None:
-        after = await _find_first_entry(grid, job, starting_after)
+        after = await grid.find_entry(job, starting_after)
     options = RequestOptions(JobOptions(agent=caller.agent), resume=EventId(job, after))
     response = ResponsesResponse(
         grid, RESPONSES, caller, options, job=job, graph=b"", value=b"", stream=True, detached=True
@@ -232,19 +229,6 @@ async def read_response(
     response.head = await grid.read_response(job)
     response.skip_until, response.is_kept = starting_after, True
     return response
-
-
-async def _find_first_entry(grid: GridConnection, job: str, number: int) -> str:
-    """Return the first entry that is left of a response's events if it is event `number` or an earlier one:
-    then all later ones are still there. Else BEGINNING.
-    """
-    with translate_errors(grid.client.url):
-        entries: Any = await grid.redis.xrange(grid.keys("stream", job), count=1)
-    for entry, fields in entries:
-        found = _SEQUENCE.match(fields.get(b"piece", b""))
-        if found and 0 < int(found[1]) <= number:
-            return str(entry.decode())
-    return BEGINNING
 
 
 @router.post("/v1/responses/{id}/cancel", summary="Cancel a background response", response_class=Response)
@@ -314,7 +298,7 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
         headers |= {name.decode(): text.decode() for name, text in make_usage_headers(ended.rows)}
         answer = await grid.read_answer(job, ended.end)
         if not with_output:
-            answer = sse.encode_data({**json.loads(answer), "output": []})
+            answer = sse.encode_json({**json.loads(answer), "output": []})
         return Response(answer, headers=headers, media_type="application/json")
     runs = any(stage.state is StageState.RUNNING for stage in view.stages)
     final = _FINAL_STATUSES.get(view.state) if view.state else None
@@ -326,7 +310,7 @@ async def _answer(request: Request, grid: GridConnection, job: str, *, with_outp
     error = ended.end.to_error() if ended is not None else None
     if error is not None and view.state is not JobState.CANCELLED:
         response = _fail(response, error, errors.get_request_id(request))
-    return _make_json_response(sse.encode_data(response), job)
+    return _make_json_response(sse.encode_json(response), job)
 
 
 def _make_json_response(response: bytes, job: str) -> Response:

@@ -17,6 +17,9 @@ from gridq.jobs.record import JOB_ID
 BEGINNING = "0"
 """The entry to resume after for the whole stream."""
 
+SEQUENCE_NUMBER = re.compile(rb'\{"type":"[a-z_.]{1,64}","sequence_number":([0-9]{1,18})')
+"""The start of an event of OpenAI's Responses, with its number."""
+
 _EVENT_ID = re.compile(rf"(?:({JOB_ID.pattern})/)?([0-9]{{1,18}}(?:-[0-9]{{1,18}})?)")
 
 

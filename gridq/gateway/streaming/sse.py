@@ -50,6 +50,6 @@ def get_event_type(piece: bytes) -> bytes:
     return kind.encode() if isinstance(kind, str) and _NAME.fullmatch(kind) else b"message"
 
 
-def encode_data(value: Json) -> bytes:
+def encode_json(value: Json) -> bytes:
     """Return a value as JSON on one line: the data of a frame, or the body of an answer."""
     return json.dumps(value, separators=(",", ":")).encode()

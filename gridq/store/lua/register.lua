@@ -55,6 +55,7 @@ set_seat_limits(seat)
 C('PEXPIRE', key, record_ttl_ms)
 set_unavailable(seat, unavailable)
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
+C('ZREM', K .. 'gone_seats', seat)
 if draining == '1' then
   C('HSET', key, 'draining', 1)
   unlist_seat(seat, concurrency, queues)

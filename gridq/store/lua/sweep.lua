@@ -194,14 +194,15 @@ if jumped or away > GAP / 2 then
   -- Nobody could renew (the server was away) or the clock jumped: every holder gets one more lease. If the server was away for less, as
   -- in a fail-over, that time does not count: who missed a renewal or two tries again within one more. A part of it counts all the
   -- same: if every sweep is late, leases still lapse.
-  for _, set in ipairs({K .. 'leases', K .. 'seats'}) do
-    local all = C('ZRANGE', set, 0, -1, 'WITHSCORES')
+  -- Nor could a worker that had ended start again.
+  for set, latest in pairs({leases = NOW + LEASE, seats = NOW + LEASE, gone_seats = NOW}) do
+    local all = C('ZRANGE', K .. set, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do  -- in place: a score stands before its member in ZADD
-      local to = jumped and NOW + LEASE or math.min(math.floor(all[i + 1] + away - GAP / 4), NOW + LEASE)
+      local to = jumped and latest or math.min(math.floor(all[i + 1] + away - GAP / 4), latest)
       all[i], all[i + 1] = int_text(to), all[i]
     end
-    for i = 1, #all, 2000 do C('ZADD', set, unpack(all, i, math.min(i + 1999, #all))) end
-    found.grace = found.grace + #all / 2
+    for i = 1, #all, 2000 do C('ZADD', K .. set, unpack(all, i, math.min(i + 1999, #all))) end
+    if set ~= 'gone_seats' then found.grace = found.grace + #all / 2 end
   end
 end
 if not jumped then
@@ -305,8 +306,8 @@ for _, queue in ipairs(some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit)) do
   end)
 end
 if found.readmitted >= limit then more = 1 end
-for _, entry in ipairs(C('ZRANGE', K .. 'long_work', 0, limit - 1)) do
 local limits_left = false
+for _, entry in ipairs(C('ZRANGE', K .. 'long_work', 0, limit - 1)) do
   local faults = #broken
   attempt('long_work', entry, function(one)
     if one == LIMITS_WORK then limits_left = true else advance(one) end
@@ -315,8 +316,8 @@ local limits_left = false
   if has_walked_enough() then break end
 end
 if work_left then more = 1 end
-local due_answers = find_due('answers', tonumber(answers), NOW - 300)
 if limits_left then more = 2 end
+local due_answers = find_due('answers', tonumber(answers), NOW - 300)
 for _, job in ipairs(due_answers) do C('ZADD', K .. 'answers', NOW, job) end
 for _, word in ipairs(C('LPOP', K .. 'unreported_losses', 5000) or {}) do losses[#losses + 1] = word end
 return {found.grace, found.died, found.seats, found.due, found.expired, found.woken, found.readmitted, due_answers, losses, dropped, more,

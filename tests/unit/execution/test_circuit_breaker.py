@@ -172,7 +172,7 @@ def test_the_reason_of_a_cooldown_names_the_fix() -> None:
 
 
 def test_a_trial_that_is_being_answered_closes_the_breaker_and_forgets_no_failure() -> None:
-    """An endpoint that breaks off each of its answers rests all the same."""
+    """An endpoint that breaks off each of its answers goes into cooldown all the same."""
     breaker = CircuitBreaker()
     for _ in range(2):
         assert [breaker.record_failure(FAILURES[0], number) for number in "12"] == [None, None]

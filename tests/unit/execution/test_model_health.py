@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.errors import ModelInCooldown, ModelUnavailable, RequestRefused
+from gridq.errors import ModelInCooldown, ModelUnavailable, RequestRefused, SeatRateLimited
 from gridq.execution.model_health import REFUSALS_OF_ONE_AGENT, REFUSALS_TO_OPEN, ModelHealth
 
 GONE = ModelUnavailable("The endpoint does not serve this model")
@@ -12,7 +12,10 @@ REFUSED = RequestRefused("The endpoint refused the request with HTTP 403")
 
 
 def fail(
-    health: ModelHealth, error: ModelUnavailable | RequestRefused, request: str, agent: str = "a"
+    health: ModelHealth,
+    error: ModelUnavailable | RequestRefused | SeatRateLimited,
+    request: str,
+    agent: str = "a",
 ) -> bool:
     """Record a failure of the model `m`; return whether its cooldown begins."""
     return health.record_failure("m", error, request=request, agent=agent) is not None
@@ -45,6 +48,34 @@ def test_refusals_of_one_agent_must_be_many() -> None:
     health = ModelHealth()
     ended = [fail(health, REFUSED, str(number)) for number in range(REFUSALS_OF_ONE_AGENT)]
     assert ended == [False] * (REFUSALS_OF_ONE_AGENT - 1) + [True]
+
+
+def limit(retry_after: float | None = None) -> SeatRateLimited:
+    details = {"scope": "model"} | ({} if retry_after is None else {"retry_after": retry_after})
+    return SeatRateLimited("The endpoint's rate limit for this model is reached", details)
+
+
+def test_a_models_limit_with_a_long_wait_opens_its_breaker() -> None:
+    health = ModelHealth()
+    assert health.record_failure("m", limit(600), request="1", agent="a") == 600
+    assert health.in_cooldown["m"].state == "rate_limited"
+
+
+def test_a_models_limit_with_a_short_wait_opens_its_breaker_after_several_requests() -> None:
+    health = ModelHealth()
+    for _ in range(9):
+        assert not fail(health, limit(2), "1")
+    assert not fail(health, limit(2), "2")
+    assert not health.advance()  # it must not forget what has failed
+    assert fail(health, limit(2), "3")
+
+
+def test_a_success_forgets_a_models_limits() -> None:
+    health = ModelHealth()
+    assert not fail(health, limit(2), "1")
+    assert not fail(health, limit(2), "2")
+    health.record_success("m")
+    assert not fail(health, limit(2), "3")
 
 
 def test_a_success_starts_the_count_anew() -> None:

@@ -264,7 +264,10 @@ def test_a_dead_incarnation_leaves_only_its_seat_record(grid: Grid) -> None:
     assert not grid.client.exists(grid.keys.queue("seat:m.a"))
     assert {name for name in grid.own() if name.endswith(":m.a")} == {"seat:m.a"}
     sets = [name for name in grid.own() if grid.client.type(grid.keys.own + name) == b"zset"]
-    assert [name for name in sets if grid.client.zscore(grid.keys.own + name, "m.a") is not None] == []
+    assert [name for name in sets if grid.client.zscore(grid.keys.own + name, "m.a") is not None] == [
+        "gone_seats"
+    ]
+    assert 0 < grid.client.ttl(grid.keys("gone_seats")) <= 600
 
 
 def test_a_submission_whose_keys_expired_leaves_the_inbox(grid: Grid) -> None:

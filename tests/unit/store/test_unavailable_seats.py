@@ -44,7 +44,7 @@ def refusal(grid: Grid, job: str) -> NoLiveSeat | None:
 
 
 @pytest.mark.parametrize("state", ["key_refused", "no_credit", "logged_out", "degraded", "broken_install"])
-def test_a_rest_that_needs_its_owner_ends_every_job_that_waits(grid: Grid, state: str) -> None:
+def test_a_cooldown_that_needs_the_owner_ends_every_job_that_waits(grid: Grid, state: str) -> None:
     grid.seat()
     job = waiting(grid)
     make_unavailable(grid, "m.a", state, 60)
@@ -56,14 +56,14 @@ def test_a_rest_that_needs_its_owner_ends_every_job_that_waits(grid: Grid, state
 
 
 @pytest.mark.parametrize("state", ["rate_limited", "overloaded", "unreachable", "failing", "paused"])
-def test_a_rest_that_passes_ends_no_graph_that_may_outlast_it(grid: Grid, state: str) -> None:
+def test_a_cooldown_that_passes_ends_no_graph_that_may_outlast_it(grid: Grid, state: str) -> None:
     grid.seat()
     job = waiting(grid)
     make_unavailable(grid, "m.a", state, 60)
     assert refusal(grid, job) is None
 
 
-def test_a_rest_beyond_the_deadline_ends_the_job(grid: Grid) -> None:
+def test_a_cooldown_beyond_the_deadline_ends_the_job(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid)
     make_unavailable(grid, "m.a", "rate_limited", 3 * DAY)
@@ -82,7 +82,7 @@ def test_a_pause_without_an_end_may_end_at_any_time(grid: Grid) -> None:
     assert "retry_after" not in error.details
 
 
-def test_a_request_whose_client_waits_ends_by_any_rest(grid: Grid) -> None:
+def test_a_request_whose_client_waits_ends_by_any_cooldown(grid: Grid) -> None:
     grid.seat()
     make_unavailable(grid, "m.a", "rate_limited", 60)
     error = refusal(grid, waiting(grid, client_waits="1"))
@@ -90,7 +90,7 @@ def test_a_request_whose_client_waits_ends_by_any_rest(grid: Grid) -> None:
     assert 50 < error.details["retry_after"] <= 60
 
 
-def test_a_rest_that_is_over_is_tried_first(grid: Grid) -> None:
+def test_a_seat_whose_cooldown_is_over_is_tried_first(grid: Grid) -> None:
     grid.seat()
     make_unavailable(grid, "m.a", "unreachable", -1)
     assert refusal(grid, waiting(grid, client_waits="1")) is None
@@ -161,7 +161,7 @@ def test_fall_backs_count(grid: Grid) -> None:
     assert error.details["queues"] == [ANY, "bench:other"]
 
 
-def test_a_model_that_rests_counts_as_its_queues(grid: Grid) -> None:
+def test_a_model_in_cooldown_counts_as_its_queues(grid: Grid) -> None:
     grid.seat("m.a", "bench:x", "bench:y")
     job = waiting(grid, one(queue="bench:x"))
     other = waiting(grid, one(queue="bench:y"))
@@ -184,12 +184,91 @@ def test_a_retry_starts_over(grid: Grid) -> None:
     assert grid.field(job, "scope_epoch:0") == "1"
 
 
-def test_a_seat_that_leaves_rests_no_longer(grid: Grid) -> None:
+def leave(grid: Grid, seat: str, *, ago: float = 60.0) -> None:
+    """End the worker of a seat, `ago` before now."""
+    grid.scripts.leave(seat, "i1", "go")
+    grid.client.zincrby(grid.keys("gone_seats"), -ago * 1000, seat)
+
+
+def test_a_seat_that_has_gone_ends_the_request_whose_client_waits(grid: Grid) -> None:
+    grid.seat()
+    graph, request, patient = (
+        waiting(grid, **fields)
+        for fields in ({}, {"client_waits": "1"}, {"client_waits": "1", "wait_for_seat": "1"})
+    )
+    leave(grid, "m.a")
+    error = refusal(grid, request)
+    assert error is not None
+    assert (error.code, error.path, error.details["queue"]) == ("seat.none_live", "root", ANY)
+    assert "retry_after" not in error.details
+    assert grid.end(graph) is None
+    assert grid.end(patient) is None
+
+
+@pytest.mark.parametrize("how", ["it has just ended", "it is stopping", "it is back"])
+def test_a_restart_of_a_worker_ends_no_request(grid: Grid, how: str) -> None:
+    grid.seat()
+    request = waiting(grid, client_waits="1")
+    if how == "it is stopping":
+        grid.scripts.leave("m.a", "i1", "drain")
+        assert refusal(grid, request) is None
+        found = json.loads(grid.client.hget(grid.keys("unavailable_seats"), "m.a"))
+        found[0]["since"] -= 60_000
+        grid.client.hset(grid.keys("unavailable_seats"), "m.a", json.dumps(found))
+    else:
+        leave(grid, "m.a", ago=9 if how == "it has just ended" else 60)
+    if how == "it is back":
+        grid.seat("m.a", inc="i2")
+        assert grid.client.zscore(grid.keys("gone_seats"), "m.a") is None
+    assert refusal(grid, request) is None
+    assert grid.take("m.a", inc="i2").job == request if how == "it is back" else True
+
+
+def test_a_seat_that_has_just_ended_may_be_back_before_one_in_cooldown(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    request, graph = waiting(grid, client_waits="1"), waiting(grid)
+    make_unavailable(grid, "m.a", "key_refused", 60)
+    leave(grid, "m.b", ago=5)
+    assert refusal(grid, request) is None
+    assert grid.end(graph) is None
+    grid.client.zincrby(grid.keys("gone_seats"), -6000, "m.b")
+    error = refusal(grid, request)
+    assert error is not None
+    assert "m.a is key_refused" in error.reason
+    assert grid.end(graph) is not None
+
+
+@pytest.mark.parametrize("why", ["pinned", "lent"])
+def test_the_only_seat_that_may_take_the_request_has_gone(grid: Grid, why: str) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b", lent_to=["team:x"] if why == "lent" else ())
+    unfit = {"excluded_0": "=m.a", "unfit_0": "=m.a"} if why == "pinned" else {}
+    request = waiting(grid, client_waits="1", **unfit)
+    leave(grid, "m.a", ago=5)
+    assert refusal(grid, request) is None
+    grid.client.zincrby(grid.keys("gone_seats"), -6000, "m.a")
+    assert refusal(grid, request) is not None
+
+
+def test_no_time_counts_in_which_no_worker_could_start(grid: Grid) -> None:
+    grid.seat()
+    request = waiting(grid, client_waits="1")
+    grid.sweep()
+    leave(grid, "m.a", ago=5)
+    grid.client.set(grid.keys("last_sweep"), grid.now() - 60_000, ex=60)  # the server was away
+    grid.client.zincrby(grid.keys("gone_seats"), -60_000, "m.a")
+    grid.scripts.sweep(200)
+    assert refusal(grid, request) is None
+    grid.client.zincrby(grid.keys("gone_seats"), -11_000, "m.a")
+    assert refusal(grid, request) is not None
+
+
+def test_a_seat_that_leaves_is_no_longer_in_cooldown(grid: Grid) -> None:
     grid.seat()
     job = waiting(grid)
     make_unavailable(grid, "m.a", "key_refused", 60, ago=1)
-    grid.scripts.leave("m.a", "i1", "go")
-    grid.client.hincrby(grid.keys("job", job), "ready_at:0", -60_000)
+    leave(grid, "m.a")
     assert refusal(grid, job) is None
     assert grid.client.hgetall(grid.keys("unavailable_seats")) == {}
 
@@ -203,7 +282,7 @@ def test_many_stages_end_in_batches(grid: Grid) -> None:
     assert all(grid.end(job) is not None for job in jobs)
 
 
-def test_a_seat_that_an_operator_drains_rests(grid: Grid) -> None:
+def test_a_seat_that_an_operator_drains_is_unavailable(grid: Grid) -> None:
     grid.seat()
     grid.client.set(grid.keys("drain", "m.a"), "1", ex=1000)
     grid.scripts.renew("m.a", "i1", [])

@@ -71,6 +71,14 @@ def test_the_state_of_an_excluded_seat_is_named(client: Client) -> None:
     )
 
 
+@pytest.mark.parametrize("left", [-30.0, 0.0, 0.2])
+def test_a_time_that_is_over_is_not_named(client: Client, left: float) -> None:
+    ill = {"state": "rate_limited", "reason": "the limit is used up"}
+    add_live_seat(client, "m.a", "bench:any", until=time.time() + left, **ill)
+    job = client.submit(echo_graph(), 1, wait_for_seat=True)
+    assert client.waits_for(job).endswith("m.a is rate_limited: the limit is used up")
+
+
 def test_busy_slots_are_named(client: Client) -> None:
     add_live_seat(client, "m.a", "bench:any", state="ready")
     first = client.submit(echo_graph(), 1)

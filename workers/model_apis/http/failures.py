@@ -3,7 +3,7 @@
 | the endpoint's response | error |
 |---|---|
 | 401, 402, 407, a redirect; a 403 or another that names the key, the account or its credit | SeatDegraded |
-| 429 | SeatRateLimited, with `retry_after`; SeatDegraded if the credit is used up |
+| 429 | SeatRateLimited, of one model if it says so; SeatDegraded if the credit is used up |
 | 408, 5xx, 529, anything but 4xx | SeatUnavailable |
 | 403, 404, 410 or another that names the model; 404 or 405 for the path itself | ModelUnavailable |
 | 403 of a moderation; 403 or 404 that names a file or the like of the request | StageError |
@@ -11,7 +11,9 @@
 | any other 4xx: a 403 or 404 that does not say why, 409, 425 | RequestRefused |
 
 StageError ends the stage. All others send it to another seat. SeatDegraded lets the seat cool down,
-ModelUnavailable only this model at this seat, RequestRefused the same after several requests in a row.
+ModelUnavailable and the rate limit of a model only this model at this seat, RequestRefused the same after
+several requests in a row. Nothing in a 529, or in Anthropic's 429, says which models it is about: both blame
+the seat.
 
 The messages are those of OpenAI, Azure, Anthropic, Google, xAI, Groq, Mistral, DeepSeek, OpenRouter, vLLM,
 llama.cpp, Ollama, SGLang, LM Studio and TGI, as their documents and public reports quote them.
@@ -151,6 +153,15 @@ MAIN_PATH = re.compile(r"(?:^|/)(?:chat/completions|messages)$|:(?:stream)?gener
 FIELD_MESSAGE = re.compile(r"([a-z_]+(?:\.\w+)*): ")
 """How Anthropic's messages begin that name a field: `messages.0.content.1: …`."""
 
+MODEL_LIMIT_MESSAGE = re.compile(
+    r"\W*(?:rate limit reached|request too large) for (?:model )?\S{1,200} in (?:organi[sz]ation|project)\b"
+    r"|\W*too many (?:requests|tokens) for team \S{1,200} and model\b",
+    re.IGNORECASE,
+)
+"""The start of a 429's message about the limit of one model: of OpenAI and Groq, and of xAI. A request that
+the endpoint quotes stands further on.
+"""
+
 OVERLOADED = 529
 """Anthropic's status for an overloaded service."""
 
@@ -217,6 +228,9 @@ def make_error(
         details["fix"] = "set the seat's url to the one it redirects to"
         return SeatDegraded("The endpoint redirects, and gridq sends no key to another URL", details)
     if status == 429:
+        if MODEL_LIMIT_MESSAGE.match(reason) or _names_model_quota(error_details):
+            details["scope"] = "model"
+            return SeatRateLimited("The endpoint's rate limit for this model is reached", details)
         return SeatRateLimited("The endpoint's rate limit is reached", details)
     if status == OVERLOADED:
         details["state"] = "overloaded"
@@ -257,6 +271,22 @@ def _names_model(status: int, code: str, param: str, reason: str, own_words: str
     if code in MODEL_CODES or status == 410 or INVALID_MODEL_MESSAGE.match(reason):
         return True
     return status in {403, 404} and (param == "model" or bool(MODEL_WORD.search(own_words)))
+
+
+def _names_model_quota(details: Json) -> bool:
+    """Return whether all quotas that a `google.rpc.QuotaFailure` names are those of one model."""
+    items = details if isinstance(details, list) else []
+    failures = [each for each in items if isinstance(each, dict) and isinstance(each.get("violations"), list)]
+    quotas: list[Json] = [quota for failure in failures for quota in failure["violations"]]
+    return bool(quotas) and all(
+        isinstance(quota, dict)
+        and (_names_dimension(quota.get("quotaDimensions")) or "PerModel" in str(quota.get("quotaId")))
+        for quota in quotas
+    )
+
+
+def _names_dimension(dimensions: Json) -> bool:
+    return isinstance(dimensions, dict) and bool(dimensions.get("model"))
 
 
 def find_error(event: dict[str, Json], keys: Sequence[str] = ()) -> GridError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from gridq.errors import GridError, SeatDegraded
 from workers.profiles.llm.capability import LlmSeat
@@ -17,12 +18,24 @@ _BASE_END = {"openai": "/v1", "anthropic": "/v1", "google": "/v1beta"}
 _ENDPOINTS = re.compile(r"/(chat/completions|completions|embeddings|responses|messages|models)$")
 
 
-def explain_listing_error(seat: LlmSeat, key: str | None, error: GridError) -> str:
+@dataclass(frozen=True, slots=True)
+class ListingError:
+    """The reason why an endpoint lists no models. `url`: the one to try instead, empty if it seems right."""
+
+    text: str
+    url: str = ""
+
+
+def explain_listing_error(seat: LlmSeat, key: str | None, error: GridError) -> ListingError:
     """Return the error's message and its fix: what is wrong in the seat's table if that can be told."""
-    if error.details.get("status") in (404, 405):
-        url = suggest_url(seat)
-        if url != seat.url.rstrip("/"):
-            return f'{error.message}; the url usually ends in {_BASE_END[seat.api]}: try url = "{url}"'
+    url = suggest_url(seat)
+    if error.details.get("status") in (404, 405) and url != seat.url.rstrip("/"):
+        text = f'{error.message}; the url usually ends in {_BASE_END[seat.api]}: try url = "{url}"'
+        return ListingError(text, url)
+    return ListingError(_explain_other_error(seat, key, error))
+
+
+def _explain_other_error(seat: LlmSeat, key: str | None, error: GridError) -> str:
     if isinstance(error, SeatDegraded) and key is not None:
         vendor = next((api for start, api in KEY_FORMS.items() if key.startswith(start)), seat.api)
         if vendor != seat.api:

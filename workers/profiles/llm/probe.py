@@ -23,7 +23,7 @@ from workers.profiles.llm.credentials import (
     read_stated_responses,
     serves_responses,
 )
-from workers.profiles.llm.listing_errors import DECLARE, explain_listing_error, is_url_unusual
+from workers.profiles.llm.listing_errors import DECLARE, ListingError, explain_listing_error, is_url_unusual
 from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.price_list import PriceList
 from workers.profiles.llm.programs import discovery, program_seats
@@ -65,10 +65,10 @@ def probe(
     for seat, _ in usable:
         models = seat.models or listed.get(seat.name, ())
         said = listed.get(seat.name)
-        if seat.models and isinstance(said, str) and "try url" in said:
-            missing.append(f"Seat {seat.name!r}: its endpoint lists no models: {said}")
-        if isinstance(models, str):
-            missing.append(f"Seat {seat.name!r}: cannot list its endpoint's models: {models}")
+        if seat.models and isinstance(said, ListingError) and said.url:
+            missing.append(f"Seat {seat.name!r}: its endpoint lists no models: {said.text}")
+        if isinstance(models, ListingError):
+            missing.append(f"Seat {seat.name!r}: cannot list its endpoint's models: {models.text}")
         elif not models:
             missing.append(f"Seat {seat.name!r}: its endpoint lists no models")
         else:
@@ -81,13 +81,15 @@ def probe(
     return ProbeReport(found=found, missing=missing + missing_keys, not_lent=not_lent)
 
 
-def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple[RemoteModel, ...] | str]:
+def _list_models(
+    seats: Sequence[tuple[LlmSeat, str | None]],
+) -> dict[str, tuple[RemoteModel, ...] | ListingError]:
     """Return the models that each seat's endpoint lists, or the reason why it lists none, by seat name.
 
     `seats` are pairs of a seat and its key. The threads are daemons, so that a hanging name server cannot
     keep the process alive.
     """
-    results: dict[str, tuple[RemoteModel, ...] | str] = {}
+    results: dict[str, tuple[RemoteModel, ...] | ListingError] = {}
 
     def ask(seat: LlmSeat, key: str | None) -> None:
         client = make_client(seat, key)
@@ -100,7 +102,7 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
         except GridError as error:
             results[seat.name] = explain_listing_error(seat, key, error)
         except ValidationError:
-            results[seat.name] = f"one has no name; {DECLARE}"
+            results[seat.name] = ListingError(f"one has no name; {DECLARE}")
         finally:
             client.close()
 
@@ -110,7 +112,8 @@ def _list_models(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {seat.name: results.get(seat.name, f"no answer in time; {DECLARE}") for seat, _ in seats}
+    late = ListingError(f"no answer in time; {DECLARE}")
+    return {seat.name: results.get(seat.name, late) for seat, _ in seats}
 
 
 def _rank_listed(model: RemoteModel) -> tuple[bool, float, str]:

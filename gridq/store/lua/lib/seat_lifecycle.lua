@@ -135,7 +135,14 @@ local function remove_seat(seat, why, died)
   if lent_to then C('HDEL', K .. 'lent_seats', seat) end
   set_unavailable(seat, '')
   if warm and warm ~= '' then set_warm(seat, warm, '') end
-  if C('ZREM', K .. 'seats', seat) == 1 and not draining then unlist_seat(seat, concurrency, queues) end
+  if C('ZREM', K .. 'seats', seat) == 1 then
+    local gone = K .. 'gone_seats'  -- its next worker may start soon: jobs wait for it (gridq/seats/served_queues.py)
+    C('ZADD', gone, NOW, seat)
+    C('ZREMRANGEBYSCORE', gone, '-inf', NOW - 600000)
+    C('ZREMRANGEBYRANK', gone, 0, -1001)
+    C('PEXPIRE', gone, 600000)
+    if not draining then unlist_seat(seat, concurrency, queues) end
+  end
   C('DEL', P .. 'seat:' .. seat)
   local slots = K .. 'slots:' .. seat
   local leases = C('HLEN', slots)

@@ -1,8 +1,9 @@
--- Seats that are live and take no work for a while: their circuit breaker is open, their owner has paused them, an operator drains them, or
--- one of their models is in cooldown. If only such seats could run a stage, it ends as new work is refused.
+-- Seats that take no work for a while: their circuit breaker is open, their owner has paused them, an operator drains them, one of their
+-- models is in cooldown, or their worker has ended. If only such seats could run a stage, it ends as new work is refused.
 --
--- The hash `unavailable_seats` has the causes of each such seat as JSON, [{queues, since, until (ms, missing: not known), owner (true: it seldom
--- passes unless the seat's owner does something), state, reason}]. The seat's worker reports them when it registers or drains.
+-- The hash `unavailable_seats` has the causes of each live seat as JSON, [{queues, since, until (ms, missing: not known), owner (true: it
+-- seldom passes unless the seat's owner does something), state, reason}]. The seat's worker reports them when it registers or drains. With
+-- `stopping`, its worker is about to end and finishes what it runs. `gone_seats` has the seats whose worker has ended, by time.
 
 -- Note why a seat takes no work; '' if it takes some. The worker's clock may differ, so it reports `began_ms` ago and `ends_ms` from now.
 local function set_unavailable(seat, causes)
@@ -16,12 +17,12 @@ local function set_unavailable(seat, causes)
   C('PEXPIRE', K .. 'unavailable_seats', KEEP)
 end
 
--- Note that an operator drains a seat; nobody knows for how long.
-local function note_drain(seat, queues)
+-- Note that an operator drains a seat, or that its worker is stopping; nobody knows for how long.
+local function note_drain(seat, queues, stopping)
   local list = {}
   for q in words(queues) do list[#list + 1] = q end
   C('HSET', K .. 'unavailable_seats', seat, cjson.encode({{queues = list, since = NOW, owner = false, state = 'draining',
-    reason = 'an operator drains it'}}))
+    stopping = stopping, reason = stopping and 'its worker is stopping' or 'an operator drains it'}}))
   C('PEXPIRE', K .. 'unavailable_seats', KEEP)
 end
 
@@ -29,17 +30,24 @@ end
 local unavailable_cache
 local function read_unavailable()
   if unavailable_cache ~= nil then return unavailable_cache or nil end
-  local all, by_queue = C('HGETALL', K .. 'unavailable_seats'), nil
+  local by_queue
+  local function add(q, cause)
+    by_queue = by_queue or {}
+    by_queue[q] = by_queue[q] or {}
+    table.insert(by_queue[q], cause)
+  end
+  local all = C('HGETALL', K .. 'unavailable_seats')
   C('PEXPIRE', K .. 'unavailable_seats', KEEP)
   for i = 1, #all, 2 do
     for _, cause in ipairs(cjson.decode(all[i + 1])) do
       cause.seat = all[i]
-      for _, q in ipairs(cause.queues) do
-        by_queue = by_queue or {}
-        by_queue[q] = by_queue[q] or {}
-        table.insert(by_queue[q], cause)
-      end
+      for _, q in ipairs(cause.queues) do add(q, cause) end
     end
+  end
+  local gone = C('ZRANGE', K .. 'gone_seats', 0, -1, 'WITHSCORES')
+  for i = 1, #gone, 2 do
+    local cause = {seat = gone[i], since = tonumber(gone[i + 1]), state = 'gone', reason = 'its worker has ended'}
+    for q in words(C('HGET', K .. 'seat:' .. gone[i], 'queues')) do add(q, cause) end
   end
   unavailable_cache = by_queue or false
   return by_queue
@@ -57,7 +65,7 @@ local function format_causes(causes)
   return table.concat(reasons, '; ')
 end
 
--- Build the error of a stage that nobody can run now. `causes`: those of the seats that could.
+-- Build the error of a stage that nobody can run now. `causes`: those of the seats that could. All of them are gone, or none.
 local function build_unavailable_error(path, queues, causes)
   local back_at
   for _, cause in ipairs(causes) do
@@ -66,21 +74,22 @@ local function build_unavailable_error(path, queues, causes)
   return cjson.encode({error = 'NoLiveSeat', code = 'seat.none_live', message = 'No live seat serves ' .. table.concat(queues, ' or '),
     details = {path = path, queue = queues[1], queues = #queues > 1 and queues or nil, reason = format_causes(causes),
       retry_after = back_at and math.max(math.ceil((back_at - NOW) / 1000), 1) or nil,
-      fix = 'try again later, or submit with wait_for_seat; ' .. REPAIR}})
+      fix = 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker" or REPAIR)}})
 end
 
 -- Return the error that ends a waiting stage because all seats that could run it are unavailable; nil if it may wait. `by_queue`: what
 -- read_unavailable returns.
 --
--- It waits for HOLD ms, as new work does at a gateway. Then it ends if each cause needs the owner of its seat, if none ends before
--- the job's deadline, or if a client waits for the answer on an open connection. It goes on if its job said wait_for_seat.
+-- It waits for HOLD ms, as new work does at a gateway, and for a worker that is stopping or has ended less than HOLD ms ago: the next one may
+-- just start. Then it ends if each cause needs the owner of its seat, if none ends before the job's deadline, or if a client waits for the
+-- answer on an open connection. It goes on if its job said wait_for_seat, or if all workers are gone and no client waits.
 local function find_unavailable_error(job, step, by_queue)
   local header, unfit, chain, agent, team, ready_at, patient, client_waits, deadline = unpack(C('HMGET', job_key(job), 'header:' .. step,
     'unfit:' .. step, 'chain:' .. step, 'agent', 'team', 'ready_at:' .. step, 'wait_for_seat', 'client_waits', 'deadline'))
   if not header or patient then return nil end
   local h = read_header(nil, nil, header)
   local links = chain and parse_chain(chain) or {{q = h.q, unfit = unfit or ''}}
-  local causes, queues, since, needs_owner, next_at, back_at = {}, {}, tonumber(ready_at or 0), true, FOREVER, FOREVER
+  local causes, gone, queues, since, needs_owner, next_at, back_at = {}, {}, {}, tonumber(ready_at or 0), true, FOREVER, FOREVER
   for i, link in ipairs(links) do
     local function suits(seat)
       return not is_excluded(link.unfit, seat) and is_seat_lent_to(seat, agent, team)
@@ -89,13 +98,18 @@ local function find_unavailable_error(job, step, by_queue)
     queues[i] = link.q
     for _, cause in ipairs(by_queue[link.q] or {}) do
       if suits(cause.seat) then
-        causes[#causes + 1] = cause
-        since, needs_owner = math.max(since, cause.since), needs_owner and cause.owner
-        next_at = math.min(next_at, cause['until'] or FOREVER)
-        if not cause.owner then back_at = math.min(back_at, cause['until'] or 0) end  -- one without an end may end at any time
+        if cause.stopping or cause.state == 'gone' and NOW < cause.since + HOLD then return nil end
+        if cause.state == 'gone' then gone[#gone + 1] = cause
+        else
+          causes[#causes + 1] = cause
+          since, needs_owner = math.max(since, cause.since), needs_owner and cause.owner
+          next_at = math.min(next_at, cause['until'] or FOREVER)
+          if not cause.owner then back_at = math.min(back_at, cause['until'] or 0) end  -- one without an end may end at any time
+        end
       end
     end
   end
-  if not causes[1] or NOW < since + HOLD or next_at <= NOW then return nil end  -- a seat whose cooldown is over is about to be tried
+  if NOW < since + HOLD or next_at <= NOW then return nil end  -- a seat whose cooldown is over is about to be tried
+  if not causes[1] then return gone[1] and client_waits and build_unavailable_error(h.path, queues, gone) or nil end
   if needs_owner or client_waits or back_at > tonumber(deadline) then return build_unavailable_error(h.path, queues, causes) end
 end

@@ -32,7 +32,9 @@ class Attempt:
         self.attempts += 1
         reply = self.grid.admit(one(queue=self.queue), wait=False)
         if isinstance(reply, NoSeat):
-            raise NoLiveSeat("none", {"path": self.queue, "queue": self.queue, "reason": "nobody"})
+            error = NoLiveSeat("none", {"path": self.queue, "queue": self.queue, "reason": "nobody"})
+            error.awaited = (self.queue,)
+            raise error
         assert reply == Accepted()
         return "ok"
 

@@ -126,10 +126,10 @@ def test_a_lent_share_is_shown_in_dollars_for_one_money_budget(grid: Grid) -> No
 def test_an_open_breaker_is_shown_to_the_owner(grid: Grid, tmp_path: Path) -> None:
     assert status("claude")["circuit_breaker"] is None
     since, until = time.time() - HOUR, time.time() + HOUR
-    rest = {"state": "rate_limited", "reason": "the plan's limit is used up", "since": since, "until": until}
-    advertise_state(grid, "claude", **rest)
+    cause = {"state": "rate_limited", "reason": "the plan's limit is used up", "since": since, "until": until}
+    advertise_state(grid, "claude", **cause)
     row = status("claude")
-    assert (row["state"], row["until"], row["circuit_breaker"]) == ("lent", None, rest)
+    assert (row["state"], row["until"], row["circuit_breaker"]) == ("lent", None, cause)
     shown = next(line for line in gridq("seat", "status").splitlines() if line.startswith("claude"))
     assert shown.startswith(
         f"claude   lent, rate_limited  {format_local_time(since)}  {format_local_time(until)}"
@@ -145,3 +145,15 @@ def test_an_open_breaker_is_shown_to_the_owner(grid: Grid, tmp_path: Path) -> No
     assert "rate_limited" not in shown
     advertise_state(grid, "claude", state="paused", reason="night")
     assert status("claude")["circuit_breaker"] is None
+
+
+def test_a_reason_of_the_seat_and_its_model_is_shown_once(grid: Grid) -> None:
+    reason = "The endpoint does not serve this model"
+    cause = {"state": "degraded", "reason": reason, "since": time.time(), "until": time.time() + HOUR}
+    advertise_state(grid, "claude", **cause, models_in_cooldown=[{"model": "m", "queues": [], **cause}])
+    for shown in (gridq("seat", "status"), gridq("seats"), gridq("workers")):
+        text = " ".join(shown.split())
+        assert text.count("does not serve") <= 1, shown
+    other = {**cause, "reason": "another one"}
+    advertise_state(grid, "claude", **cause, models_in_cooldown=[{"model": "m", "queues": [], **other}])
+    assert "another one" in " ".join(gridq("seat", "status").split())

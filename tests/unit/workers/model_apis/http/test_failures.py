@@ -73,6 +73,60 @@ def test_each_refusal_is_its_error(status: int, body: Any, kind: type[GridError]
     assert found.details["status"] == status
 
 
+def quota_failure(*quotas: dict[str, Any]) -> dict[str, Any]:
+    return google_error(429, "quota", {"@type": google_type("QuotaFailure"), "violations": list(quotas)})
+
+
+OPENAI_LIMIT = "Rate limit reached for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000"
+GROQ_LIMIT = "Rate limit reached for model `llama-3.1-8b-instant` in organization `org_1` on tokens per day"
+XAI_LIMIT = "Too many tokens for team 1-2 and model grok-4. Your team's rate limit is"
+ANTHROPIC_LIMIT = "This request would exceed your organization's rate limit of 20,000 input tokens per minute"
+OF_MODEL = {
+    "quotaId": "RequestsPerDay",
+    "quotaDimensions": {"location": "global", "model": "gemini-2.5-flash"},
+}
+BY_ID = {"quotaId": "GenerateRequestsPerDayPerProjectPerModel"}
+OF_PROJECT = {"quotaId": "GenerateRequestsPerDayPerProject", "quotaDimensions": {"location": "global"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "scope"),
+    [
+        ({"error": {"message": OPENAI_LIMIT, "type": "tokens", "code": "rate_limit_exceeded"}}, "model"),
+        ({"error": {"message": OPENAI_LIMIT.replace("Rate limit reached", "Request too large")}}, "model"),
+        ({"error": {"message": GROQ_LIMIT, "type": "tokens", "code": "rate_limit_exceeded"}}, "model"),
+        ({"error": XAI_LIMIT}, "model"),
+        (quota_failure(OF_MODEL, BY_ID), "model"),
+        (quota_failure(OF_MODEL, OF_PROJECT), None),
+        (quota_failure(), None),
+        ({"error": {"message": "Rate limit reached for requests"}}, None),
+        ({"error": {"message": f"Invalid prompt: {OPENAI_LIMIT}"}}, None),
+        ({"error": {"message": "slow down", "param": "model"}}, None),
+        ({"type": "error", "error": {"type": "rate_limit_error", "message": ANTHROPIC_LIMIT}}, None),
+    ],
+)
+def test_a_limit_is_a_models_if_the_endpoint_says_so(body: Any, scope: str | None):
+    found = fault(429, body)
+    assert type(found) is SeatRateLimited
+    assert found.details.get("scope") == scope
+    assert found.blames_model == (scope == "model")
+
+
+@pytest.mark.parametrize(
+    "odd", [5, {"violations": 5}, {"violations": [5]}, {"violations": [{"quotaDimensions": 5}]}]
+)
+def test_an_odd_quota_failure_blames_no_model(odd: Any):
+    body = google_error(429, "quota")
+    body["error"]["details"] = [odd] if isinstance(odd, dict) else odd
+    assert "scope" not in fault(429, body).details
+
+
+def test_an_overloaded_service_blames_no_model():
+    found = fault(529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    assert type(found) is SeatUnavailable
+    assert (found.details["state"], "scope" in found.details) == ("overloaded", False)
+
+
 OPENAI_404 = "The model `m` does not exist or you do not have access to it."
 OPENAI_403 = "Project `proj_x` does not have access to model `m`"
 GOOGLE_404 = "models/m is not found for API version v1beta, or is not supported for generateContent."
