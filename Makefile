@@ -12,7 +12,7 @@ WORKERS ?= auto
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clis compatibility bench bench-http bench-seats recovery soak machines endpoints lint check states docs
+.PHONY: help setup demo test clis compatibility bench bench-http bench-seats bench-gpu recovery soak machines endpoints lint check states docs
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench-http: $(STAMP) ## measure the HTTP gateway beside LiteLLM's proxy, which i
 
 bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 calls at once, and reservations; writes RESULTS.md
 	@$(BIN)/python -m benchmarks idle slots programs reservations
+
+bench-gpu: $(STAMP) ## measure models on this CPU through the grid beside the engine itself; writes RESULTS.md
+	@$(BIN)/python -m benchmarks gpu
 
 soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for another time; writes RESULTS.md
 	@$(BIN)/python -m benchmarks soak

@@ -20,6 +20,7 @@ Made by `make bench` (`python -m benchmarks`) on {date} UTC in {seconds} s. One 
 `python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`, `backlog`. Separate, at the end of
 this page: `make recovery` (a killed worker, the first design's criteria), `make soak` (mixed load),
 `make bench-http` (the HTTP gateway), `make bench-seats` (the workers of llm seats; reservations),
+`make bench-gpu` (models on this machine's CPU),
 `python -m benchmarks overload forecast` (five times a grid's capacity; start-time forecasts),
 `python -m benchmarks streams` (many streams at once), `python -m benchmarks huge_graphs crowds` (the longest
 call in the server while a job has thousands of stages; while there are thousands of agents, seats or queues).

@@ -49,6 +49,7 @@ for module, *commands in (
     ("queues", "queues"),
     ("workers", "workers", "seats"),
     ("drain", "drain"),
+    ("load", "load", "unload"),
     ("health", "health"),
     ("audit", "audit"),
 ):

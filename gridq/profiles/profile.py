@@ -21,7 +21,7 @@ from typing import ClassVar, cast
 
 from pydantic import BaseModel
 
-from gridq.errors import CapabilityConflict, ConfigError, JobCancelled, UnknownCapability
+from gridq.errors import CapabilityConflict, ConfigError, JobCancelled, SeatUnavailable, UnknownCapability
 from gridq.protocol.models import (
     Demand,
     Effect,
@@ -258,6 +258,17 @@ class Profile(ABC):
         cooldown ends.
         """
         return ""
+
+    def load(self, model: str, context: StageContext) -> None:
+        """Load a model of the open seat before a stage needs it: an operator's order, or a governor's.
+
+        Raise a SeatError if the seat does not have it or cannot load it.
+        """
+        raise SeatUnavailable("This seat loads no models", {"model": model})
+
+    def unload(self, model: str) -> None:
+        """Unload a model of the open seat, unless stages use it. Raise a SeatError if it stays loaded."""
+        raise SeatUnavailable("This seat loads no models", {"model": model})
 
     def warm_queues(self) -> Sequence[str]:
         """Return the queues whose work starts soonest here, because their model is loaded; must not block."""

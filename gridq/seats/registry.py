@@ -304,6 +304,9 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
             f"{seat.seat} has it, but its model {each.model} is in cooldown: {each.reason}"
             for seat, each in in_cooldown[:MAX_NAMED]
         )
+    too_large = explain_too_large(queue, live)
+    if too_large:
+        return too_large
     offers = {q: seat for seat in live for q in queue_names.list_offered(seat.queues)}
     kind = queue_names.get_kind(queue)
     same = [q for q in offers if queue_names.get_kind(q) == kind]
@@ -315,6 +318,34 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     if same:
         return f"the live seats of {kind} serve " + _join_names(same)
     return f"no live seat is of kind {kind}; the live seats serve " + _join_names(list(offers))
+
+
+def explain_too_large(queue: str, live: Iterable[LiveSeat]) -> str:
+    """Return what the model of `queue` needs and the device that comes closest, if seats say in their
+    capability that it is too large for them (`too_large`); else "".
+    """
+    best: tuple[int, str] | None = None
+    for seat in live:
+        listed = seat.capability.get("too_large")
+        for each in listed if isinstance(listed, list) else ():
+            if not isinstance(each, dict) or queue not in (each.get("queues") or ()):
+                continue
+            usable, free, total, need = (
+                int(value or 0)
+                for value in (
+                    *(seat.capability.get(name) for name in ("usable_mb", "free_mb", "memory_mb")),
+                    each.get("need_mb"),
+                )
+            )
+            if best is None or usable > best[0]:
+                best = (
+                    usable,
+                    (
+                        f"{each.get('name')} needs {need / 1024:.1f} GB; best is {seat.worker} with "
+                        f"{min(free, usable) / 1024:.1f} free of {total / 1024:.1f} GB"
+                    ),
+                )
+    return best[1] if best else ""
 
 
 def has_router(live: Iterable[LiveSeat]) -> bool:

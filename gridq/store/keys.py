@@ -46,6 +46,8 @@ Seats and workers:
 | `slots:<seat>` | hash: slot → the lease that occupies it | it is empty (†) |
 | `claim_times:<seat>` | list: the times of the seat's last claims | 2 min |
 | `drain:<seat>` | the time since which an operator drains the seat | 40 days after the seat was live |
+| `model_commands:<seat>` | list: commands to load or unload models, which its worker reads | 1 min |
+| `model_command:<id>` | how far such a command is | 10 min |
 | `advertisement:<seat>` | what the seat's worker says about itself | 3 heartbeats |
 | `worker:<id>` | what a worker that is reached over HTTP said when it enrolled | 3 of its heartbeats |
 | `workers` | sorted set: these workers, by the time their entry expires | the last of them expires |

@@ -42,7 +42,9 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
     if running:
         more = len(running) - 1
         others = f" (and {more} other{'' if more == 1 else 's'})" if more else ""
-        return f"{running[0][0].stage}, which runs on {running[0][0].seat}{others}"
+        first = running[0][0]
+        loading = explain_loading(first, read_live_seats(client, keys))
+        return f"{first.stage}, which runs on {first.seat}{others}{loading and f': {loading}'}"
     ready = view.find_stages(StageState.READY)
     if not ready:
         return "the delay of a Retry, or the next stage to become ready"
@@ -58,6 +60,20 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
         team = (stored or b"").decode()
     queue = " or ".join(first.links) or first.queue
     return f"a seat of {queue} to run {first.stage}: {explain_ready_stage(first, live, view.agent, team)}"
+
+
+def explain_loading(stage: StageView, live: list[LiveSeat]) -> str:
+    """Return what a running stage's seat loads before it can answer, as it said with its last heartbeat.
+
+    Names the model, and the share that is done if that is known. "" if the stage's model is loaded.
+    """
+    seat = next((seat for seat in live if stage.seat in {seat.seat, seat.worker}), None)
+    loading = seat.details.get("loading") if seat is not None else None
+    if seat is None or not isinstance(loading, dict) or not loading or stage.queue in seat.warm:
+        return ""
+    model, share = next(iter(loading.items()))
+    known = f", {share:.0%}".replace("%", " %") if isinstance(share, int | float) else ""
+    return f"loading {model} on {seat.worker}{known}"
 
 
 def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "") -> str:

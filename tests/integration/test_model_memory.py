@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gridq.config.settings import settings
-from gridq.errors import ModelFileError, SeatMemoryShort
+from gridq.errors import ModelFileError, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
 from workers.model_apis.model_catalogue import load_catalogue
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 LOADED = """
-import sys, xllamacpp
+import os, sys, xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path = sys.argv[1]
 params.n_ctx, params.n_parallel = int(sys.argv[2]) * int(sys.argv[3]), int(sys.argv[3])
@@ -39,6 +39,7 @@ params.n_gpu_layers = params.cache_ram_mib = 0
 params.fit_params = params.warmup = False
 params.verbosity = 4
 xllamacpp.Server(params)
+os._exit(0)  # its cleanup may hang
 """
 """Loads a model as `XllamaCppEngine` does, with llama.cpp's own words about its buffers."""
 
@@ -206,3 +207,38 @@ def test_a_load_that_runs_out_of_memory_is_told_from_a_bad_file():
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert found.stdout.startswith("seat.memory_short"), found.stdout + found.stderr[-500:]
+
+
+def test_a_model_is_loaded_before_it_is_asked_for_and_unloaded_again(tmp_path: Path):
+    profile = open_seat()
+    try:
+        with pytest.raises(SeatUnavailable):
+            profile.load("unknown", StageContext())
+        profile.load(SMOL.name, StageContext())
+        assert "llm:any" in profile.warm_queues()
+        assert len(read_books(tmp_path / "books")) == 1
+        profile.unload(SMOL.name)
+        assert profile.warm_queues() == []
+        assert read_books(tmp_path / "books") == []
+    finally:
+        profile.close()
+
+
+def test_prompts_that_the_engine_keeps_are_reported_as_cached():
+    """Five prompts in turn on four slots: the first is no longer in a slot, but it is in the cache."""
+    profile = open_seat(prompt_cache_mb=200)
+    try:
+        effects = [Effect(effect="Llm", model="smollm2")]
+        call = StageCall(id="s", name="s", path="$", implementation="llm:api_request", effects=effects)
+        cached = []
+        for number in (0, 1, 2, 3, 4, 0):
+            text = f"Story {number}. " + "A small boat sails past green hills. " * 20
+            body = {"model": "smollm2", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+            request = {"api": "openai", "path": "chat/completions", "body": body}
+            answer = profile.run(call, request, StageContext())
+            details = answer["usage"].get("prompt_tokens_details") or {}
+            cached.append((details.get("cached_tokens", 0), answer["usage"]["prompt_tokens"]))
+        assert cached[-1][0] > 0.8 * cached[-1][1]
+        assert cached[0][0] == 0
+    finally:
+        profile.close()

