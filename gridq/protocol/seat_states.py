@@ -63,7 +63,7 @@ def format_unavailable(causes: Iterable[tuple[Sequence[str], Unavailable]]) -> s
     found: list[Mapping[str, object]] = [
         {
             "queues": list(queues),
-            "began_ms": int((now - cause.since) * 1000),
+            "began_ms": max(int((now - cause.since) * 1000), 0),  # below 0: the wall clock was set back
             **({} if cause.until is None else {"ends_ms": int((cause.until - now) * 1000)}),
             "owner": cause.state in NEEDS_OWNER,
             "state": cause.state,

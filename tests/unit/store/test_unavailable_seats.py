@@ -323,3 +323,12 @@ def test_any_reason_can_be_told(grid: Grid) -> None:
     error = refusal(grid, waiting(grid))
     assert error is not None
     assert 'm.a is key_refused: a?b\0"}],' in error.reason
+
+
+def test_a_clock_that_was_set_back_holds_no_stage(grid: Grid) -> None:
+    grid.seat()
+    job = waiting(grid)
+    make_unavailable(grid, "m.a", "key_refused", 60, ago=-HOUR)
+    assert refusal(grid, job) is None, "as if it were unavailable since now"
+    found = json.loads(grid.client.hget(grid.keys("unavailable_seats"), "m.a"))
+    assert found[0]["since"] <= grid.now()
