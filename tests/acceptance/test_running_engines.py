@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,3 +127,30 @@ def test_a_handoff_file_brings_a_seat_and_takes_it_away(tmp_path: Path) -> None:
             assert grid.read_log().count("broken.json") == 1
     finally:
         grid.end()
+
+
+def test_a_seat_starts_its_engine_and_the_engine_ends_with_it(tmp_path: Path) -> None:
+    command = json.dumps([sys.executable, "-m", "tests.llama_server", "{port}", "smol", "512", "2"])
+    table = f'[[gpu.engines]]\nname = "box"\ncommand = {command}\nconcurrency = 2\n'
+    grid = HomeFolder(tmp_path, f"[gpu]\ncpu = false\ngpus = false\n{table}")
+    grid.configure('profiles = ["gpu"]\ndrain = 1\n')
+    engines = re.compile(r"tests\.llama_server \d+ smol")
+
+    def running() -> list[str]:
+        return [line for line in grid.processes() if engines.search(line) and "launcher" not in line]
+
+    try:
+        grid.start("up", "--no-flower")
+        url = grid.ready()["gateway"]["url"]
+        wait_for(lambda: seat(grid), 90, true=lambda each: each.get("state") == "ready")
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
+        assert ask(client, "smol").choices[0].message.content
+        [before] = running()
+        worker = grid.part("box")["pid"]
+        os.kill(worker, signal.SIGKILL)
+        grid.restarted("box", worker)
+        wait_for(lambda: running() and running() != [before], 90)  # the old one has ended, a new one runs
+        assert len(running()) == 1
+    finally:
+        grid.end()
+    assert running() == []

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, SeatOffer
@@ -16,7 +16,7 @@ from workers.model_apis.model_catalogue import ModelOffer
 from workers.profiles.gpu.capability import SERVER, GpuCapability
 from workers.profiles.gpu.memory_classes import KIND
 from workers.profiles.gpu.running_engines.engine import EngineModel, EngineState, RunningEngine
-from workers.profiles.gpu.running_engines.engine_table import EngineTable, NamedModel
+from workers.profiles.gpu.running_engines.engine_table import EngineTable, NamedModel, read_key
 from workers.profiles.gpu.running_engines.finding import (
     USUAL_PORTS,
     FoundEngine,
@@ -47,6 +47,10 @@ class EngineSeat(BaseModel):
     url: str
     kind: str = ""
     concurrency: int = 1
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    devices: tuple[str, ...] | None = None
     models: tuple[NamedModel, ...] = ()
     found: tuple[str, ...] = ()
     lends_only_named: bool = False
@@ -56,14 +60,9 @@ class EngineSeat(BaseModel):
     silence: float = 300.0
     price_per_hour: float | None = None
 
-    def make_table(self) -> EngineTable:
-        return EngineTable(
-            url=self.url,
-            key_env=self.key_env,
-            key_file=self.key_file,
-            silence=self.silence,
-            models=self.models,
-        )
+    def read_key(self) -> str | None:
+        """Return the engine's key as it is now; None if it has none, or if none can be read."""
+        return read_key(self.key_env, self.key_file)
 
     @property
     def is_limited(self) -> bool:
@@ -89,11 +88,12 @@ def find_seats(
     announcements = {handoff.table.root: handoff.announcement for handoff in handoffs}
     tables = [*tables, *(handoff.table for handoff in handoffs)]
     is_skipped = environ.get(SKIP_VARIABLE, "").strip().lower() not in FALSE_VALUES
-    named = [table for table in tables if table.lend]
-    left_out = {read_port(table.root) for table in tables if not table.lend}
+    launched = [table for table in tables if table.command and table.lend]
+    named = [table for table in tables if table.lend and table.url]
+    left_out = {read_port(table.root) for table in tables if table.url and not table.lend}
     ports = [] if is_skipped else [port for port in USUAL_PORTS if port not in left_out]
     declared, unnamed = look_at_all(
-        [(table.root, partial(table.read_key, environ)) for table in named], ports
+        [(table.root, partial(read_key, table.key_env, table.key_file, environ)) for table in named], ports
     )
     offers: list[SeatOffer] = []
     missing = broken
@@ -105,6 +105,9 @@ def find_seats(
         offer = _make_offer(name, table, found, price_per_hour, is_named=True)
         offers.append(offer.model_copy(update={"announcement": announcements.get(table.root, "")}))
         not_lent += [f"{name}: {reason}" for reason in found.state.skipped]
+    for table in launched:
+        found = FoundEngine("", fault="its seat's worker starts it")
+        offers.append(_make_offer(str(table.name), table, found, price_per_hour, is_named=True))
     for found in unnamed:
         name = _choose_name(found)
         if found.fault or not found.state.models:
@@ -141,6 +144,10 @@ def _make_offer(
         models=chosen,
         found=tuple(model.name for model in found.state.models),
         lends_only_named=bool(table.models),
+        command=table.command,
+        env=table.env,
+        pass_env=table.pass_env,
+        devices=table.devices,
         is_named=is_named,
         key_env=table.key_env,
         key_file=table.key_file,
@@ -153,7 +160,7 @@ def _make_offer(
         kind=KIND,
         capability=capability.model_dump(mode="json"),
         concurrency=slots,
-        exclusive=f"engine {urlsplit(table.root).netloc}",
+        exclusive=f"engine {urlsplit(table.root).netloc}" if table.url else None,
         config=seat.model_dump(mode="json"),
         note=_describe(table, found, capability),
         stamp=hashlib.sha256(f"{table.model_dump_json()} {price_per_hour}".encode()).hexdigest()[:16],
@@ -217,6 +224,8 @@ def _make_model_offer(named: NamedModel, model: EngineModel) -> ModelOffer | Non
 
 def _describe(table: EngineTable, found: FoundEngine, capability: GpuCapability) -> str:
     """Return what an engine lends, and what of that is loaded, in one line."""
+    if table.command:
+        return f"started by its worker: {' '.join(table.command)}"
     if found.engine is None:
         return f"{table.root}: no models until it answers"
     lent = [model.name for model in capability.models]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from gridq.config.settings import settings
 from gridq.errors import ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
@@ -25,6 +26,7 @@ from workers.profiles.gpu.running_engines import finding
 from workers.profiles.gpu.running_engines.engine import EngineState, RunningEngine
 from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
 from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, make_capability
+from workers.profiles.gpu.running_engines.launched_engine import LaunchedEngine
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +54,8 @@ class EngineSeatRunner:
         self.capability = capability
         self._seat = seat
         self._on_change = on_change
-        table = seat.make_table()
-        self._api = EngineApi(seat.url, table.read_key)
-        self._client = OpenAIClient(f"{seat.url}/v1", table.read_key, silence=seat.silence, use_proxy=False)
+        self._connect(seat.url)
+        self._launched = self._make_launched() if seat.command else None
         self._engine: RunningEngine | None = None
         self._state = EngineState()
         self._fault = ""
@@ -62,29 +63,71 @@ class EngineSeatRunner:
         self._look_now = threading.Event()
         self._is_closed = False
         self._load_lock = threading.Lock()
-        self.look()
+        if self._launched is None:
+            self.look()
+        else:
+            self._fault = self._describe_launch("it is being started")
+            self._launched.start()
         self._thread = threading.Thread(target=self._look_repeatedly, name="gridq-engine", daemon=True)
         self._thread.start()
 
+    def _connect(self, url: str) -> None:
+        """Use the engine at `url` from now on."""
+        seat = self._seat
+        self._url = url
+        self._api = EngineApi(url, seat.read_key)
+        self._client = OpenAIClient(f"{url}/v1", seat.read_key, silence=seat.silence, use_proxy=False)
+
     # -- the engine
+
+    def _make_launched(self) -> LaunchedEngine:
+        seat = self._seat
+        log_file = settings().home / "logs" / f"engine-{self.capability.device}.log"
+        return LaunchedEngine(
+            seat.command,
+            log_file,
+            self._use_launched,
+            env=seat.env,
+            devices=seat.devices,
+            pass_env=seat.pass_env,
+        )
+
+    def _use_launched(self, url: str) -> None:
+        """Talk to the engine that has just been started at `url`."""
+        api, client = self._api, self._client
+        self._connect(url)
+        self._engine = None
+        api.close()
+        client.close()
+        self._look_now.set()
+
+    def _describe_launch(self, reason: str) -> str:
+        return f"The engine of {self._seat.command[0]} does not answer: {reason}"
 
     def look(self) -> None:
         """Read what the engine has now, and report it if it has changed."""
         before = (self.capability, self._fault)
+        launched = self._launched
         try:
+            if launched is not None and launched.reason:
+                raise EngineUnreachable(launched.reason)
             self._state = self._read()
         except EngineUnreachable as exc:
-            self._fault = f"Nothing answers at {self._seat.url}: {exc}"
+            reason = f"Nothing answers at {self._url}: {exc}"
+            if launched is not None:
+                reason = self._describe_launch(launched.reason or "it is starting")
+            self._fault = reason
         except EngineFault as fault:
             self._faults += 1
             if self._faults < MAX_FAULTS and self._state.models:
                 return
-            self._fault = f"The engine at {self._seat.url} cannot be used: {fault}"
+            self._fault = f"The engine at {self._url} cannot be used: {fault}"
         else:
             self._faults = 0
-            self.capability = make_capability(self.capability.device, self._seat, self._engine, self._state)
+            seat = self._seat.model_copy(update={"url": self._url})
+            self.capability = make_capability(self.capability.device, seat, self._engine, self._state)
             has_models = bool(self.capability.models)
-            self._fault = "" if has_models else f"The engine at {self._seat.url} has no model to lend"
+            self._fault = "" if has_models else f"The engine at {self._url} has no model to lend"
         if (self.capability, self._fault) != before and not self._is_closed:
             self._on_change()
 
@@ -108,7 +151,7 @@ class EngineSeatRunner:
             try:
                 self.look()
             except Exception:  # the server of the grid may be away; the next look reports again
-                log.warning("The engine at %s could not be looked at", self._seat.url, exc_info=True)
+                log.warning("The engine at %s could not be looked at", self._url, exc_info=True)
 
     @property
     def fault(self) -> str:
@@ -213,9 +256,11 @@ class EngineSeatRunner:
             )
 
     def close(self) -> None:
-        """Drop the running calls. The engine goes on."""
+        """Drop the running calls. The engine goes on, unless this seat's worker started it."""
         self._is_closed = True
         self._look_now.set()
+        if self._launched is not None:
+            self._launched.close()
         with contextlib.suppress(RuntimeError):
             self._thread.join(1)
         self._client.close()

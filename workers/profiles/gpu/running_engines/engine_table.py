@@ -15,7 +15,10 @@ from gridq.protocol.models import Json
 from workers.model_apis.http.locality import is_local_url
 
 NAME = r"^[a-z0-9][a-z0-9_-]*$"
-EXPECTED = "url; optional: name, models, concurrency, lend, key_env or key_file, silence"
+EXPECTED = (
+    "url; optional: name, models, concurrency, lend, key_env or key_file, silence. Or name and command; "
+    "optional: env, pass_env, devices"
+)
 
 
 class NamedModel(BaseModel):
@@ -34,11 +37,14 @@ class EngineTable(BaseModel):
     """One `[[gpu.engines]]` table. `models` are those to lend, the preferred one first; without it all are.
 
     With `lend = false` the engine is left out. `silence` is how long it may send nothing, in seconds.
+
+    With `command` the seat's worker starts the engine; `launched_engine` says what `env`, `pass_env` and
+    `devices` are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str = Field(pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$")
+    url: str = Field(default="", pattern=r"^(https?://[^/@\s?#]+(/[^@\s?#]*)?)?$")
     name: str | None = Field(default=None, pattern=NAME)
     lend: bool = True
     models: tuple[NamedModel, ...] = ()
@@ -46,6 +52,10 @@ class EngineTable(BaseModel):
     key_env: str | None = None
     key_file: str | None = None
     silence: float = Field(default=300.0, gt=0)
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    devices: tuple[str, ...] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +70,12 @@ class EngineTable(BaseModel):
     def _check_key(self) -> Self:
         if self.key_env and self.key_file:
             raise ValueError("it has two keys; keep key_env or key_file")
+        if bool(self.url) == bool(self.command):
+            raise ValueError(
+                "it has both a url and a command" if self.url else "it has neither url nor command"
+            )
+        if self.command and self.name is None:
+            raise ValueError("an engine with a command needs a name")
         return self
 
     @property
@@ -67,16 +83,19 @@ class EngineTable(BaseModel):
         """The engine's root: its URL without `/v1`."""
         return self.url.rstrip("/").removesuffix("/v1").rstrip("/")
 
-    def read_key(self, environ: Mapping[str, str] = os.environ) -> str | None:
-        """Return the engine's key; None if it has none, or if none can be read now."""
-        if self.key_env is not None:
-            return environ.get(self.key_env, "").strip() or None
-        if self.key_file is not None:
-            try:
-                return Path(self.key_file).expanduser().read_text("utf-8").strip() or None
-            except (OSError, UnicodeDecodeError):
-                return None
-        return None
+
+def read_key(
+    key_env: str | None, key_file: str | None, environ: Mapping[str, str] = os.environ
+) -> str | None:
+    """Return the key in an environment variable or a file; None if neither has one now."""
+    if key_env is not None:
+        return environ.get(key_env, "").strip() or None
+    if key_file is not None:
+        try:
+            return Path(key_file).expanduser().read_text("utf-8").strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+    return None
 
 
 def parse_tables(tables: Sequence[Json]) -> list[EngineTable]:
@@ -89,7 +108,7 @@ def parse_tables(tables: Sequence[Json]) -> list[EngineTable]:
     for index, table in enumerate(tables):
         path = f"gpu.engines[{index}]"
         engine = _parse(table, path)
-        if not is_local_url(engine.url):
+        if engine.url and not is_local_url(engine.url):
             raise ConfigError(
                 f"The engine at {engine.url} is not on this machine",
                 {
@@ -99,7 +118,7 @@ def parse_tables(tables: Sequence[Json]) -> list[EngineTable]:
                 },
             )
         for other in found:
-            if _normalize(engine.root) == _normalize(other.root):
+            if engine.url and other.url and _normalize(engine.root) == _normalize(other.root):
                 raise ConfigError(
                     f"Two engines have the address {engine.root}",
                     {"path": f"{path}.url", "fix": "remove one of the tables"},

@@ -43,7 +43,7 @@ def read_handoffs(home: Path, taken: Collection[EngineTable]) -> tuple[list[Hand
     found: list[Handoff] = []
     problems: list[str] = []
     names = {table.name for table in taken if table.name}
-    ports = {read_port(table.root) for table in taken}
+    ports = {read_port(table.root) for table in taken if table.url}
     for path in sorted((home / FOLDER).glob("*.json")):
         try:
             handoff = _read(path)
