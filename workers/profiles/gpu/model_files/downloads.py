@@ -92,9 +92,9 @@ def download(
         try:
             _fetch(url, file, size, headers, report)
         except OSError as exc:
-            if _is_disk_full(exc):
+            if is_disk_full(exc):
                 partial.unlink(missing_ok=True)
-                raise _make_full_error(target) from None
+                raise make_full_error(target.parent) from None
             raise
         total = os.fstat(file.fileno()).st_size
         if size is not None and total != size:
@@ -112,10 +112,7 @@ def download(
         actual = git if digest is not None and digest.kind == "git" else sha256
         if digest is not None and actual != digest.value:
             partial.unlink(missing_ok=True)
-            raise DigestMismatch(
-                f"{name} is not the file that its source describes",
-                {"expected": f"{digest.kind} {digest.value}", "reason": f"it is {actual}; it was removed"},
-            )
+            raise make_digest_error(name, digest, actual)
         os.replace(partial, target)
     return sha256
 
@@ -131,6 +128,14 @@ def compute_digests(file: BinaryIO, total: int, report: Report) -> tuple[str, st
         done += len(chunk)
         report(done, total, "verifying")
     return sha256.hexdigest(), git.hexdigest()
+
+
+def make_digest_error(name: str, digest: Digest, actual: str) -> DigestMismatch:
+    """Return the error of a file with another digest than its source states. The file is removed before."""
+    return DigestMismatch(
+        f"{name} is not the file that its source describes",
+        {"expected": f"{digest.kind} {digest.value}", "reason": f"it is {actual}; it was removed"},
+    )
 
 
 def format_bytes(count: float) -> str:
@@ -167,12 +172,12 @@ def _fetch(url: str, file: BinaryIO, size: int | None, headers: Mapping[str, str
         resume_size=start,
         headers=dict(headers),
         expected_size=size,
-        tqdm_class=_make_bar(start, size or 0, report),
+        tqdm_class=make_bar(start, size or 0, report),
     )
     file.flush()
 
 
-def _make_bar(start: int, total: int, report: Report) -> Any:
+def make_bar(start: int, total: int, report: Report) -> Any:
     """Return a class that the hub's client takes for a progress bar."""
 
     class Bar:
@@ -197,15 +202,17 @@ def _make_bar(start: int, total: int, report: Report) -> Any:
     return Bar
 
 
-def _is_disk_full(exc: OSError) -> bool:
+def is_disk_full(exc: OSError) -> bool:
+    """Return whether a disk or a quota of it is full."""
     return exc.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _make_full_error(target: Path) -> DiskFull:
+def make_full_error(folder: Path) -> DiskFull:
+    """Return the error of a disk that became full while a model was downloaded to `folder`."""
     return DiskFull(
         "The disk became full while the model was downloaded",
         {
-            "path": str(target.parent),
+            "path": str(folder),
             "reason": "what had been downloaded was removed",
             "fix": "free some space: gridq models list shows what can go",
         },

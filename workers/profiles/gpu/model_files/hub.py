@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gridq.errors import GridError, HubUnreachable, ModelGated, ModelNotFound, ModelPullError
-from workers.profiles.gpu.model_files.downloads import Digest, Report, compute_digests, download
+from workers.profiles.gpu.model_files.downloads import (
+    MAX_HTTP_BYTES,
+    Digest,
+    Report,
+    compute_digests,
+    download,
+    is_disk_full,
+    make_bar,
+    make_digest_error,
+    make_full_error,
+)
 from workers.profiles.gpu.model_files.quantizations import choose_variant
 from workers.profiles.gpu.model_files.references import HubReference
 
@@ -150,6 +160,8 @@ def fetch_file(model: HubModel, file: HubFile, report: Report) -> tuple[Path, st
         etag = metadata.etag or file.sha256 or file.git
         if not etag:
             raise ModelPullError(f"The hub states no ETag of {file.path}", {"path": f"hf:{model.repo}"})
+        if file.size > MAX_HTTP_BYTES:
+            return _fetch_by_xet(model, file, report)
         folder = locate_cache() / f"models--{model.repo.replace('/', '--')}"
         target = folder / "blobs" / etag.replace("/", "_")
         sha256 = download(
@@ -165,6 +177,26 @@ def fetch_file(model: HubModel, file: HubFile, report: Report) -> tuple[Path, st
         path = hf_hub_download(
             model.repo, file.path, revision=model.commit, cache_dir=locate_cache(), endpoint=endpoint
         )
+    return Path(path), sha256
+
+
+def _fetch_by_xet(model: HubModel, file: HubFile, report: Report) -> tuple[Path, str]:
+    """Download a file that is too large for HTTP. The hub's client does not continue such a download."""
+    from huggingface_hub import hf_hub_download
+
+    path = hf_hub_download(
+        model.repo,
+        file.path,
+        revision=model.commit,
+        cache_dir=locate_cache(),
+        endpoint=_get_endpoint(),
+        tqdm_class=make_bar(0, file.size, report),
+    )
+    with open(path, "rb") as opened:
+        sha256, git = compute_digests(opened, file.size, report)
+    if file.digest is not None and file.digest.value not in (sha256, git):
+        remove_file(Path(path))
+        raise make_digest_error(file.path, file.digest, sha256)
     return Path(path), sha256
 
 
@@ -251,7 +283,9 @@ def _translate(exc: BaseException, repo: str, file: str) -> GridError | None:
                 "fix": "check the network, HTTPS_PROXY and HF_ENDPOINT; what was downloaded is kept",
             },
         )
-    if isinstance(exc, OSError | ValueError) and not getattr(exc, "errno", None):
+    if isinstance(exc, OSError) and is_disk_full(exc):
+        return make_full_error(locate_cache())
+    if isinstance(exc, OSError | ValueError):
         return ModelPullError(f"{repo} was not downloaded", {"path": path, "reason": str(exc).split("\n")[0]})
     return None
 

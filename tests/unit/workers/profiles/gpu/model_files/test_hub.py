@@ -200,3 +200,32 @@ def test_a_split_model_is_fetched_whole_and_shared_content_is_removed_last(
     assert not first.is_symlink()
     hub.remove_file(second)
     assert list_files(tmp_path / "hf") == []
+
+
+def test_a_file_that_is_too_large_for_http_goes_the_hubs_own_way(
+    hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MAX_HTTP_BYTES", 1000)
+    seen: list[str] = []
+    model = hub.resolve(HubReference("org/Tiny-GGUF"))
+    path, sha256 = hub.fetch_file(model, model.files[0], lambda done, total, state: seen.append(state))
+    assert sha256 == model.files[0].sha256
+    assert path.exists()
+    assert {"downloading", "verifying"} == set(seen)
+    hub.remove_file(path)
+    hub_server.damaged = True
+    with pytest.raises(ModelPullError) as caught:
+        hub.fetch_file(model, model.files[0], ignore)
+    assert caught.value.code == "model.digest"
+    assert list_files(tmp_path / "hf") == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(
+    hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "file"))
+    with pytest.raises(ModelPullError) as caught:
+        fetch(HubReference("org/Tiny-GGUF"))
+    assert caught.value.code == "model.pull"
+    assert caught.value.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
-from gridq.protocol.models import ProbeReport
+from gridq.protocol.models import ProbeReport, SeatOffer
 from tests.gguf_files import write_gguf
+from workers.machine import probing
+from workers.machine.seats import Seat
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.model_files.local_models import LocalModels
@@ -79,6 +82,18 @@ def test_the_last_resort_is_any_only_where_nothing_else_is(own_home: Path, model
     [offer] = probe().found
     models = GpuSeat.model_validate(profile.yield_queues(offer, []).config).models
     assert {model.name: model.any for model in models} == {"mine": True, "smollm2-135m-instruct": False}
+
+
+def test_of_two_seats_with_the_last_resort_alone_both_stay_any(own_home: Path) -> None:
+    profile = GpuProfile()
+    [offer] = probe().found
+    capability = profile.Capability.model_validate(offer.capability)
+    seat = Seat(offer, tuple(profile.queues(capability)), profile, capability)
+    twins = probing._yield_queues([seat, replace(seat, offer=offer.model_copy(update={"name": "twin"}))])
+    assert ["llm:any" in each.queues for each in twins] == [True, True]
+    other = Seat(SeatOffer(name="x", kind="llm", capability={}, concurrency=1), ("llm:any",))
+    mixed = probing._yield_queues([seat, other])
+    assert ["llm:any" in each.queues for each in mixed] == [False, True]
 
 
 def test_a_machine_without_a_model_is_told_the_command(own_home: Path, tmp_path: Path) -> None:
