@@ -38,6 +38,12 @@ def test_the_last_column_is_cut_only_on_a_terminal(monkeypatch: pytest.MonkeyPat
     assert len(align_columns(rows)[1]) <= 60
 
 
+def test_gridq_up_says_what_it_lends_without_a_table(tmp_path: Path) -> None:
+    notice = "ollama: Ollama 0.13.5 already runs. To leave it out: …"
+    text = format_started({**state("grid", tmp_path), "notices": [notice]}, 1.0)
+    assert f"Lent       {notice}" in text.splitlines()
+
+
 def test_gridq_worker_does_not_list_missing_seats(tmp_path: Path) -> None:
     assert "Not found  gpu: No NVIDIA GPU" in format_started(state("grid", tmp_path), 1.0)
     assert "Not found" not in format_started(state("worker", tmp_path), 1.0)
