@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from redis import Redis
 
@@ -59,7 +59,8 @@ def send_command(client: Redis, keys: Keys, seat: str, action: Action, model: st
 
 def take_commands(client: Redis, keys: Keys, seat: str) -> Iterator[Command]:
     """Yield the commands that wait at a seat. What is yielded is taken."""
-    for text in client.lpop(keys("model_commands", seat), MAX_COMMANDS) or ():
+    waiting: Any = client.lpop(keys("model_commands", seat), MAX_COMMANDS)
+    for text in waiting or ():
         fields = json.loads(text)
         yield Command(fields["id"], fields["action"], fields["model"])
 

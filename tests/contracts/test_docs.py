@@ -290,8 +290,8 @@ def test_every_setting_code_and_metric_that_a_page_names_exists(page: Path) -> N
 
 
 ELSEWHERE = {
-    "GRIDQ_ENGINE", "GRIDQ_FLOWER_PORT", "GRIDQ_GATEWAY_PORT", "GRIDQ_MODEL", "GRIDQ_SECRETS",
-    "GRIDQ_SKIP_ENGINES",
+    "GRIDQ_DEVICE_BOOKS", "GRIDQ_ENGINE", "GRIDQ_FLOWER_PORT", "GRIDQ_GATEWAY_PORT", "GRIDQ_MODEL",
+    "GRIDQ_SECRETS", "GRIDQ_SKIP_ENGINES",
 }  # fmt: skip
 """Variables that are read elsewhere: by the gpu profile, by docker-compose.yml, by a test."""
 

@@ -137,6 +137,36 @@ def test_openai_at_an_engine(engine: ProfileServer):
             client.chat.completions.create(model=SMOL, messages=[{"role": "user", "content": "x " * 9000}])
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_an_engine_reuses_of_a_prompt_is_reported_to_both_clients(
+    engine: ProfileServer, is_streamed: bool
+):
+    text = f"Tell me of boats, {is_streamed}: " + "a small boat sails past green hills. " * 30
+    messages: Any = [{"role": "user", "content": text}]
+    used: Any
+    with openai_at(engine) as client:
+        request: Any = {"model": SMOL, "messages": messages, "max_completion_tokens": 2}
+        found = []
+        for _ in range(2):
+            if is_streamed:
+                options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+                with client.chat.completions.create(**request, **options) as stream:
+                    used = [chunk.usage for chunk in stream][-1]
+            else:
+                used = client.chat.completions.create(**request).usage
+            found.append((used.prompt_tokens_details.cached_tokens, used.prompt_tokens))
+    (first, _), (again, whole) = found
+    assert first < whole / 2 < 0.8 * whole < again < whole
+    with anthropic_at(engine) as other:
+        if is_streamed:
+            with other.messages.stream(model=SMOL, max_tokens=2, messages=messages) as answer:
+                used = answer.get_final_message().usage
+        else:
+            used = other.messages.create(model=SMOL, max_tokens=2, messages=messages).usage
+    assert used.cache_read_input_tokens > 0.8 * whole
+    assert used.input_tokens + used.cache_read_input_tokens == whole, "input_tokens is the rest"
+
+
 def test_responses_at_an_engine(engine: ProfileServer):
     with openai_at(engine) as client:
         request: Any = {"model": SMOL, "input": "What is rain?", "temperature": 0}

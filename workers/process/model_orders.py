@@ -57,8 +57,8 @@ class ModelOrders:
             self._answer(command, Answer("failed", error.to_record()))
         except Exception as exc:  # whoever waits must get any fault of a profile
             log.warning("seat %s: %s of a model failed", self._seat, command.action, exc_info=exc)
-            error = SeatError("The seat's profile failed", {"reason": type(exc).__name__})
-            self._answer(command, Answer("failed", error.to_record()))
+            fault = SeatError("The seat's profile failed", {"reason": type(exc).__name__})
+            self._answer(command, Answer("failed", fault.to_record()))
         else:
             self._answer(command, Answer("done"))
 
