@@ -331,7 +331,7 @@ def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
 
 
 def test_a_file_with_another_checksum_is_never_loaded(tmp_path: Path, engine: str):
-    profile = broken(tmp_path, engine, b"GGUF", sha256="0" * 64)
+    profile = broken(tmp_path, engine, SMOL.locate_file().read_bytes(), sha256="0" * 64)
     with pytest.raises(ModelFileError, match="corrupt"):
         profile.run(BROKEN, "x", StageContext())
     assert profile.metrics()["model_loads_total"] == 0

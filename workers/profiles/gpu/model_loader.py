@@ -89,8 +89,9 @@ class ModelLoader:
     def reserve(self, model: Model) -> Hold | Refusal:
         """Reserve the memory that `model` needs. Runs a dry run of the engine before the first load.
 
-        Raises ModelFileError if the file cannot be loaded.
+        Raises ModelFileError if the file cannot be loaded, or has another checksum than its table states.
         """
+        verify_file(model, self._home / CHECKSUM_CACHE)  # before any engine sees it
         plan = self.plan(model, can_dry_run=True)
         seat, need = self._seat, plan.need
         on_device = self._book.reserve(
@@ -144,9 +145,8 @@ class ModelLoader:
     def load(self, model: Model, hold: Hold, context: StageContext) -> ModelProcess:
         """Load `model` into its own process, and remember what it takes.
 
-        Raises SeatMemoryShort if memory ran out, and the errors of `verify_file` and `ModelProcess.start`.
+        Raises SeatMemoryShort if memory ran out, and the errors of `ModelProcess.start`.
         """
-        verify_file(model, self._home / CHECKSUM_CACHE)
         LocalModels(self._home).note_use(model.name)
         order = hold.plan.order
         process = ModelProcess(order)
