@@ -225,7 +225,7 @@ def _make_model_offer(named: NamedModel, model: EngineModel) -> ModelOffer | Non
 def _describe(table: EngineTable, found: FoundEngine, capability: GpuCapability) -> str:
     """Return what an engine lends, and what of that is loaded, in one line."""
     if table.command:
-        return f"started by its worker: {' '.join(table.command)}"
+        return f"{table.command[0]}, which the seat's worker starts"
     if found.engine is None:
         return f"{table.root}: no models until it answers"
     lent = [model.name for model in capability.models]

@@ -25,6 +25,9 @@ USUAL_PORTS = tuple(dict.fromkeys(port for kind in KINDS for port in kind.ports)
 FIND_SECONDS = 1.6
 """Time for all engines together. A probe has two seconds."""
 
+LOADING = 503
+"""The status of llama-server while it loads its model, and of others that are not ready."""
+
 NOTHING_YET = EngineState()
 GRIDQ_HEADERS = "x-gridq-"
 
@@ -60,6 +63,8 @@ def identify(api: EngineApi, *, is_named: bool) -> RunningEngine:
     first = api.get("props")
     if any(name.startswith(GRIDQ_HEADERS) for name in first.headers):
         raise OwnGateway("it is a gateway of gridq")
+    if first.status == LOADING:
+        raise EngineFault("it is still loading its model")
     kinds: list[type[RunningEngine]] = [*KINDS, *([OpenAICompatible] if is_named else [])]
     for kind in kinds:
         if kind.recognizes(api):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import os
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from workers.profiles.gpu.devices import discovery
 from workers.profiles.gpu.devices.processes import make_owner_mark
 from workers.profiles.gpu.model_process import SECRET_WORDS
 from workers.profiles.gpu.running_engines.engine_launcher import STOP_SECONDS
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 PORT_PLACE = "{port}"
@@ -80,8 +83,9 @@ class LaunchedEngine:
                 return
             self._exits.append(time.monotonic())
             delay = self._choose_delay()
-            line = self._read_last_line()
-            self.reason = f"it {how}{f': {line}' if line else ''}; the next try is in {delay:.0f} s"
+            # What it printed is for the owner alone: others read the reason too.
+            log.warning("%s %s: %s", self._command[0], how, self._read_last_line())
+            self.reason = f"it {how}; the next try is in {delay:.0f} s; its log is logs/{self._log.name}"
             self._stopped.wait(delay)
 
     def _run_once(self) -> str:
@@ -92,12 +96,12 @@ class LaunchedEngine:
             self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._log.is_file() and self._log.stat().st_size > MAX_LOG_BYTES:
                 self._log.replace(self._log.with_suffix(".log.1"))
-            with self._log.open("ab") as log:
+            with self._log.open("ab") as output:
                 process = self._process = subprocess.Popen(  # noqa: S603 our own module; the owner's command
                     [sys.executable, "-m", f"{__package__}.engine_launcher", *self._fill(port)],
                     stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
+                    stdout=output,
+                    stderr=output,
                     env=environment,
                     start_new_session=True,
                 )

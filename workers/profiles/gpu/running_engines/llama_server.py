@@ -54,7 +54,8 @@ class LlamaServer(RunningEngine):
             status = item.get("status")
             is_router = isinstance(status, dict)
             name = item["id"]
-            value = status.get("value") if isinstance(status, dict) else "loaded"
+            awake = "sleeping" if props.get("is_sleeping") is True else "loaded"
+            value = status.get("value") if isinstance(status, dict) else awake
             if value == "downloading" or _makes_no_text(item):
                 continue
             more = self._read_model_props(name) if is_router and value == "loaded" else props

@@ -167,7 +167,7 @@ def test_a_server_without_an_api_of_its_own_is_only_adopted_by_name(run: Any, us
 @pytest.mark.parametrize(
     ("table", "place"),
     [
-        ({}, "gpu.engines[0].url"),
+        ({}, "gpu.engines[0]"),
         ({"url": "ftp://127.0.0.1"}, "gpu.engines[0].url"),
         ({"url": "http://192.0.2.7:11434"}, "gpu.engines[0].url"),
         ({"url": "http://user:pw@127.0.0.1:1"}, "gpu.engines[0].url"),
@@ -247,6 +247,15 @@ def test_a_named_engine_that_is_down_is_a_seat_without_models(run: Any) -> None:
     [offer] = probe({"url": url, "name": "later"}).found
     assert (offer.name, model_names(offer)) == ("later", [])
     assert any("later" in why for why in probe({"url": url, "name": "later"}).missing)
+
+
+def test_an_engine_that_is_loading_its_model_says_so(run: Any) -> None:
+    class Loading(FakeLlamaRouter):
+        def get(self, path: str, query: dict[str, str]) -> tuple[int, Any] | None:
+            return 503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+
+    report = probe({"url": run(Loading(FakeModel("m"))).url, "name": "slow"})
+    assert any("slow" in why and "loading" in why for why in report.missing)
 
 
 def test_an_engine_that_wants_a_key_says_so(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
