@@ -72,8 +72,23 @@ def explain_loading(stage: StageView, live: list[LiveSeat]) -> str:
     if seat is None or not isinstance(loading, dict) or not loading or stage.queue in seat.warm:
         return ""
     model, share = next(iter(loading.items()))
-    known = f", {share:.0%}".replace("%", " %") if isinstance(share, int | float) else ""
-    return f"loading {model} on {seat.worker}{known}"
+    return f"loading {model} on {seat.worker}{_format_share(share)}"
+
+
+def explain_download(stage: StageView, seats: list[LiveSeat]) -> str:
+    """Return which of the seats downloads the model that a ready stage waits for, as its heartbeat said; ""
+    if none does.
+    """
+    for seat in seats:
+        downloads = seat.details.get("downloading")
+        found = downloads.get(stage.queue) if isinstance(downloads, dict) else None
+        if isinstance(found, dict):
+            return f"downloading {found.get('model')} to {seat.worker}{_format_share(found.get('share'))}"
+    return ""
+
+
+def _format_share(share: object) -> str:
+    return f", {share:.0%}".replace("%", " %") if isinstance(share, int | float) else ""
 
 
 def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "") -> str:
@@ -86,6 +101,8 @@ def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "",
     lent = [seat for seat in serving if seat.is_lent_to(agent, team)]
     if not lent:
         return "; ".join(describe_access(seat.seat, seat.lends_to) for seat in serving[:MAX_NAMED])
+    if download := explain_download(stage, lent):
+        return download
     able = [seat for seat in lent if not is_excluded(seat.seat, stage.excluded)]
     pinned = find_pinned(stage.excluded)
     if pinned and all(seat.seat != pinned for seat in live):

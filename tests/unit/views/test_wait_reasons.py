@@ -146,3 +146,12 @@ def test_a_running_stage_whose_model_loads_says_so(client: Client, share: float 
     assert client.waits_for(job) == f"bench_echo, which runs on a@m: loading qwen3-8b on a@m{words}"
     client.scripts.renew("m.a", "i-m.a", [], ["bench:any"])
     assert client.waits_for(job) == "bench_echo, which runs on a@m", "its own model is loaded"
+
+
+def test_a_stage_whose_model_is_downloaded_says_so(client: Client) -> None:
+    details = {"downloading": {"bench:any": {"model": "qwen3-8b", "share": 0.4}}}
+    add_live_seat(client, "m.a", "bench:any", state="ready", details=details)
+    job = client.submit(echo_graph(), 1)
+    assert client.waits_for(job) == (
+        "a seat of bench:any to run bench_echo: downloading qwen3-8b to a@m, 40 %"
+    )

@@ -173,4 +173,6 @@ class GpuProfile(Profile):
             return {}
         capability, seat = opened
         reading, models = sampler.reading, runner.loaded_models
-        return seat_report.make_details(seat, capability, reading, models, runner.uses)
+        found = seat_report.make_details(seat, capability, reading, models, runner.uses)
+        downloads = runner.describe_downloads()
+        return {**found, "downloading": downloads} if downloads else found

@@ -105,6 +105,16 @@ class Runner:
         loaded = set(self.loaded_models.list_names())
         return [queue for queue, name in first.items() if name in loaded]
 
+    def describe_downloads(self) -> dict[str, Json]:
+        """Return by queue the model that is being downloaded for its requests, and the share that is done."""
+        downloads = {} if self._pulls is None else self._pulls.list_shares()
+        return {
+            queue: {"model": model.name, "share": downloads[model.name]}
+            for model in self._seat.models
+            if model.name in downloads
+            for queue in list_llm_queues([model])
+        }
+
     def _add_price(self, usage: Usage, started_at: float) -> Usage:
         timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
         return price_usage(timed, self._seat.price_per_hour)

@@ -77,6 +77,13 @@ class RequestedPulls:
             f"The model {model.name!r} is being downloaded", {**details, "retry_after": RETRY_SECONDS}
         )
 
+    def list_shares(self) -> dict[str, float]:
+        """Return the models whose pull runs, and the share of each that is done, from 0 to 1."""
+        with self._lock:
+            names = [name for name, process in self._running.items() if process.poll() is None]
+        found = {name: read_progress(self._home, name) for name in names}
+        return {name: round(progress.share, 3) if progress else 0.0 for name, progress in found.items()}
+
     def close(self) -> None:
         """End the pulls of this seat. The next one goes on with what they downloaded."""
         with self._lock:

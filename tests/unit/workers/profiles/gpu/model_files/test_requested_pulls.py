@@ -56,9 +56,11 @@ def test_many_requests_attach_to_one_pull_and_wait_without_a_slot(
             ask(pulls, job)
         assert caught.value.details["retry_after"] == requested_pulls.RETRY_SECONDS
     wait_for(hub_server.list_downloads, 60)
+    assert pulls.list_shares() == {"lazy": 0.0}
     hub_server.gate.set()
     model = ask_until_here(pulls)
     assert not model.is_reference
+    wait_for(lambda: pulls.list_shares() == {}, 60)
     assert Path(model.file).exists()
     assert len(hub_server.list_downloads()) == 1
     assert LocalModels(home).get("lazy").context == 512
