@@ -243,17 +243,25 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
 
 @models_app.command(epilog=EPILOG, short_help="Remove a model from this machine.")
 def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Remove a model from this machine, and its files if gridq downloaded them. A loaded model stays."""
+    """Remove a model from this machine, and its files if gridq downloaded them. A loaded model stays.
+
+    Also removes what a download that broke off has left.
+    """
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.local_models import LocalModels
+    from workers.profiles.gpu.model_files.pulling import forget_pull
     from workers.supervisor.worker import request_reload
 
     config = settings()
-    found = LocalModels(config.home).get(model)
-    freed = LocalModels(config.home).remove(found.name)
+    found = LocalModels(config.home).find(model)
+    name = model if found is None else found.name
+    freed = 0 if found is None else LocalModels(config.home).remove(name)
+    freed += forget_pull(config.home, name)
     request_reload(config.home)
     if json:
-        print_json({"name": found.name, "freed_bytes": freed})
+        print_json({"name": name, "freed_bytes": freed})
+    elif found is None:
+        typer.echo(f"Removed what the pull of {name} had left, {_format_size(freed)} are free again")
     elif found.is_owned:
         typer.echo(f"Removed {found.name}, {_format_size(freed)} are free again")
     else:

@@ -127,6 +127,11 @@ def locate_cache() -> Path:
     return Path(os.path.expandvars(os.path.expanduser(cache)))
 
 
+def locate_repository(repo: str) -> Path:
+    """Return the folder of a repository in the hub's cache."""
+    return locate_cache() / f"models--{repo.replace('/', '--')}"
+
+
 def find_cached(model: HubModel, file: HubFile) -> Path | None:
     """Return the file in the cache, if it is there."""
     from huggingface_hub import try_to_load_from_cache
@@ -162,8 +167,7 @@ def fetch_file(model: HubModel, file: HubFile, report: Report) -> tuple[Path, st
             raise ModelPullError(f"The hub states no ETag of {file.path}", {"path": f"hf:{model.repo}"})
         if file.size > MAX_HTTP_BYTES:
             return _fetch_by_xet(model, file, report)
-        folder = locate_cache() / f"models--{model.repo.replace('/', '--')}"
-        target = folder / "blobs" / etag.replace("/", "_")
+        target = locate_repository(model.repo) / "blobs" / etag.replace("/", "_")
         sha256 = download(
             metadata.location,
             target,

@@ -22,6 +22,7 @@ from gridq.errors import (
     ConfigError,
     GridError,
     HubUnreachable,
+    ModelInUse,
     ModelNotFound,
     ModelPullError,
     ModelTooLarge,
@@ -55,6 +56,7 @@ from workers.profiles.gpu.model_files.references import (
     HubReference,
     Reference,
     UrlReference,
+    parse_reference,
 )
 
 FOLDER = "pulls"
@@ -62,6 +64,7 @@ WRITE_SECONDS = 0.3
 """How often the progress is written."""
 
 FOLLOW_SECONDS = 0.2
+LOCK_SECONDS = 0.5
 ETA_AFTER_SECONDS = 5.0
 ETA_AFTER_SHARE = 0.01
 """An estimate of the remaining time is made after both: before, it means nothing."""
@@ -85,6 +88,10 @@ class PullProgress:
     note: str = ""
     error: dict[str, Any] | None = None
     pid: int = field(default_factory=os.getpid)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("done", "failed")
 
     @property
     def share(self) -> float:
@@ -171,7 +178,7 @@ def read_progress(home: Path, name: str) -> PullProgress | None:
         found = PullProgress(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    if found.state not in ("done", "failed") and not is_locked(path.parent, path.stem):
+    if not found.is_over and not is_locked(path.parent, path.stem):
         error = ModelPullError("The pull was interrupted", {"fix": AGAIN})
         return replace(found, state="failed", error=error.to_record())
     return found
@@ -181,6 +188,30 @@ def list_progress(home: Path) -> list[PullProgress]:
     """Return the latest pull of every model, by name."""
     names = sorted(path.stem for path in (home / FOLDER).glob("*.json"))
     return [found for found in (read_progress(home, unquote(name)) for name in names) if found is not None]
+
+
+def forget_pull(home: Path, name: str) -> int:
+    """Remove what a pull that broke off has left. Return the bytes that this freed.
+
+    Raises ModelNotFound if there is none, and ModelInUse if it runs.
+    """
+    progress = read_progress(home, name)
+    if progress is None:
+        LocalModels(home).get(name)
+        return 0
+    if not progress.is_over:
+        raise ModelInUse(f"The model {name!r} is being pulled", {"path": name, "fix": "wait for it"})
+    freed = 0
+    reference = parse_reference(progress.reference)
+    folders = [home / DOWNLOADS]
+    if isinstance(reference, HubReference):
+        folders = [hub.locate_repository(reference.repo)]
+    for partial in (path for folder in folders for path in folder.rglob("*.gridq.incomplete")):
+        freed += partial.stat().st_size
+        partial.unlink(missing_ok=True)
+    remove_empty_folders(home / DOWNLOADS)
+    _locate(home, name).with_suffix(".json").unlink(missing_ok=True)
+    return freed
 
 
 class PullFile:
@@ -200,11 +231,13 @@ class PullFile:
             )
         except OSError as exc:
             raise make_folder_error(self._path.parent, exc) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_ours = True
-        except OSError:
-            self.is_ours = False
+        until = time.monotonic() + LOCK_SECONDS  # who only reads the progress holds the lock for a moment
+        while not self.is_ours and time.monotonic() < until:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.is_ours = True
+            except OSError:
+                time.sleep(LOCK_SECONDS / 20)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -218,20 +251,22 @@ class PullFile:
 
     def follow(self, reference: str, watch: Watch) -> LocalModel:
         """Wait for the process that pulls the model, and return its model. Raises its error."""
-        while True:
+        while is_locked(self._path.parent, self._path.stem):
             progress = read_progress(self._home, self._name)
-            if progress is not None:
+            if progress is not None and not progress.is_over:  # else it is that of an earlier pull
                 if progress.reference != reference:
                     raise ConfigError(
                         f"Another model is being pulled as {self._name!r}",
                         {"path": "--name", "reason": progress.reference, "fix": "give this one another name"},
                     )
                 watch(progress)
-                if progress.state == "done":
-                    return LocalModels(self._home).get(self._name)
-                if progress.state == "failed":
-                    raise error_from_record(progress.error or {})
             time.sleep(FOLLOW_SECONDS)
+        progress = read_progress(self._home, self._name)
+        if progress is not None:
+            watch(progress)
+        if progress is None or progress.state != "done":
+            raise error_from_record((progress.error if progress else None) or {})
+        return LocalModels(self._home).get(self._name)
 
 
 class _Progress:

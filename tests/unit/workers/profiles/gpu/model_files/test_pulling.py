@@ -227,3 +227,50 @@ def test_a_time_is_only_estimated_once_it_means_something(
             report(500, 1000, "downloading")
     assert caught.value.code == "model.unreachable"
     assert pulling.compute_deadline(20_000_000_000) == 600 + 300 * 20
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_what_a_pull_that_broke_off_left_can_be_removed(
+    hub_server: HubServer, home: Path, tmp_path: Path, model_file: Path
+) -> None:
+    def interrupt(progress: PullProgress) -> None:
+        if progress.done > 300_000:
+            raise KeyboardInterrupt
+
+    hub_server.pace = 0.05  # so that the progress is told
+    with pytest.raises(KeyboardInterrupt):
+        pull(TINY, home, watch=interrupt)
+    [partial] = (tmp_path / "hf").rglob("*.incomplete")
+    size = partial.stat().st_size
+    assert 0 < size < model_file.stat().st_size
+    assert pulling.forget_pull(home, "tiny") == size
+    assert not partial.exists()
+    assert read_progress(home, "tiny") is None
+    with pytest.raises(GridError) as caught:
+        pulling.forget_pull(home, "tiny")
+    assert caught.value.code == "model.not_found"
+
+
+def test_a_failure_of_an_earlier_pull_is_not_that_of_the_one_that_runs(home: Path) -> None:
+    with pulling.PullFile(home, "m") as earlier:
+        pulling._Progress(PullProgress("m", "hf:o/r"), earlier, lambda _: None).fail(KeyboardInterrupt())
+    results: list[str] = []
+    with pulling.PullFile(home, "m") as running:
+        assert running.is_ours
+
+        def follow() -> None:
+            with pulling.PullFile(home, "m") as other:
+                try:
+                    other.follow("hf:o/r", lambda _: None)
+                except GridError as exc:
+                    results.append(str(exc.reason))
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        thread.join(1.0)
+        assert results == []
+        running.write(
+            PullProgress("m", "hf:o/r", "failed", error=GridError("no", {"reason": "new"}).to_record())
+        )
+    thread.join(20)
+    assert results == ["new"]
