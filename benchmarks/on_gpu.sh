@@ -49,7 +49,7 @@ else
   sources=()
   [[ -d $wheels ]] && sources=(--find-links "$wheels")
   # Without a network pip must not wait for it.
-  timeout 5 "$python" -c 'import urllib.request as r; r.urlopen("https://pypi.org/simple/pip/", timeout=4)' \
+  timeout 10 "$run" -m pip --quiet --timeout 4 --retries 0 download --no-deps --dest build/on-gpu/try wheel \
     >/dev/null 2>&1 || sources+=(--no-index)
   say "installing gridq into $venv ${sources[*]:-}"
   if ! timeout 150 "$run" -m pip install --quiet "${sources[@]}" 'setuptools>=77' wheel ||
