@@ -28,7 +28,7 @@ from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
 from gridq.gateway.http import errors
 from gridq.gateway.http.disconnect import DisconnectWatch
 from gridq.gateway.http.request_body import read_json, read_models, read_stream, run_for_body
-from gridq.gateway.http.request_options import RequestOptions, read_request_options
+from gridq.gateway.http.request_options import RequestOptions, add_session, read_request_options
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
 from gridq.gateway.streaming.resume import EventId
@@ -116,6 +116,7 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     stream = read_stream(body) and path != "embeddings"  # embeddings are never streamed
     background = api.read_background(body)
     job_options = read_request_options(headers, caller.agent, stream=stream or background is not None)
+    job_options = add_session(job_options, headers, body.get("prompt_cache_key"))
     model = read_models(body, job_options.models)
     detach = job_options.detach or background is not None
     mark = make_path_mark(path)
