@@ -139,18 +139,23 @@ class GpuProfile(Profile):
         return stages.estimate_usage(stage, value)
 
     def load(self, model: str, context: StageContext) -> None:
-        """Load a model of the device. Raises SeatUnavailable if the seat does not have it."""
-        if self._runner is None:
+        """Load a model on the device or at the engine.
+
+        Raises SeatUnavailable if the seat has no such model.
+        """
+        runner = self._engine_runner or self._runner
+        if runner is None:
             super().load(model, context)
             return
-        self._runner.load(model, context)
+        runner.load(model, context)
 
     def unload(self, model: str) -> None:
-        """Unload an idle model of the device. Raises SeatUnavailable if it is in use."""
-        if self._runner is None:
+        """Unload an idle model of the device or the engine. Raises SeatUnavailable if it is in use."""
+        runner = self._engine_runner or self._runner
+        if runner is None:
             super().unload(model)
             return
-        self._runner.unload(model)
+        runner.unload(model)
 
     def warm_queues(self) -> list[str]:
         runner = self._engine_runner or self._runner

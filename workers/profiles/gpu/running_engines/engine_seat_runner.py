@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import threading
@@ -63,6 +64,8 @@ class EngineSeatRunner:
         self._look_now = threading.Event()
         self._is_closed = False
         self._load_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._users: collections.Counter[str] = collections.Counter()  # stages that use a model now
         if self._launched is None:
             self.look()
         else:
@@ -172,13 +175,28 @@ class EngineSeatRunner:
         loaded = set(self.list_loaded())
         return [queue for queue, name in first.items() if name in loaded]
 
-    def load(self, model: str) -> None:
+    def load(self, model: str, context: StageContext) -> None:
         """Have the engine load `model`, and wait for it. Raises SeatUnavailable with the engine's reason."""
-        self._order("load", model)
+        context.check()
+        self._order("load", self._find_model(model))
 
     def unload(self, model: str) -> None:
-        """Have the engine unload `model`. Raises SeatUnavailable with the engine's reason."""
-        self._order("unload", model)
+        """Have the engine unload `model`. Raises SeatUnavailable if stages of this seat use it, or with the
+        engine's reason.
+        """
+        name = self._find_model(model)
+        with self._lock:
+            users = self._users[name]
+        if users:
+            raise SeatUnavailable(f"The model {name!r} is in use", {"model": name, "retry_after": 1})
+        self._order("unload", name)
+
+    def _find_model(self, model: str) -> str:
+        """Return the engine's name of a model that the seat lends. Raises SeatUnavailable for another."""
+        for each in self.capability.models:
+            if model in {each.name, *each.families}:
+                return each.name
+        raise SeatUnavailable(f"The seat does not lend the model {model!r}", {"model": model})
 
     def _order(self, what: str, model: str) -> None:
         engine = self._engine
@@ -216,25 +234,23 @@ class EngineSeatRunner:
             timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
             return price_usage(timed, self._seat.price_per_hour)
 
+        with self._lock:
+            self._users[model.name] += 1
         try:
-            if (
-                self._engine is not None
-                and self._engine.loads_by_order
-                and model.name not in self.list_loaded()
-            ):
-                self.load(model.name)
-                context.check()
-            return stage_runner.run_request(
-                request, model.name, PricedContext(context, add_price), self._client
-            )
+            self._load_if_needed(model.name, context)
+            priced = PricedContext(context, add_price)
+            return stage_runner.run_request(request, model.name, priced, self._client)
         except (SeatUnreachable, ModelUnavailable):
             self._look_now.set()
             raise
+        finally:
+            with self._lock:
+                self._users[model.name] -= 1
 
     def _load_if_needed(self, model: str, context: StageContext) -> None:
         """Have an engine that does not load a model for a request load it first."""
         if self._engine is not None and self._engine.loads_by_order and model not in self.list_loaded():
-            self.load(model)
+            self.load(model, context)
             context.check()
 
     def _check_length(self, request: ModelRequest | ApiRequest, model: ModelOffer) -> None:

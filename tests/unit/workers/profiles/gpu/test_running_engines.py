@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -358,6 +359,29 @@ def test_a_stage_is_sent_to_the_model_and_its_usage_is_reported(run: Any, open_s
     assert "llm:any" in runner.warm_queues()
 
 
+def test_embeddings_are_computed_by_the_model_that_has_them(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("chat"), FakeModel("vectors", embeddings=True)))
+    runner, _ = open_seat(engine)
+    effects = [Effect.model_validate({"effect": "Llm", "model": "any", "embeddings": True})]
+    stage = StageCall(id="s", name="s", path="root", implementation="llm:embed", effects=effects)
+    assert runner.run(stage, {"input": ["a", "b"]}, StageContext()) == [[0.5, 0.25], [0.5, 0.25]]
+    assert engine.requests[0]["body"]["model"] == "vectors"
+
+
+def test_the_key_goes_to_the_engine_and_no_proxy_comes_between(
+    run: Any, open_seat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("BOX_KEY", "sk-box")
+    engine = run(FakeVllm(FakeModel("m")))
+    runner, _ = open_seat(engine, key_env="BOX_KEY")
+    assert chat(runner, "m")["content"] == "hello there"
+    assert engine.requests[0]["authorization"] == "Bearer sk-box"
+
+
 def test_a_sleeping_vllm_is_woken_before_a_request(run: Any, open_seat: Any) -> None:
     engine = run(FakeVllm(FakeModel("m")))
     engine.has_sleep_mode = engine.is_sleeping = True
@@ -423,6 +447,32 @@ def test_an_engine_without_models_is_no_use(run: Any, open_seat: Any) -> None:
     runner.look()
     assert runner.fault
     assert runner.capability.models == ()
+
+
+def test_a_seat_loads_and_unloads_what_it_lends(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("m:latest")))
+    runner, _ = open_seat(engine)
+    runner.load("m", StageContext())
+    assert engine.models[0].is_loaded
+    runner.unload("m")
+    assert not engine.models[0].is_loaded
+    with pytest.raises(SeatUnavailable):
+        runner.load("other", StageContext())
+
+
+def test_a_model_in_use_is_not_unloaded(run: Any, open_seat: Any) -> None:
+    engine = run(FakeOllama(FakeModel("m")))
+    engine.pause = 0.5
+    runner, _ = open_seat(engine)
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
+    thread = threading.Thread(target=chat, args=(runner, "m"), kwargs={"context": context})
+    thread.start()
+    wait_for(lambda: pieces)
+    with pytest.raises(SeatUnavailable):
+        runner.unload("m")
+    thread.join()
+    runner.unload("m")
 
 
 def test_an_order_that_fails_says_why(run: Any, open_seat: Any) -> None:
