@@ -30,6 +30,8 @@ class Repository:
         self.files = files
         self.gated = gated
         self.private = private
+        self.etag: str | None = None
+        """What every file's ETag is instead of its digest."""
         self.digests = {path: _digest(content) for path, content in files.items()}
 
 
@@ -181,7 +183,7 @@ def _make_handler(hub: HubServer) -> type[Handler]:
                     "Location", f"{hub.url.replace('127.0.0.1', 'localhost')}/cdn/{found.digests[path]}"
                 )
                 self.send_header("ETag", f'"{hashlib.sha1(path.encode()).hexdigest()}"')
-                self.send_header("X-Linked-Etag", f'"{found.digests[path]}"')
+                self.send_header("X-Linked-Etag", f'"{found.etag or found.digests[path]}"')
                 self.send_header("X-Linked-Size", str(_size(found.files[path])))
                 self.send_header("X-Repo-Commit", COMMIT)
                 self.send_header("Content-Length", "0")

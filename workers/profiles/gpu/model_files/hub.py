@@ -8,6 +8,7 @@ token is the user's own; it is sent to the endpoint alone, and never logged.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 TIMEOUT_SECONDS = 20.0
+BLOB_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{7,127}")
 HUB = "https://huggingface.co"
 
 
@@ -163,11 +165,11 @@ def fetch_file(model: HubModel, file: HubFile, report: Report) -> tuple[Path, st
         if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
             headers.pop("authorization", None)  # the token is for the hub, not for where it stores files
         etag = metadata.etag or file.sha256 or file.git
-        if not etag:
-            raise ModelPullError(f"The hub states no ETag of {file.path}", {"path": f"hf:{model.repo}"})
+        if not etag or not BLOB_NAME.fullmatch(etag):  # it becomes the name of a file
+            raise ModelPullError(f"The hub states no valid ETag of {file.path}", {"path": f"hf:{model.repo}"})
         if file.size > MAX_HTTP_BYTES:
             return _fetch_by_xet(model, file, report)
-        target = locate_repository(model.repo) / "blobs" / etag.replace("/", "_")
+        target = locate_repository(model.repo) / "blobs" / etag
         sha256 = download(
             metadata.location,
             target,

@@ -440,6 +440,9 @@ def _read_metadata(url: str) -> tuple[str, int | None, str]:
     except httpx.HTTPError as exc:
         details = {"path": url, "reason": f"{type(exc).__name__}: {exc}"}
         raise HubUnreachable("The server of the file cannot be reached", details) from None
+    if urlsplit(url).scheme == "https" and answer.url.scheme != "https":
+        details = {"path": url, "reason": "the server redirects to http", "fix": "use another URL"}
+        raise ModelPullError("The file is not served by https", details)
     size = answer.headers.get("content-length", "")
     return str(answer.url), int(size) if size.isdigit() else None, answer.headers.get("etag", "")
 

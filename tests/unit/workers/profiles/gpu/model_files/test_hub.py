@@ -229,3 +229,11 @@ def test_a_folder_that_cannot_be_written_is_one_error(
         fetch(HubReference("org/Tiny-GGUF"))
     assert caught.value.code == "model.pull"
     assert caught.value.reason
+
+
+def test_an_etag_that_is_no_name_of_a_file_is_refused(hub_server: HubServer, tmp_path: Path) -> None:
+    hub_server.repositories["org/Tiny-GGUF"].etag = "../../escape"
+    with pytest.raises(ModelPullError) as caught:
+        fetch(HubReference("org/Tiny-GGUF"))
+    assert caught.value.code == "model.pull"
+    assert not list(tmp_path.rglob("*escape*"))

@@ -269,8 +269,7 @@ def test_a_failure_of_an_earlier_pull_is_not_that_of_the_one_that_runs(home: Pat
         thread.start()
         thread.join(1.0)
         assert results == []
-        running.write(
-            PullProgress("m", "hf:o/r", "failed", error=GridError("no", {"reason": "new"}).to_record())
-        )
+        error = GridError("no", {"reason": "new"}).to_record()
+        running.write(PullProgress("m", "hf:o/r", "failed", error=error))
     thread.join(20)
     assert results == ["new"]
