@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from gridq.errors import GridError, SeatMemoryShort, SeatUnavailable
+from gridq.errors import GridError, SeatMemoryShort, SeatUnavailable, StageTimeout
 from gridq.profiles.profile import StageContext
 from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu.capability import IDLE_UNLOAD_SECONDS
@@ -233,6 +233,11 @@ class LoadedModels:
                         job = None  # it was loaded, and died or was unloaded since
                     self._changed.wait(POLL_SECONDS)
                     context.check()
+                    if context.deadline is not None and time.monotonic() >= context.deadline:
+                        raise StageTimeout(
+                            "The stage's time limit passed while it waited for its model",
+                            {"model": model.name},
+                        )
             finally:
                 if job is not None:
                     job.waiters -= 1

@@ -39,7 +39,9 @@ from workers.profiles.gpu.devices.processes import make_owner_mark
 STOP_SECONDS = 0.8
 """Grace period of a cancelled generation or a closing child, before the child is killed."""
 
-LOAD_SECONDS = 600.0
+LOAD_SECONDS, LOAD_SECONDS_PER_GB = 300.0, 20.0
+"""The most that a load may take: a file of 70 GB on a slow disk needs more than any fixed time."""
+
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "BROKER_URL")
 """A child does not get environment variables with such a word in their name."""
 
@@ -180,8 +182,9 @@ class ModelProcess:
         context.on_cancel(lambda: self._load_replies.put(_STOP))
         self._on_spawn = on_spawn
         self._thread.start()
+        limit = LOAD_SECONDS + LOAD_SECONDS_PER_GB * _measure_file_gb(self.order.path)
         try:
-            reply = self._load_replies.get(timeout=_compute_timeout(context, LOAD_SECONDS))
+            reply = self._load_replies.get(timeout=_compute_timeout(context, limit))
         except queue.Empty:
             reply = _STOP
         if isinstance(reply, dict) and "loaded" in reply:
@@ -192,7 +195,7 @@ class ModelProcess:
         if reply is _STOP:
             if context.deadline is not None and time.monotonic() >= context.deadline:
                 raise StageTimeout("The stage's time limit passed while its model was loading", details)
-            raise SeatUnavailable(f"The model did not load within {LOAD_SECONDS:g} s", details)
+            raise SeatUnavailable(f"The model did not load within {limit:.0f} s", details)
         if reply is _GONE:
             reason = self._get_last_output()
             if OUT_OF_MEMORY.search(" ".join(self._stderr_lines)) or self._was_killed():
@@ -440,6 +443,14 @@ class ModelProcess:
         with process.stderr:
             for line in process.stderr:
                 self._stderr_lines.append(line.decode("utf-8", "replace").strip())
+
+
+def _measure_file_gb(path: Path) -> float:
+    """Return the size of a file in GB (2**30 bytes), 0 if it is not there: the load says so."""
+    try:
+        return path.stat().st_size / 2**30
+    except OSError:
+        return 0.0
 
 
 def _compute_timeout(context: StageContext, max_seconds: float | None = None) -> float | None:

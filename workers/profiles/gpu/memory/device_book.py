@@ -60,8 +60,12 @@ class DeviceBook:
     """The reservations on the device `key`: its UUID, or `cpu`."""
 
     def __init__(self, key: str, folder: Path | None = None) -> None:
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", key) or "device"
-        self._path = (folder or find_books_folder()) / f"{name}.json"
+        self._folder = folder
+        self._name = re.sub(r"[^A-Za-z0-9_-]", "_", key) or "device"
+
+    @property
+    def _path(self) -> Path:
+        return (self._folder or find_books_folder()) / f"{self._name}.json"
 
     def reserve(
         self,

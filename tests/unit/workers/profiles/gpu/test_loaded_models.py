@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import JobCancelled, ModelFileError, SeatMemoryShort, SeatUnavailable
+from gridq.errors import JobCancelled, ModelFileError, SeatMemoryShort, SeatUnavailable, StageTimeout
 from gridq.profiles.profile import StageContext
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import Model
@@ -149,6 +149,16 @@ def test_a_client_that_leaves_does_not_end_the_load():
     with pytest.raises(JobCancelled), seat.models.use(model("a"), leaving):
         pass
     assert list(seat.models.list_loading()) == ["a"]
+    seat.may_load.set()
+    wait_for(lambda: seat.models.list_names() == ["a"], 5)
+
+
+def test_a_stage_without_time_left_ends_and_the_load_goes_on():
+    seat = Seat(250)
+    seat.may_load.clear()
+    short = StageContext(deadline=time.monotonic() + 0.05)
+    with pytest.raises(StageTimeout), seat.models.use(model("a"), short):
+        pass
     seat.may_load.set()
     wait_for(lambda: seat.models.list_names() == ["a"], 5)
 
