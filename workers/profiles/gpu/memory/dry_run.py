@@ -26,7 +26,8 @@ PARTS = re.compile(r"\d+ = +(\d+) \+ +(\d+) \+ +(\d+)")
 """Weights, context and compute buffers, in MiB, each rounded down."""
 
 REASON = re.compile(r"(?:unknown model architecture|error loading model)[^\n]*", re.IGNORECASE)
-HOST = "Host"
+HOST_ROWS = ("Host", "CPU")
+"""How the names of rows begin that are memory of the machine: `Host`, and such as `CPU_REPACK`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _read_rows(process: subprocess.Popen[bytes]) -> DryRun:
         parts = PARTS.search(row["numbers"]) if row else None
         if row and parts:
             size = sum(int(part) + 1 for part in parts.groups())
-            if row["device"].strip() == HOST:
+            if row["device"].startswith(HOST_ROWS):
                 host_mb += size
             else:
                 device_mb += size
