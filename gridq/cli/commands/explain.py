@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,15 @@ PURE = "gridq:pure"
 MAX_SEATS = 3
 """The most seats named in one cell, and the most reasons in one line."""
 
+MAX_STEPS = 200
+"""The most steps in the table; `--json` has all."""
+
+MAX_REASONS = 20
+"""The most lines about queues that no seat can run."""
+
+MAX_RANGES = 4
+"""The most ranges of steps in one cell."""
+
 
 @app.command(epilog=EPILOG, short_help="Show a graph's plan, and which seats could run each step.")
 def explain(
@@ -51,31 +61,37 @@ def explain(
     step.
     """
     from gridq.config.settings import settings
+    from gridq.process.heap import pause_gc
+    from gridq.submission.planning import LARGE_GRAPH_BYTES
 
     text = read_graph(graph)
     config = apply_stages_option(settings(), stages)
-    with open_broker_client(config) as client, locate_graph_errors(graph):
+    paused = pause_gc() if len(text) > LARGE_GRAPH_BYTES else nullcontext()
+    with open_broker_client(config) as client, locate_graph_errors(graph), paused:
         report = explain_graph(client, text, config, agent)
     if json:
         print_json(report)
         return
     table = make_table("#", "stage", "after", "queue", "estimate", "seats", gap=1)
-    for step in report["steps"]:
+    for step in report["steps"][:MAX_STEPS]:
         table.add_row(
             str(step["step"]),
             _format_stages(step),
-            ",".join(map(str, step["after"])) or "-",
+            _format_steps(step["after"]),
             _format_queue(step),
             _format_estimate(step),
             _format_seats(step),
         )
     make_console().print(table)
-    printed = set()
+    _print_hidden(len(report["steps"]) - MAX_STEPS, "steps")
+    lines: dict[tuple[str, str], str] = {}
     for step in report["steps"]:
-        reason = step["no_seat_reason"]
-        if reason and (step["queue"], reason) not in printed:
-            printed.add((step["queue"], reason))
-            typer.echo(f"No seat can run {step['queue']} now (step {step['step']}): {reason}")
+        queue, reason = step["queue"], step["no_seat_reason"]
+        if reason:
+            lines.setdefault((queue, reason), f"No seat can run {queue} now (step {step['step']}): {reason}")
+    for line in list(lines.values())[:MAX_REASONS]:
+        typer.echo(line)
+    _print_hidden(len(lines) - MAX_REASONS, "reasons")
     if report["refusal"]:
         subject = f"A job of the agent {report['agent']!r}" if report["agent"] else "The job"
         typer.echo(f"{subject} would be refused now: {to_one_line(report['refusal']['text'])}")
@@ -263,6 +279,28 @@ def _list_retries(plan: Plan) -> list[dict[str, Any]]:
         {"path": scope.path, "max_attempts": scope.max_attempts, "steps": [step for step, _ in scope.steps]}
         for scope in plan.scopes
     ]
+
+
+def _print_hidden(count: int, noun: str) -> None:
+    """Say how many more there are, if any."""
+    if count > 0:
+        typer.echo(f"and {count} more {noun}; --json shows all")
+
+
+def _format_steps(numbers: Sequence[int]) -> str:
+    """Format the numbers of steps as ranges, `0-98,103`; of many ranges only the first."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [
+        f"{first}-{last}" if last > first + 1 else ",".join(map(str, range(first, last + 1)))
+        for first, last in ranges[:MAX_RANGES]
+    ]
+    hidden = sum(last - first + 1 for first, last in ranges[MAX_RANGES:])
+    return ",".join(texts) + (f" and {hidden} more" if hidden else "") or "-"
 
 
 def _format_stages(step: dict[str, Any]) -> str:

@@ -101,10 +101,13 @@ def job(
     The times are also drawn on one axis.
     """
     from gridq.cli.waterfall import draw_waterfall
+    from gridq.views.jobs import MAX_STEPS
 
     with open_client(load_settings(grid)) as client:
         id = client.find(id)
         view = client.view(id)
+        if len(view.rows) >= MAX_STEPS:  # there may be more, which cost something too
+            view.rows = client.rows(id)
         waits_for = client.waits_for(id)
     if json:
         print_json({**view.to_json(), "waits_for": waits_for})
@@ -117,8 +120,10 @@ def job(
     if view.stages:
         typer.echo()
         out.print(make_stages_table(view))
-        if len(view.stages) > MAX_STAGES:
-            typer.echo(f"and {len(view.stages) - MAX_STAGES} more; --json shows all")
+    if view.of > MAX_STEPS:
+        typer.echo(f"Not all stages are shown, as there are more than {MAX_STEPS} steps; --json has all rows")
+    elif len(view.stages) > MAX_STAGES:
+        typer.echo(f"and {len(view.stages) - MAX_STAGES} more; --json shows all")
     drawing = draw_waterfall(view, out.width)
     if drawing:
         typer.echo()
