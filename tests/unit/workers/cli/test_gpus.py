@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from gridq.seats.registry import LiveSeat
 from workers.cli.gpus import describe_seat, make_gpus_table
 
@@ -17,11 +19,16 @@ def seat(state: str = "ready", reason: str = "", **details: Any) -> LiveSeat:
     )  # fmt: skip
 
 
-DEVICE = {
+DEVICE: dict[str, Any] = {
     "memory_mb": 32 * 1024, "allocated_mb": 6144, "used_mb": 5120, "orphan_mb": 1024, "foreign_mb": 2048,
     "free_mb": 23 * 1024, "reserved_mb": 1024, "utilisation": 0.5, "temperature": 61.0, "power_watts": 320.4,
-    "faults": ["Xid 48, see NVIDIA's list of Xid errors"], "unknown": {}, "read_at": time.time(),
+    "faults": ["Xid 48, see NVIDIA's list of Xid errors"], "unknown": {},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _just_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEVICE, "read_at", time.time())
 
 
 def columns_of(*seats: LiveSeat) -> dict[str, str]:
