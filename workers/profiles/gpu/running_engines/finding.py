@@ -44,14 +44,13 @@ class NoEngine(EngineFault):
 class FoundEngine:
     """What was found at `url`, an engine's root: the engine and its state, or what is wrong there.
 
-    `engine` is None if nothing that gridq can use is there. `nothing_listens` is true if nothing is at all.
+    `engine` is None if nothing that gridq can use is there.
     """
 
     url: str
     engine: RunningEngine | None = None
     state: EngineState = NOTHING_YET
     fault: str = ""
-    nothing_listens: bool = False
 
 
 def identify(api: EngineApi, *, is_named: bool) -> RunningEngine:
@@ -86,13 +85,13 @@ def _look(api: EngineApi, *, is_named: bool) -> FoundEngine:
     try:
         engine = identify(api, is_named=is_named)
     except EngineUnreachable as exc:
-        return FoundEngine(url, fault=f"nothing answers there ({exc})", nothing_listens=True)
+        return FoundEngine(url, fault=f"nothing answers there ({exc})")
     except EngineFault as fault:
         return FoundEngine(url, fault=str(fault))
     try:
         return FoundEngine(url, engine, engine.read_state())
     except EngineUnreachable:
-        return FoundEngine(url, fault="it has just ended", nothing_listens=True)
+        return FoundEngine(url, fault="it has just ended")
     except EngineFault as fault:
         return FoundEngine(url, engine, fault=str(fault))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import ClassVar
 
 from gridq.protocol.models import Json
@@ -19,13 +19,15 @@ from workers.profiles.gpu.running_engines.engine import (
     guess_uses,
     parse_tokens,
 )
-from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault
+from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
 
 LATEST = ":latest"
 """The tag that Ollama adds to a name without one."""
 
 CONTEXT_PARAMETER = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 SHOWN_AT_ONCE = 8
+SHOW_SECONDS = 0.5
+"""Time for the details of models. A probe has two seconds, and Ollama may have hundreds of models."""
 
 
 class Ollama(RunningEngine):
@@ -97,19 +99,28 @@ class Ollama(RunningEngine):
             self.api.order("api/embed", {"model": model, "input": [], "keep_alive": keep_alive}, seconds)
 
     def _show(self, items: list[dict[str, Json]]) -> list[Mapping[str, Json]]:
-        """Return the details of models, which Ollama is asked for once for each content."""
+        """Return the details of models, which Ollama is asked for once for each content; empty for those that
+        it has not told within SHOW_SECONDS. The next look asks for them again.
+        """
         names = {_get_digest(item): item["name"] for item in items if _get_digest(item) not in self._shown}
         if names:
-            with ThreadPoolExecutor(min(SHOWN_AT_ONCE, len(names))) as pool:
-                found = dict(zip(names, pool.map(self._show_one, names.values()), strict=True))
+            pool = ThreadPoolExecutor(min(SHOWN_AT_ONCE, len(names)))
+            asked = {digest: pool.submit(self._show_one, name) for digest, name in names.items()}
+            wait(asked.values(), SHOW_SECONDS)
+            pool.shutdown(wait=False, cancel_futures=True)
+            answers = {
+                digest: future.result()
+                for digest, future in asked.items()
+                if future.done() and not future.cancelled()
+            }
             with self._lock:
-                self._shown |= {digest: fields for digest, fields in found.items() if fields}
+                self._shown |= {digest: fields for digest, fields in answers.items() if fields}
         return [self._shown.get(_get_digest(item), {}) for item in items]
 
     def _show_one(self, name: str) -> Mapping[str, Json]:
         try:
             return self.api.post("api/show", {"model": name}).fields
-        except EngineFault:  # the next look asks again
+        except (EngineFault, EngineUnreachable):  # the next look asks again
             return {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -128,6 +129,23 @@ def test_ollamas_names_work_without_latest_and_its_cloud_stays_out(run: Any, usu
     assert any("gpt-oss:120b-cloud" in note for note in report.not_lent)
 
 
+def test_an_ollama_with_hundreds_of_models_is_adopted_at_once(run: Any, open_seat: Any) -> None:
+    class Slow(FakeOllama):
+        def post(self, path: str, body: Any) -> tuple[int, Any] | None:
+            time.sleep(0.02)
+            return super().post(path, body)
+
+    engine = run(Slow(*[FakeModel(f"m{at:03}", context=777) for at in range(300)]))
+    runner, _ = open_seat(engine)
+    assert len(runner.capability.models) == 300
+
+    def all_known() -> bool:
+        runner.look()
+        return all(model.context == 777 for model in runner.capability.models)
+
+    wait_for(all_known)
+
+
 # -- the owner decides
 
 
@@ -227,8 +245,6 @@ def test_a_gateway_of_gridq_is_never_adopted(run: Any, usual_ports: list[int]) -
 
 
 def test_an_engine_that_never_answers_takes_a_probe_no_more_than_two_seconds(usual_ports: list[int]) -> None:
-    import time
-
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
