@@ -119,11 +119,11 @@ class Pipe:
 
     async def _exchange(self, connection: Any) -> None:
         """Hand out the replies to the commands that were sent; send those that are queued."""
-        if not self._sent:
+        while not (self._sent or self._queued):
             await self._queue_changed.wait()
             self._queue_changed.clear()
-            if not self._sent:
-                self._write_queued()
+        if not self._sent:
+            self._write_queued()
         for pending in self._sent:
             for _ in range(pending.count):
                 try:

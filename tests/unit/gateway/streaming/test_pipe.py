@@ -130,6 +130,18 @@ def test_what_is_sent_while_a_reply_is_awaited_is_answered_in_order(grid_env: Gr
     run_pipe(grid_env.url, act)
 
 
+def test_each_of_several_callers_that_come_at_once_to_an_idle_pipe_is_answered(grid_env: GridEnv) -> None:
+    """The first is written at once. Nobody else may come after the last for a long time."""
+
+    async def act(pipe: Pipe) -> None:
+        for callers in (1, 2, 3):
+            replies = await asyncio.gather(*(pipe.execute(("ECHO", str(each))) for each in range(callers)))
+            assert replies == [[str(each).encode()] for each in range(callers)]
+            await asyncio.sleep(0.05)
+
+    run_pipe(grid_env.url, act)
+
+
 def test_an_unreachable_server_fails_at_once() -> None:
     async def act(pipe: Pipe) -> None:
         for _ in range(3):
