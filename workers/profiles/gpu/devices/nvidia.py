@@ -36,7 +36,7 @@ class _Open:
     """NVML as it is open in this process, which DRIVER's thread alone uses."""
 
     nvml: Any = None  # pynvml; None while it is closed
-    events: ClassVar[dict[str, Any]] = {}  # UUID → the events that NVML keeps of that card; "" if none
+    events: ClassVar[dict[str, Any]] = {}  # UUID → the events that NVML keeps of that card, or why none
     xids: ClassVar[dict[str, int]] = {}  # UUID → the last Xid
 
 
@@ -313,11 +313,15 @@ def _read_xid(nvml: Any, handle: Any, uuid: str) -> int:
     """Return the last Xid error of a card since the worker started, 0 if there was none. Does not wait."""
     events = _Open.events.get(uuid)
     if events is None:
-        _Open.events[uuid] = ""
-        events = nvml.nvmlEventSetCreate()
-        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        try:
+            events = nvml.nvmlEventSetCreate()
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError as exc:
+            events = exc  # asked once: a set that is not freed would be left behind each time
         _Open.events[uuid] = events
-    while events:
+    if isinstance(events, nvml.NVMLError):
+        raise events
+    while True:
         try:
             event = nvml.nvmlEventSetWait(events, 0)
         except nvml.NVMLError as exc:

@@ -67,8 +67,9 @@ def test_what_a_driver_does_not_tell_costs_that_field_alone(
     driver.add_card(utilisation=1, temperature=1, power=1, energy=1, ecc=0, pending=0, remapped="0 0 0 0")
     driver.set(**{"0.uuid": f"GPU-{function}-{code}"})
     driver.fail(function, code)
-    reading = nvidia.read(f"GPU-{function}-{code}")
-    assert list(reading.unknown) == [field]
+    for _ in range(2):
+        reading = nvidia.read(f"GPU-{function}-{code}")
+        assert list(reading.unknown) == [field]
     assert reading.unknown[field]
     assert reading.free_mb == 20 * 1024
 
