@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from tests import llama_server
 from tests.acceptance.homes import HomeFolder
 from tests.fakes.engine_servers import FakeModel, FakeVllm
 from tests.waiting import wait_for
+from workers.profiles.gpu.running_engines import finding
+from workers.profiles.gpu.running_engines.engine_api import EngineApi
 from workers.supervisor.embedded_server import find_free_port
 
 pytestmark = [
@@ -65,6 +68,8 @@ def test_a_running_llama_server_is_a_seat_until_it_ends_and_again_when_it_return
         grid.start("up", "--no-flower")
         url = grid.ready()["gateway"]["url"]
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
+        with contextlib.closing(EngineApi(url)) as own, pytest.raises(finding.OwnGateway):
+            finding.identify(own, is_named=True)
 
         answer = ask(client, "smol")
         assert answer.choices[0].message.content
