@@ -6,8 +6,10 @@ The head of a stream waits for that too.
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,12 @@ def refuse(
 ) -> Play:
     body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return lambda handler: handler.answer(status, body, headers)
+
+
+def answer(handler: Handler) -> None:
+    message = {"role": "assistant", "content": "ok"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    handler.answer(200, {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]})
 
 
 CAUSES: dict[str, tuple[Play | None, float]] = {
@@ -79,7 +87,7 @@ def one_seat(
     """Run a gateway, and one seat, which is advertised as its worker would."""
     config = Settings(
         broker_url=server.url, prefix=f"r{secrets.token_hex(4)}:", home=home, retry_backoff=0.05,
-        renew_ms=100, admission_wait=HOLD, **settings,
+        renew_ms=100, **{"admission_wait": HOLD, **settings},
     )  # fmt: skip
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{find_free_port()}/v1"
@@ -171,9 +179,7 @@ def test_a_job_that_waits_for_a_seat_goes_on_when_the_key_is_renewed(
 
     def play(handler: Handler) -> None:
         if valid:
-            message = {"role": "assistant", "content": "ok"}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            handler.answer(200, {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]})
+            answer(handler)
         else:
             refuse(401)(handler)
 
@@ -199,6 +205,35 @@ def test_an_owners_pause_ends_a_request_whose_client_waits(server: EmbeddedServe
         session.announce_pause(session.pause(Unavailable(PAUSED, "for lunch", until=until)))
         check_refusal(ask(gateway), 600)
         assert not grid.client.wait(graph, 0.1)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_restart_of_the_only_worker_ends_no_request_that_waits(
+    server: EmbeddedServer, tmp_path: Path, stream: bool
+) -> None:
+    """It finishes what it runs first, which takes longer than requests wait for a seat that is away."""
+    wait, go_on = 3.0, threading.Event()
+
+    def play(handler: Handler) -> None:
+        go_on.wait(30)
+        answer(handler)
+
+    with (
+        one_seat(server, tmp_path, play, admission_wait=wait) as (gateway, grid),
+        ThreadPoolExecutor() as threads,
+    ):
+        session = grid.sessions["m.api"]
+        replies = [threads.submit(ask, gateway, path, stream=stream) for path in (CHAT, MESSAGES, CHAT)]
+        wait_for(lambda: session.busy == 2 and len(grid.client.jobs(9)) == 3)
+        stop = threads.submit(session.stop)
+        time.sleep(wait + 1)
+        assert not any(reply.done() for reply in replies)
+        go_on.set()
+        stop.result(30)
+        seats = {"m.api": session.queues}
+        with LocalGrid(grid.scripts.client, grid.config, seats, runner=session.runner):
+            answered = [reply.result(30) for reply in replies]
+        assert [(each.status_code, "ok" in each.text) for each in answered] == [(200, True)] * 3
 
 
 def test_the_head_of_a_stream_is_sent_once_the_endpoint_works(server: EmbeddedServer, tmp_path: Path) -> None:
