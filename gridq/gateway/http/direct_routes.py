@@ -38,7 +38,9 @@ def install(app: FastAPI, routers: Iterable[APIRouter]) -> None:
         (method, route.path): route
         for router in routers
         for route in router.routes
-        if isinstance(route, APIRoute) and [*signature(route.endpoint).parameters] == ["request"]
+        if isinstance(route, APIRoute)
+        and not route.dependencies  # such as a key's scope: only FastAPI would call them
+        and [*signature(route.endpoint).parameters] == ["request"]
         for method in route.methods or ()
     }
     app.add_middleware(DirectRoutes, routes=found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from redis.exceptions import ConnectionError
 from starlette.responses import JSONResponse, Response
 from starlette.testclient import TestClient
 
 from gridq.config.settings import Settings
-from gridq.errors import InvalidField
+from gridq.errors import InvalidField, KeyScopeMissing
 from gridq.gateway.http import direct_routes, middleware
 from gridq.gateway.metrics import request_metrics
 from gridq.gateway.options import GatewayOptions
@@ -31,6 +31,15 @@ async def read_whole(request: Request) -> Response:
 @router.get("/v1/named/{name:path}")
 async def read_named(request: Request, name: str, many: int = 1) -> Response:
     return JSONResponse([request.url.path, name, many])
+
+
+def refuse() -> None:
+    raise KeyScopeMissing("The key lacks a scope")
+
+
+@router.post("/v1/guarded", dependencies=[Depends(refuse)])
+async def read_guarded(request: Request) -> Response:
+    return JSONResponse("secret")
 
 
 def make_client() -> TestClient:
@@ -79,6 +88,11 @@ def test_the_metrics_know_its_route() -> None:
 
 def test_an_endpoint_with_parameters_has_them_read() -> None:
     assert make_client().get("/v1/named/a/b?many=2").json() == ["/v1/named/a/b", "a/b", 2]
+
+
+def test_a_dependency_of_an_endpoint_is_called() -> None:
+    refused = make_client().post("/v1/guarded", json={})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "auth.scope")
 
 
 def test_both_are_in_the_openapi_document() -> None:
