@@ -25,6 +25,7 @@ from benchmarks.large_model import write_large_model
 from benchmarks.measure import Figure, Measurement, Ratio, print_progress
 from benchmarks.sides import use_environment
 from gridq.client import BrokerClient
+from gridq.config.settings import settings
 from gridq.store.connection import connect
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -42,6 +43,9 @@ MIN_BATCHING = 1.2
 MAX_CACHED_SHARE = 0.1
 MAX_LATE_SECONDS = 1.0
 MAX_SWAP_LOSS = 1.15
+AFFINITY_SECONDS = 30.0
+"""As the page about GPUs says: about ten times the seconds of a load, for models that do not fit together."""
+
 LARGE_FILE_MB = 1000
 
 WORDS = [
@@ -113,15 +117,18 @@ class ModelGrid:
             answer.times.append(time.perf_counter() - began)
         return answer
 
-    def count_loads(self) -> int:
-        """Return how many loads the seat has reported."""
+    def read_loads(self) -> tuple[int, float]:
+        """Return how many models the seat has loaded, and the seconds of all loads, as it says soon."""
+        time.sleep(2.5 * settings().heartbeat)
         metrics = self.client.workers()[0].metrics
-        return int(sum(value for name, value in metrics.items() if name.startswith("model_loads_total")))
+        return int(metrics.get("model_loads_total", 0)), metrics.get("model_load_seconds_total", 0.0)
 
 
 @contextmanager
-def run_grid(**table: Any) -> Iterator[ModelGrid]:
-    """Run a grid with one gpu seat on the CPU. `table`: further keys of its `[gpu]` table."""
+def run_grid(*, affinity: float | None = None, **table: Any) -> Iterator[ModelGrid]:
+    """Run a grid with one gpu seat on the CPU. `table`: further keys of its `[gpu]` table. `affinity`:
+    GRIDQ_AFFINITY, in seconds.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
         server = stack.enter_context(EmbeddedServer())
@@ -135,6 +142,8 @@ def run_grid(**table: Any) -> Iterator[ModelGrid]:
         config = stack.enter_context(use_environment(server.url, home, 600.0, profiles="gpu"))
         env = {"GRIDQ_DEVICE_BOOKS": str(folder / "books"), "GRIDQ_SKIP_ENGINES": "1"}
         env["GRIDQ_ENGINE"] = "xllamacpp"
+        if affinity is not None:
+            env["GRIDQ_AFFINITY"] = str(affinity)
         machine = GridProcesses(config, ["cpu"], folder=folder / "logs", env=env)
         stack.callback(machine.stop, 5.0)
         machine.start(READY_TIMEOUT_SECONDS)
@@ -258,11 +267,16 @@ def _measure_swaps(requests: int, clients: int) -> Measurement:
     """Return the time of requests for two models that do not fit together, beside that of the best order."""
     seconds: dict[str, float] = {}
     alternating = list(itertools.islice(itertools.cycle(("one", "two")), requests))
-    with run_grid(memory_mb=ONE_MODEL_MB, prompt_cache_mb=0) as grid:
+    with run_grid(affinity=AFFINITY_SECONDS, memory_mb=ONE_MODEL_MB, prompt_cache_mb=0) as grid:
         for name, order in (("best order", sorted(alternating)), ("alternating", alternating)):
             grid.ask("Rain", 1, "one")
+            loads, load_seconds = grid.read_loads()
             seconds[name] = _run_clients(grid, order, clients)
-            print_progress(f"{requests} requests, {name}: {seconds[name]:.2f} s")
+            now_loads, now_seconds = grid.read_loads()
+            print_progress(
+                f"{requests} requests, {name}: {seconds[name]:.2f} s, {now_loads - loads} loads in "
+                f"{now_seconds - load_seconds:.2f} s"
+            )
     name = f"{requests} requests of {clients} clients for two models in turn, one fits: all answered"
     return Ratio(
         name, seconds["alternating"], seconds["best order"], "s", MAX_SWAP_LOSS, other="the best order"
