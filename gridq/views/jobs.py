@@ -5,13 +5,15 @@ This takes a few round trips and writes nothing. Times are in seconds since 1970
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from redis import Redis
 
 from gridq.graph.plan import Step, load_step
@@ -25,6 +27,11 @@ MAX_STEPS = 1000
 """The steps of the largest plan that is read. Of a larger plan only the counts are read; of the history at
 most this many of the latest records.
 """
+
+ROWS_PER_PART = 500
+"""The rows that are read or encoded in one go."""
+
+_ROWS = TypeAdapter(list[HistoryRow])
 
 
 @dataclass(slots=True)
@@ -355,14 +362,39 @@ def parse_worker(worker: bytes) -> str:
 
 
 def read_history(client: Redis, keys: Keys, job: str) -> list[HistoryRow]:
-    """Read a row for each recorded attempt, in the order of the records."""
-    texts: Any = client.lrange(keys("rows", job), 0, -1)
-    return parse_rows(texts)
+    """Read a row for each recorded attempt, in the order of the records. In parts: there may be thousands."""
+    rows: list[HistoryRow] = []
+    for at in itertools.count(0, ROWS_PER_PART):
+        texts: Any = client.lrange(keys("rows", job), at, at + ROWS_PER_PART - 1)
+        rows += parse_rows(texts)
+        if len(texts) < ROWS_PER_PART:
+            break
+    return rows
 
 
 def parse_rows(texts: list[bytes]) -> list[HistoryRow]:
     """Parse the rows of a job's history; each stored text has several."""
-    return [HistoryRow.model_validate(row) for text in texts for row in json.loads(text)]
+    return [row for text in texts for row in _parse_text(text)]
+
+
+def _parse_text(text: bytes) -> list[HistoryRow]:
+    try:
+        return _ROWS.validate_json(text)
+    except ValidationError:  # half of a surrogate pair in a traceback, which json reads
+        return _ROWS.validate_python(json.loads(text))
+
+
+def encode_rows(rows: Sequence[HistoryRow]) -> bytes:
+    """Return rows as a JSON list. In parts, between which other threads run."""
+    parts = (rows[at : at + ROWS_PER_PART] for at in range(0, len(rows), ROWS_PER_PART))
+    return b"[" + b",".join(_encode_part(part)[1:-1] for part in parts) + b"]"
+
+
+def _encode_part(rows: Sequence[HistoryRow]) -> bytes:
+    try:
+        return _ROWS.dump_json(list(rows))
+    except ValueError:  # half of a surrogate pair, which only an escape can express
+        return json.dumps([row.model_dump() for row in rows], separators=(",", ":")).encode()
 
 
 def _parse_history(texts: list[list[bytes]]) -> list[HistoryRow]:

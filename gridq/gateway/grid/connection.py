@@ -226,6 +226,14 @@ class GridConnection:
             raise build_not_found_error(job)
         return EndedJob(End.parse(end), parse_rows(rows))
 
+    async def read_end(self, job: str) -> End:
+        """Return the same without the history, which may be long. Raises JobNotFound."""
+        with translate_errors(self.client.url):
+            end: Any = await self.redis.lindex(self.keys("result", job), 0)
+        if end is None:
+            raise build_not_found_error(job)
+        return End.parse(end)
+
     async def read_answer(self, job: str, end: End) -> bytes:
         """Return the JSON text of the answer. Raises the error that ended the job, or ValueGone."""
         error = end.to_error()

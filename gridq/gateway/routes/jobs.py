@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -39,7 +40,7 @@ from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.submission.request import encode_graph
 from gridq.views import job_ids, job_list, wait_reasons
-from gridq.views.jobs import MAX_STEPS, JobView
+from gridq.views.jobs import MAX_STEPS, JobView, encode_rows
 
 router = APIRouter(tags=["jobs"])
 
@@ -159,7 +160,7 @@ async def read_job(
         return _make_json_response(body[:-1] + b',"result":null}', job)
     answer = b"null"
     if view.state is JobState.DONE:
-        answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
+        answer = await grid.read_answer(job, await grid.read_end(job))
     result = encode_json(make_job_result(view, spent))
     # The stored text of the answer is sent as it is, because it may be many megabytes.
     return _make_json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job)
@@ -178,7 +179,9 @@ def _read_job(client: BrokerClient, job: str, with_tracebacks: bool) -> tuple[Jo
         if not with_tracebacks:
             view.hide_tracebacks()
         spent = sum_costs(row.micro_dollars for row in view.rows)
-        return view, spent, encode_json(make_job_status(view, waits_for, spent))
+        status = make_job_status(replace(view, rows=[]), waits_for, spent)
+        del status["rows"]
+        return view, spent, encode_json(status)[:-1] + b',"rows":' + encode_rows(view.rows) + b"}"
 
 
 @router.delete(
