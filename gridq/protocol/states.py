@@ -131,9 +131,16 @@ ATTEMPT_MOVES: Moves = {
     (AttemptState.RUNNING, AttemptState.FAILED): ("fail",),
     (AttemptState.RUNNING, AttemptState.BACK): ("fail",),
     (AttemptState.RUNNING, AttemptState.LAPSED): _LOST,
-    (AttemptState.RUNNING, AttemptState.FENCED): ("admit", "stop", *_STOPPED),
+    (AttemptState.RUNNING, AttemptState.FENCED): ("admit", "complete", "quarantine", "stop", *_STOPPED),
     (AttemptState.LAPSED, AttemptState.RECORDED): ("complete",),
     (AttemptState.LAPSED, AttemptState.FAILED): ("fail",),
     (AttemptState.LAPSED, AttemptState.BACK): ("fail",),
-    (AttemptState.LAPSED, AttemptState.FENCED): ("admit", "claim", "complete", "stop", *_STOPPED),
+    (AttemptState.LAPSED, AttemptState.FENCED): (
+        "admit",
+        "claim",
+        "complete",
+        "quarantine",
+        "stop",
+        *_STOPPED,
+    ),
 }

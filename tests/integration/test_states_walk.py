@@ -162,9 +162,12 @@ def going_on(walk: Walk) -> None:
 
 
 def quarantined(walk: Walk) -> None:
+    """Release a stage, drop it, or let its time end, while another runs and a third has lapsed."""
     for how in ("release", "drop", "nothing"):
-        job = walk.job(one(queue=f"bench:{how}"))
+        job = walk.job(plan(*(step(queue=f"bench:{queue}") for queue in (how, "beside", "late"))))
         walk.deadly(f"bench:{how}")
+        walk.by_another("bench:beside")
+        walk.lapse(walk.by_another("bench:late"))
         if how == "nothing":
             walk.age("quarantine", f"{job}:0")
             walk.sweep()
@@ -174,9 +177,10 @@ def quarantined(walk: Walk) -> None:
 
 
 def too_dear(walk: Walk) -> None:
-    """Let a stage use more than the budget of its job."""
-    job = walk.job(chain(2))
+    """Let a stage use more than the budget of its job while another runs."""
+    job = walk.job(plan(step(), step(queue="bench:beside")))
     walk.client.hset(walk.keys("job", job), "budget", 5)
+    walk.by_another("bench:beside")
     walk.complete(walk.by_another(), used=6)
     assert walk.ended(job).state == "failed"
 
