@@ -53,6 +53,9 @@ CHECKS_PER_RENEWAL = 4
 CLAIM_TRIES = 100
 """The claims of a slot, if the server asks for another each time, before it waits for a wake-up."""
 
+CLAIM_GRACE_SECONDS = 2.0
+"""How long a session that stops waits for the replies to claims that were sent before."""
+
 SEAT_RECORD_TTL_SECONDS = 40 * 24 * 3600.0
 """The life of a seat's record after the seat was last live."""
 
@@ -121,6 +124,7 @@ class Session:
         self._told_unavailable = False
         self._free_slots = deque(range(concurrency))
         self._slot_numbers = count(concurrency)
+        self._slots_at_work: set[str] = set()  # they run something, or claim
         self._running: dict[str, Attempt] = {}
         self._recorded = 0  # stages recorded by this session
         self._reported = 0  # how many of them the server knows of
@@ -197,7 +201,10 @@ class Session:
         if not self.draining:  # only once: if the server is away, each command takes seconds
             self.drain()
         until = time.monotonic() + (self.config.drain if within is None else within)
-        while self._running and time.monotonic() < until:
+        claims_until = min(until, time.monotonic() + CLAIM_GRACE_SECONDS)
+        while (self._running and time.monotonic() < until) or (
+            self._slots_at_work and time.monotonic() < claims_until  # what is claimed runs soon
+        ):
             time.sleep(0.02)
         self.hand_back(self.running().values())
         if not self.stopped:
@@ -249,6 +256,7 @@ class Session:
             return
         slot = f"{self.incarnation}.{number}"
         until = time.monotonic() + self.config.linger
+        self._slots_at_work.add(slot)
         try:
             claim = self._claim(slot)
             while isinstance(claim, Claim):
@@ -266,6 +274,7 @@ class Session:
         except (ConnectionError, TimeoutError) as exc:  # a wake-up was lost: the sweep sends another
             log.warning("a slot of %s could not go on: %s", self.seat, exc)
         finally:
+            self._slots_at_work.discard(slot)
             if slot in self._abandoned:
                 self._abandoned.discard(slot)
             else:
@@ -481,6 +490,7 @@ class Session:
             if self._running.pop(attempt.claim.lease, None) is None:
                 return
             self._abandoned.add(attempt.slot)
+            self._slots_at_work.discard(attempt.slot)
         self.models.end(attempt.claim.lease)  # else nobody could try its model until that code returns
         log.warning("%s does not stop: its slot goes on without it", attempt.step.path)
         self._free_slots.append(next(self._slot_numbers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,15 @@ from redis import exceptions as errors_of_redis
 from gridq import errors
 from gridq.config.settings import Settings
 from gridq.errors import GridError, SeatUnavailable, StageError
+from gridq.execution.attempt import Attempt
 from gridq.execution.session import Session
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, StageCall
+from gridq.protocol.states import JobState
 from gridq.store.connection import connect
 from gridq.submission.admission import Admission
+from tests.builders import stage
 from tests.fakes.bench_profile import BenchProfile
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
@@ -254,3 +258,37 @@ def test_a_draining_seat_still_drains_after_it_registers_again(odd: tuple[LocalG
     assert grid.scripts.client.hget(grid.scripts.keys("seat", "m.c"), "draining") == b"1"
     assert not grid.scripts.client.exists(grid.scripts.keys("idle", "bench:other"))
     session.stop(0)
+
+
+@pytest.mark.parametrize("stages_before", [0, 1], ids=["after a wake-up", "after another stage"])
+def test_a_stage_claimed_just_before_its_seat_stops_is_run_once(
+    odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch, stages_before: int
+) -> None:
+    """The slot has not begun to run it: its seat seems idle to whoever stops it."""
+    grid, _ = odd
+    made, claimed = itertools.count(), threading.Event()
+
+    class Slow(Attempt):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            if next(made) == stages_before:
+                claimed.set()
+                time.sleep(0.3)
+            super().__init__(*args, **more)
+
+    monkeypatch.setattr("gridq.execution.session.Attempt", Slow)
+    session = Session(
+        grid.scripts, grid.config, seat="m.c", host="here", concurrency=1, queues=["bench:other"],
+        runner=BenchRunner(),
+    )  # fmt: skip
+    session.register()
+    graph = {"root": stage("bench_echo", slug="other")}
+    jobs = [grid.client.submit(graph, number) for number in range(stages_before + 1)]
+    slot = threading.Thread(target=session.work)
+    slot.start()
+    assert claimed.wait(20)
+    session.stop()
+    assert {grid.client.status(job) for job in jobs} == {JobState.DONE}, "its process may end now"
+    slot.join(20)
+    for job in jobs:
+        grid.client.result(job, timeout=20)
+        assert [(row.attempt, row.losses) for row in grid.client.rows(job)] == [(1, 0)]
