@@ -65,7 +65,7 @@ def suspended_while_running(grid: WholeGrid, file: Path, **options: Any) -> Iter
 
 def test_a_stage_that_no_seat_takes_expires(whole_grid: WholeGrid) -> None:
     options: dict[str, Any] = {"wait_for_seat": True, "queue_timeout": 0.3}
-    gridq.run_graph.delay({"root": stage("bench_echo")}, 1).get(timeout=30)  # the router has started
+    gridq.run_graph.delay(ECHO, 1).get(timeout=30)  # the router has started
     with pytest.raises(errors.QueueTimeout) as by_celery:
         gridq.run_graph.delay(UNSERVED, 1, **options).get(timeout=30)
     with pytest.raises(errors.QueueTimeout) as by_client:
