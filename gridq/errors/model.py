@@ -17,7 +17,7 @@ class ModelReferenceInvalid(ModelPullError):
 
     code = "model.reference"
     remedy = (
-        "Write `hf:org/repo`, `hf:org/repo:quant`, `file:/path`, `https://…`, or a name of the catalogue."
+        "Write `hf:org/repo`, `hf:org/repo:quant`, `file:/path`, `https://…`, or a name in `[[gpu.models]]`."
     )
 
 
@@ -43,14 +43,14 @@ class HubUnreachable(ModelPullError):
 
 
 class DiskFull(ModelPullError):
-    """The disk has no room for a model's file and the head-room that must stay free."""
+    """The disk has no room for a model's file and the space that must stay free."""
 
     code = "model.disk_full"
-    remedy = "Free the space that `reason` names: `gridq models rm`, or move the cache by HF_HOME."
+    remedy = "Free the space that `reason` names, with `gridq models rm`; or move the cache with HF_HOME."
 
 
 class ModelTooLarge(ModelPullError):
-    """The model is larger than the limit that the owner has set for the cache or for pulls by requests."""
+    """The model is larger than the limit that the owner has set for the cache or for pulls on request."""
 
     code = "model.too_large"
     remedy = "Choose a smaller quantization, or raise the limit in `[gpu]` of the seats file."
@@ -60,7 +60,7 @@ class DigestMismatch(ModelPullError):
     """A downloaded file does not have the SHA-256 that its source states. It was removed."""
 
     code = "model.digest"
-    remedy = "Pull the model again. If it happens again, do not trust the source, and look at the disk."
+    remedy = "Pull the model again. If that fails too, do not trust the source, and check the disk."
 
 
 class ModelInUse(ModelPullError):
@@ -73,7 +73,7 @@ class ModelInUse(ModelPullError):
 class ModelLoading(GridError):
     """The model is in the catalogue and not on the machine yet: a seat is downloading it.
 
-    `details["loading"]` has `state`, `machine`, `progress` (0 to 1) and, once it can be told, `eta` in
+    `details["loading"]` has `state`, `machine`, `progress` (0 to 1) and, once it can be estimated, `eta` in
     seconds.
     """
 

@@ -30,7 +30,7 @@ def chat(
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="System message.", show_default=False)
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens of an answer.")] = 1024,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024,
     grid: GridOption = None,
     debug: DebugOption = False,
 ) -> None:

@@ -197,7 +197,9 @@ def list_(json: JsonOption = False, debug: DebugOption = False) -> None:
         )
         return
     if not found and not pulls:
-        typer.echo("No model was pulled to this machine. To find one: gridq models search", err=True)
+        typer.echo(
+            "No model has been pulled to this machine. To find one: gridq models search WORDS", err=True
+        )
         return
     columns = ("name", "size", "context", "last used", "reference")
     table = make_table(*columns, numbers=("size", "context"), keep_first=True)
@@ -261,9 +263,9 @@ def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fals
     if json:
         print_json({"name": name, "freed_bytes": freed})
     elif found is None:
-        typer.echo(f"Removed what the pull of {name} had left, {_format_size(freed)} are free again")
+        typer.echo(f"Removed what the pull of {name} had left: {_format_size(freed)} are free again")
     elif found.is_owned:
-        typer.echo(f"Removed {found.name}, {_format_size(freed)} are free again")
+        typer.echo(f"Removed {found.name}: {_format_size(freed)} are free again")
     else:
         typer.echo(
             f"Removed {found.name} from the list; its file was here before gridq, and stays: {found.path}"
@@ -326,7 +328,7 @@ def show_progress(*, quiet: bool) -> Iterator[Callable[[PullProgress], None]]:
 
 
 def format_progress(progress: PullProgress) -> str:
-    """Format how far a pull is: `qwen3-8b: downloading 1.2 GB of 5.0 GB, 24 %, 3 min left`."""
+    """Format how far a pull is: `qwen3-8b: downloading 1.2 GB of 5.0 GB, 24%, 3 min left`."""
     if not progress.total or progress.state in ("resolving", "failed"):
         return f"{progress.name}: {progress.state}"
     if progress.state == "done":

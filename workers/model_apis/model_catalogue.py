@@ -65,9 +65,10 @@ class ModelOffer(BaseModel):
 class Model(ModelOffer):
     """A model of the catalogue: an offer and its file.
 
-    `memory_mb` is the least memory that is kept for it when it is loaded; None: what it is found to need. `min_compute` is the compute capability that an NVIDIA GPU
-    needs at least, such as "8.0"; other devices have none and are not asked for it. `file` is a path, or a
-    reference to a download. `parts` are the further files of a split model, and the digest of each.
+    `memory_mb` is the least memory that is reserved for it; None: what it is found to need. `min_compute` is
+    the least compute capability that an NVIDIA GPU needs, such as "8.0"; it does not bind other devices.
+    `file` is a path, or a reference to a download. `parts` are the further files of a split model, and the
+    digest of each.
     `is_last_resort`: it is `any` only where no other seat or model of the machine is.
     """
 

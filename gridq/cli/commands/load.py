@@ -37,7 +37,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model of th
 TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")]
 
 
-@app.command(epilog=EPILOG, short_help="Load a model at a seat before it is asked for.")
+@app.command(epilog=EPILOG, short_help="Load a model at a seat before a request needs it.")
 def load(
     seat: SeatArgument,
     model: ModelArgument,

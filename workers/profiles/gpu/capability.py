@@ -58,7 +58,7 @@ class TooLarge(BaseModel):
 class GpuCapability(BaseModel):
     """The descriptor of a gpu seat. Memory is in MB (2**20 bytes). `free_mb` is the value at the probe.
 
-    `usable_mb` is what a model or a stage may use: `memory_mb` without the head-room and the system's share;
+    `usable_mb` is what a model or a stage may use: `memory_mb` without the headroom and the system's share;
     None in what older workers send. `compute_cap` is NVIDIA's compute capability, such as `"8.9"`. `models`
     are those that fit the device and whose files exist, `too_large` those that do not fit.
     `engine` runs them; it is None if none is installed.

@@ -336,7 +336,7 @@ class LoadedModels:
                 if self._is_closed or not isinstance(hold, Refusal):
                     raise _make_closing_error()
                 if not job.waiters:
-                    raise SeatUnavailable("Nobody waits for the model any more", {"retry_after": 0})
+                    raise SeatUnavailable("No request waits for the model any more", {"retry_after": 0})
                 idle = sorted((each for each in self._loaded.values() if not each.users), key=self._get_value)
                 busy_mb = sum(each.hold.mb for each in self._loaded.values() if each.users)
                 idle_mb = sum(each.hold.mb for each in idle)

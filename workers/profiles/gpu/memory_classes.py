@@ -117,7 +117,7 @@ def explain_mismatch(demand: Demand, capability: GpuCapability) -> str:
         return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB{rest}"
     wanted = demand.needs.get("compute_cap")
     if wanted and not meets_compute(wanted, capability.compute_cap):
-        has = capability.compute_cap or "none that its driver tells"
+        has = capability.compute_cap or "none that its driver reports"
         return f"needs compute capability {wanted}, {capability.device} has {has}"
     return ""
 

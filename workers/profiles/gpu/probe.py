@@ -129,7 +129,7 @@ def _suggest_model(seats: Sequence[tuple[Device, list[Model]]], table: GpuConfig
         default=None,
     )
     command = "" if best is None else suggest_pull(_get_limit(best, table), is_cpu=best.backend == "cpu")
-    return [f"A model worth using. One that suits {best.device}: {command}"] if best and command else []
+    return [f"No model of a useful size. One that fits {best.device}: {command}"] if best and command else []
 
 
 def yield_any(offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
@@ -159,7 +159,7 @@ def _explain_unfit_device(device: Device, table: GpuConfig, engine: str, backend
     if device.backend != "cpu" and backends is not None and device.backend not in backends:
         return f"the installed {engine} does not support {device.backend}"
     if device.backend == "cuda" and not meets_compute(table.min_compute, _format_compute(device)):
-        has = _format_compute(device) or "not told by its driver"
+        has = _format_compute(device) or "not reported by its driver"
         return f"its compute capability is {has}, and min_compute of the gpu table is {table.min_compute}"
     return ""
 
@@ -168,7 +168,7 @@ def _explain_unfit_model(device: Device, table: GpuConfig, model: Model) -> str:
     """Return why a device does not run a model, "" if it does."""
     wanted = model.min_compute
     if wanted and device.backend == "cuda" and not meets_compute(wanted, _format_compute(device)):
-        has = _format_compute(device) or "none that its driver tells"
+        has = _format_compute(device) or "none that its driver reports"
         return f"{model.name} needs compute capability {wanted}, it has {has}"
     return ""
 

@@ -48,7 +48,7 @@ class Device:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     def compute_usable_mb(self, headroom_mb: int = HEADROOM_MB) -> int:
-        """Return the memory that models and stages may use: all but the head-room of a GPU, and with unified
+        """Return the memory that models and stages may use: all but the headroom of a GPU, and with unified
         memory and on the CPU all but the system's share.
         """
         shared = int(self.memory_mb * (1 - SYSTEM_SHARE))

@@ -47,7 +47,7 @@ def find_partial(target: Path) -> Path:
 
 
 def check_disk(folder: Path, needed: int, partial: Path | None = None) -> None:
-    """Raise DiskFull if the disk of `folder` has no room for `needed` bytes and the head-room.
+    """Raise DiskFull if the disk of `folder` has no room for `needed` bytes and the headroom.
 
     What a partial file already takes counts as there.
     """

@@ -123,10 +123,14 @@ class LocalModels:
         """Return the model called `name`. Raises ModelNotFound."""
         found = self.find(name)
         if found is None:
-            names = ", ".join(each.name for each in self.read()) or "none: this machine has no model"
+            names = ", ".join(each.name for each in self.read())
             raise ModelNotFound(
                 f"This machine has no model {name!r}",
-                {"path": name, "expected": f"one of {names}", "fix": "gridq models pull hf:org/repo"},
+                {
+                    "path": name,
+                    "expected": f"one of {names}" if names else "a model that was pulled",
+                    "fix": "gridq models list; or gridq models pull hf:org/repo",
+                },
             )
         return found
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from gridq.config.urls import is_loopback
 from gridq.errors import ModelReferenceInvalid
 
-EXPECTED = "hf:org/repo, hf:org/repo:quant, file:/path, https://…, or a name of the catalogue"
+EXPECTED = "hf:org/repo, hf:org/repo:quant, file:/path, https://…, or a name in [[gpu.models]]"
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REVISION = re.compile(r"[\w./-]{1,255}")

@@ -118,7 +118,7 @@ def find_seats(
             offers.append(_make_offer(name, table, found, price_per_hour, is_named=False))
             not_lent += [f"{name}: {reason}" for reason in found.state.skipped]
     if is_skipped:
-        missing.append(f"Engines that already run: not looked for because {SKIP_VARIABLE} is set")
+        missing.append(f"Engines that already run were not looked for: {SKIP_VARIABLE} is set")
     return offers, missing, not_lent
 
 

@@ -105,7 +105,7 @@ class EngineSeatRunner:
         self._look_now.set()
 
     def _describe_launch(self, reason: str) -> str:
-        return f"The engine of {self._seat.command[0]} does not answer: {reason}"
+        return f"The engine {self._seat.command[0]} does not answer: {reason}"
 
     def look(self) -> None:
         """Read what the engine has now, and report it if it has changed."""

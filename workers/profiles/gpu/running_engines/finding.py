@@ -68,7 +68,7 @@ def identify(api: EngineApi, *, is_named: bool) -> RunningEngine:
     for kind in kinds:
         if kind.recognizes(api):
             return kind(api)
-    raise NoEngine("it is no engine that gridq knows: it has no OpenAI-compatible API at /v1")
+    raise NoEngine("gridq does not know this program: it has no OpenAI-compatible API at /v1")
 
 
 def look_at(url: str, get_key: Callable[[], str | None], *, is_named: bool) -> FoundEngine:

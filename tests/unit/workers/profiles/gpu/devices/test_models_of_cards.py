@@ -1,4 +1,4 @@
-"""Which cards get models: head-room and the least compute capability bind, by numbers."""
+"""Which cards get models: headroom and the least compute capability bind, by numbers."""
 
 from __future__ import annotations
 

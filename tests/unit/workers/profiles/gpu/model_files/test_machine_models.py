@@ -106,7 +106,7 @@ def test_a_machine_without_a_model_is_told_the_command(own_home: Path, tmp_path:
 
 def test_the_suggestion_fits_the_hardware() -> None:
     assert suggest_pull(100_000, is_cpu=False) == f"gridq models pull {SUGGESTIONS[0][1]}"
-    assert "Qwen3-14B" in suggest_pull(15_872, is_cpu=False)  # a card with 16 GB, less the head-room
+    assert "Qwen3-14B" in suggest_pull(15_872, is_cpu=False)  # a card with 16 GB, less the headroom
     assert "Qwen3-4B" in suggest_pull(100_000, is_cpu=True)
     assert suggest_pull(1000, is_cpu=False) == ""
     for _, what in SUGGESTIONS:
