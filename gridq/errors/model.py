@@ -67,7 +67,7 @@ class ModelInUse(ModelPullError):
     """The model is loaded, or is being pulled."""
 
     code = "model.in_use"
-    remedy = "Wait until it is idle, or stop the worker that has it loaded."
+    remedy = "Wait for the pull, or unload the model with `gridq unload`, then try again."
 
 
 class ModelLoading(GridError):

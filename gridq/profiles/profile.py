@@ -238,7 +238,7 @@ class Profile(ABC):
         """
 
     def yield_queues(self, offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
-        """Return `offer` without the queues that its seat serves only where no other seat of the machine does.
+        """Return `offer` without the queues that its seat serves only where no other of the machine does.
 
         `elsewhere`: the queues of the other seats. The default yields none.
         """

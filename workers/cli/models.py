@@ -197,9 +197,7 @@ def list_(json: JsonOption = False, debug: DebugOption = False) -> None:
         )
         return
     if not found and not pulls:
-        typer.echo(
-            "No model has been pulled to this machine. To find one: gridq models search WORDS", err=True
-        )
+        typer.echo("No model has been pulled to this machine. Find one: gridq models search WORDS", err=True)
         return
     columns = ("name", "size", "context", "last used", "reference")
     table = make_table(*columns, numbers=("size", "context"), keep_first=True)

@@ -20,7 +20,6 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Json
 from workers.model_apis.model_kinds import add_uses
 
-
 CHECKSUM_CACHE = "checksums.json"
 """The file in the home folder with the checksums of files that were verified."""
 

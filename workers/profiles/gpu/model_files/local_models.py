@@ -164,7 +164,7 @@ class LocalModels:
             if any(is_in_use(path) for path in own):
                 raise ModelInUse(
                     f"The model {model.name!r} is loaded",
-                    {"path": model.name, "fix": "gridq seat pause, or wait until it is unloaded"},
+                    {"path": model.name, "fix": f"unload it first: gridq unload SEAT {model.name}"},
                 )
             models[:] = [each for each in models if each.name != model.name]
         freed = 0

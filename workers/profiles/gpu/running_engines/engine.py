@@ -83,11 +83,11 @@ class RunningEngine(ABC):
 
     def load(self, model: str) -> None:
         """Load `model` and return once it can answer. Raises EngineFault if it cannot be loaded."""
-        raise EngineFault(f"{self.title} has no order to load a model")
+        raise EngineFault(f"{self.title} cannot load models on command")
 
     def unload(self, model: str) -> None:
         """Give the memory of `model` back. Raises EngineFault if that fails."""
-        raise EngineFault(f"{self.title} has no order to unload a model")
+        raise EngineFault(f"{self.title} cannot unload models on command")
 
     def _read_listed_models(self) -> list[dict[str, Json]]:
         """Return the models of `/v1/models`. Raises EngineFault if there is no such list."""
