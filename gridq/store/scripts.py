@@ -20,7 +20,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import ConnectionError, NoScriptError, OutOfMemoryError, ResponseError, TimeoutError
+from redis.exceptions import (
+    ConnectionError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
 from gridq.config.settings import Settings
 from gridq.protocol import meters
@@ -413,7 +420,8 @@ class Scripts:
         """Sweep once: at most `limit` items of each sort, and at most `answers` answers."""
         reply = self.call("sweep", limit=limit, answers=limit if answers is None else answers)
         if reply[10] == 2:
-            self.call("advance", job="")
+            with contextlib.suppress(RedisError):  # the sweep has succeeded; its reply has what is lost else
+                self.call("advance", job="")
         return replies.read_swept(reply)
 
     # -- limits ----------------------------------------------------------------------------------------------
