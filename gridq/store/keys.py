@@ -98,7 +98,7 @@ PERMANENT = (
     "idle:*",  # sorted set: seats with a free slot, the best first
     "queues",  # set: capabilities with waiting stages or wake-ups
     "deadlines",  # sorted set: jobs by deadline
-    "long_work",  # sorted set: what has work left: jobs of very many steps, leases of seats that left, `limits:`
+    "long_work",  # sorted set: what is left of very large jobs, of leases of seats that left, of `limits:`
     "jobs",  # sorted set: jobs by submission, until their result expires
     "ended_jobs",  # sorted set: ended jobs by the expiry of their result
     "inbox",  # sorted set: jobs to be admitted, by the time of their next message to a router

@@ -15,9 +15,9 @@ from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Limit, StageCall, Usage
 from tests.fakes.openai_server import KEY, OpenAIServer
+from workers.model_apis.http.locality import is_local_url
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
-from workers.model_apis.http.locality import is_local_url
 from workers.profiles.llm.probe import probe
 
 REMOTE = "https://llm.example.com/v1"
