@@ -97,11 +97,11 @@ def _format_now() -> str:
 def _make_comparison_table(measured: Sequence[Measurement]) -> list[str]:
     """Return the table of the comparisons with an empty line after it; empty if there are none."""
     rows = []
-    other = ""
+    others = list(dict.fromkeys(each.other for each in measured if isinstance(each, Ratio)))
     for each in measured:
         if isinstance(each, Ratio):
-            other = each.other
-            sides = f"{each.ours:.4g} {each.unit} | {each.theirs:.4g} {each.unit}"
+            which = f" ({each.other})" if len(others) > 1 else ""
+            sides = f"{each.ours:.4g} {each.unit} | {each.theirs:.4g} {each.unit}{which}"
             rows.append(
                 f"| {each.name} | {sides} | {each.goal_text} × | **{each.ratio:.2f}** | {each.outcome} |"
             )
@@ -109,6 +109,7 @@ def _make_comparison_table(measured: Sequence[Measurement]) -> list[str]:
             rows.append(
                 f"| {each.name} | {each.ours:.4g} {each.unit} | | {each.goal_text} × | | {each.outcome} |"
             )
+    other = others[0] if len(others) == 1 else "beside"
     head = [f"| measured | gridq | {other} | goal | ratio | |", "|---|---|---|---|---|---|"]
     return [*head, *rows, ""] if rows else []
 
