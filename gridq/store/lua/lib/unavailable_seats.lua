@@ -77,6 +77,37 @@ local function build_unavailable_error(path, queues, causes)
       fix = 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker" or REPAIR)}})
 end
 
+-- Return what the causes of a queue's seats mean for an agent's stages that exclude the seats in `unfit`: whether they wait for a worker that
+-- starts again (`hold`), the causes of live seats and of gone ones, since when there is one, whether all need their owner, when the first ends,
+-- and when the first ends of those that do not. There may be thousands, so it is computed once in a script, for all agents if no seat is lent.
+local sums = {}
+local function sum_causes(q, all, unfit, agent, team)
+  if all.lent == nil then
+    all.lent = false
+    for _, cause in ipairs(all) do
+      is_seat_lent_to(cause.seat, agent, team)
+      if lent_cache[cause.seat] then all.lent = true end
+    end
+  end
+  local id = q .. ' ' .. unfit .. (all.lent and ' ' .. agent .. ' ' .. (team or '') or '')
+  if sums[id] then return sums[id] end
+  local sum = {hold = false, causes = {}, gone = {}, since = 0, needs_owner = true, next_at = FOREVER, back_at = FOREVER}
+  for _, cause in ipairs(all) do
+    if not is_excluded(unfit, cause.seat) and (not all.lent or is_seat_lent_to(cause.seat, agent, team)) then
+      if cause.stopping or cause.state == 'gone' and NOW < cause.since + HOLD then sum.hold = true end
+      if cause.state == 'gone' then table.insert(sum.gone, cause)
+      else
+        table.insert(sum.causes, cause)
+        sum.since, sum.needs_owner = math.max(sum.since, cause.since), sum.needs_owner and cause.owner
+        sum.next_at = math.min(sum.next_at, cause['until'] or FOREVER)
+        if not cause.owner then sum.back_at = math.min(sum.back_at, cause['until'] or 0) end  -- one without an end may end at any time
+      end
+    end
+  end
+  sums[id] = sum
+  return sum
+end
+
 -- Return the error that ends a waiting stage because all seats that could run it are unavailable; nil if it may wait. `by_queue`: what
 -- read_unavailable returns.
 --
@@ -91,23 +122,14 @@ local function find_unavailable_error(job, step, by_queue)
   local links = chain and parse_chain(chain) or {{q = h.q, unfit = unfit or ''}}
   local causes, gone, queues, since, needs_owner, next_at, back_at = {}, {}, {}, tonumber(ready_at or 0), true, FOREVER, FOREVER
   for i, link in ipairs(links) do
-    local function suits(seat)
-      return not is_excluded(link.unfit, seat) and is_seat_lent_to(seat, agent, team)
-    end
-    if any_seat(link.q, suits) then return nil end
+    if any_seat(link.q, function(seat) return not is_excluded(link.unfit, seat) and is_seat_lent_to(seat, agent, team) end) then return nil end
     queues[i] = link.q
-    for _, cause in ipairs(by_queue[link.q] or {}) do
-      if suits(cause.seat) then
-        if cause.stopping or cause.state == 'gone' and NOW < cause.since + HOLD then return nil end
-        if cause.state == 'gone' then gone[#gone + 1] = cause
-        else
-          causes[#causes + 1] = cause
-          since, needs_owner = math.max(since, cause.since), needs_owner and cause.owner
-          next_at = math.min(next_at, cause['until'] or FOREVER)
-          if not cause.owner then back_at = math.min(back_at, cause['until'] or 0) end  -- one without an end may end at any time
-        end
-      end
-    end
+    local sum = sum_causes(link.q, by_queue[link.q] or {}, link.unfit, agent, team)
+    if sum.hold then return nil end
+    for _, cause in ipairs(sum.causes) do causes[#causes + 1] = cause end
+    for _, cause in ipairs(sum.gone) do gone[#gone + 1] = cause end
+    since, needs_owner = math.max(since, sum.since), needs_owner and sum.needs_owner
+    next_at, back_at = math.min(next_at, sum.next_at), math.min(back_at, sum.back_at)
   end
   if NOW < since + HOLD or next_at <= NOW then return nil end  -- a seat whose cooldown is over is about to be tried
   if not causes[1] then return gone[1] and client_waits and build_unavailable_error(h.path, queues, gone) or nil end
