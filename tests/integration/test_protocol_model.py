@@ -364,7 +364,9 @@ class Protocol(Entering):
         # a stage whose seats are all unavailable waits in the first queue of its chain
         queues = (ONE, TWO, PURE, NONE)
         grid.client.delete(grid.keys("answers"), *map(grid.keys.queue, queues))
-        grid.sweep()
+        for _ in range(400):  # what a change of limits has left may take several
+            if not grid.sweep().more:
+                break
         names = grid.own()
         kinds = {name.partition(":")[0] for name in names} - {"value"}
         history = {

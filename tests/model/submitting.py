@@ -66,6 +66,7 @@ class Submitting(RuleBasedStateMachine):
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
         self._run, self.grid.scripts.run = self.grid.scripts.run, self.run  # type: ignore[method-assign]
         self.further_calls = FOREVER
+        self.is_sweeping = False
         self.numbers = itertools.count(1)
         self.over: set[str] = set()
         self.bounds: Bounds = {}
@@ -88,7 +89,9 @@ class Submitting(RuleBasedStateMachine):
             getattr(self, name)(**given)
 
     def run(self, script: str, *args: Any) -> Any:
-        if script == "advance":
+        if script != "advance":
+            self.is_sweeping = script == "sweep"
+        elif not self.is_sweeping:  # what a router calls after its sweep stands for those that died
             self.further_calls -= 1
             if self.further_calls < 0:
                 raise ConnectionError("the caller has died before this call")
