@@ -31,8 +31,9 @@ class Room:
         self.bounds = bounds
         self.prio = prio
         ready = [(self._queue(step), step) for step in given.steps if not step.after]
+        is_parked = grid.client.hexists(grid.keys("parked_agents"), agent)
         self.needed = Counter(
-            (queue, self._has_taker(queue, agent, step.micro_dollars, ""))
+            (queue, not is_parked and self._has_taker(queue, step.micro_dollars, ""))
             for queue, step in ready
             if queue in bounds
         )
@@ -60,11 +61,9 @@ class Room:
             served += [queue] if left else []
         return served[0] if served else step.queue
 
-    def _has_taker(self, queue: str, agent: str, cost: int, excluded: str) -> bool:
+    def _has_taker(self, queue: str, cost: int, excluded: str) -> bool:
         """Return whether a live seat could take a stage if it were not busy."""
         client, keys = self.grid.client, self.grid.keys
-        if client.hexists(keys("parked_agents"), agent):
-            return False
         names = excluded.split(",")
         only = [name[1:] for name in names if name.startswith("=")]
         for seat in map(bytes.decode, client.smembers(keys("serving", queue))):
@@ -82,10 +81,12 @@ class Room:
         for cls in self.grid.classes(queue):
             priority, cost = cls.partition("|")[0].split("/")
             for agent in agents:
+                # the agent is parked class by class, so others of its classes may still be served
+                is_parked = client.sismember(keys("parked", agent), f"{queue} {cls}")
                 for member in client.zrange(keys("waiting", queue, cls, agent), 0, -1):
                     job, _, step = member.decode().rpartition(":")
                     excluded = (client.hget(keys("job", job), f"excluded:{step}") or b"").decode()
-                    has_taker = self._has_taker(queue, agent, int(cost), excluded)
+                    has_taker = not is_parked and self._has_taker(queue, int(cost), excluded)
                     is_batch = priority != "0" and bool(client.exists(keys("job", job)))
                     found.append((job, is_batch, has_taker))
         return found

@@ -74,7 +74,8 @@ else
     C('HSET', j, 'output:' .. step, output, 'done:' .. step, fence, 'unfinished', left)
     C('HDEL', j, 'lease:' .. step)
     local h = read_header(job, step, header)
-    if working or arm_true or #h.dependents > MAX_WALK / 3 then  -- else they are so few that a call may release them all
+    local few = (#h.dependents + 1) / 2 * (1 + READY_COST) <= MAX_WALK - walked  -- so few that this call may release them all
+    if working or arm_true or not few then
       --[
       if not is_restarting(job, h.scope, working) then
         local arm = arm_true and (output == 'true' and 0 or 1)
