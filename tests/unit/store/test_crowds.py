@@ -9,7 +9,7 @@ import pytest
 from gridq.store.scripts import Scripts
 from gridq.views.audit import find_breaches
 from tests.unit.store.limits import limit, read_parked_agents
-from tests.unit.store.plans import ANY, HOUR, Grid, one
+from tests.unit.store.plans import ANY, HOUR, Grid, chain, one
 
 MANY = 600
 AGENTS = [f"a{number}" for number in range(MANY)]
@@ -49,6 +49,20 @@ def test_all_agents_of_a_team_over_its_limit_are_parked(crowd: Grid) -> None:
     sweep_up(crowd)
     assert len(read_parked_agents(crowd)) == MANY - 1
     assert len(crowd.pending()) == 1
+
+
+def test_a_stage_that_parks_a_team_still_releases_its_dependents(crowd: Grid) -> None:
+    members = "".join(f'[agents.{agent}]\nteam = "red"\n' for agent in AGENTS)
+    limit(crowd, f"[teams.red]\nmonthly_dollars = 1\n{members}")
+    sweep_up(crowd)
+    job = crowd.job(chain(2), agent=AGENTS[0])
+    submit_all(crowd)
+    crowd.seat()
+    crowd.done(crowd.take(), used=2_000_000)
+    sweep_up(crowd)
+    assert len(read_parked_agents(crowd)) == MANY
+    assert crowd.field(job, "dependencies:1") == "0"
+    assert crowd.field(job, "pending:1") is not None
 
 
 def test_a_changed_limit_parks_and_brings_back_all_agents(crowd: Grid) -> None:
