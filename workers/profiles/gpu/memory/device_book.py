@@ -2,7 +2,8 @@
 
 A driver reports memory late, and says nothing of a load that is about to begin. So every load reserves first,
 in one small file for each device, in a folder that all homes of a user share. An entry names the processes
-that hold the memory, with the times of their starts: once they are gone, it is void.
+that hold the memory, with the times of their starts: once they are gone, it is void. With the last entry go
+its file and, unless BOOKS_VARIABLE names it, the folder.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +65,6 @@ class DeviceBook:
         self._folder = folder
         self._name = re.sub(r"[^A-Za-z0-9_-]", "_", key) or "device"
 
-    @property
-    def _path(self) -> Path:
-        return (self._folder or find_books_folder()) / f"{self._name}.json"
-
     def reserve(
         self,
         mb: int,
@@ -84,8 +82,7 @@ class DeviceBook:
         what other loads have reserved and not yet taken; and `cap_mb`, the owner's limit for the seat
         `holder`, without its own reservations. `measure` returns what a process holds of the device now.
         """
-        with update_json(self._path) as book:
-            entries = _keep_live(book)
+        with self._update() as entries:
             reserved = sum(each["mb"] for each in entries.values())
             free = total_mb - reserved
             if free_mb is not None:
@@ -108,20 +105,37 @@ class DeviceBook:
 
     def read(self) -> list[dict[str, Any]]:
         """Return the live reservations: `mb`, `holder`, `model` and `is_loaded` of each."""
-        return list(_keep_live(read_json(self._path)).values())
+        return list(_keep_live(read_json(self._find_path())).values())
 
     def change(self, entry_id: str, *, is_gone: bool = False, **fields: Any) -> None:
         """Change or remove an entry. One that is not there, because its folder is gone, stays away."""
-        with update_json(self._path) as book:
-            entries = _keep_live(book)
+        with self._update() as entries:
             if is_gone:
                 entries.pop(entry_id, None)
             elif entry_id in entries:
                 entries[entry_id] |= {name: value for name, value in fields.items() if value is not None}
 
+    def _find_path(self) -> Path:
+        return (self._folder or find_books_folder()) / f"{self._name}.json"
+
+    @contextmanager
+    def _update(self) -> Iterator[dict[str, Any]]:
+        """Yield the live entries, alone; what they are after the block is written."""
+        path = self._find_path()
+        with update_json(path) as book:
+            self._find_path()  # the folder may be a new one since the check; from here on it stays
+            entries = _keep_live(book)
+            yield entries
+            if not entries:
+                book.clear()
+        if not (book or self._folder or os.environ.get(BOOKS_VARIABLE)):
+            with suppress(OSError):  # it has other books
+                path.parent.rmdir()
+
 
 def find_books_folder() -> Path:
-    """Return the folder of the books: one for each user of the machine, whatever the home folder.
+    """Return the folder of the books: one for each user of the machine, whatever the home folder. It is there
+    while a book is.
 
     Raises ConfigError if another user owns it: he could state what he likes in it.
     """
@@ -130,14 +144,16 @@ def find_books_folder() -> Path:
         return Path(stated)
     base = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(base) / "gridq" if base else Path(tempfile.gettempdir()) / f"gridq-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return folder
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ConfigError(
             f"The folder {folder} belongs to someone else, or others can write to it",
             {"path": str(folder), "fix": f"remove it, or set {BOOKS_VARIABLE} to a folder of your own"},
         )
-    return folder / "devices"
+    return folder
 
 
 def _keep_live(book: dict[str, Any]) -> dict[str, Any]:

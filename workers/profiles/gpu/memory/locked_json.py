@@ -12,25 +12,54 @@ from typing import Any
 
 from gridq.config.home import write_private
 
+MAX_FAILURES = 100
+"""How often in a row other processes may remove the folder at the worst moment."""
+
 
 @contextmanager
 def update_json(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the object in the file `path`, alone; what it is after the block is written, if it has changed.
 
-    A file that is missing or damaged counts as empty. Waits for other processes, each of which takes
-    milliseconds. Raises OSError if the folder cannot be written.
+    A file that is missing or damaged counts as empty, and an empty object has no file. Waits for other
+    processes, each of which takes milliseconds. Raises OSError if the folder cannot be written.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock_path = path.with_name(f"{path.name}.lock")
+    lock = _lock(lock_path)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         content = read_json(path)
         before = json.dumps(content)
         yield content
         after = json.dumps(content)
-        if after != before:
+        if not content:
+            path.unlink(missing_ok=True)
+            lock_path.unlink(missing_ok=True)  # who waits for it sees that, and begins anew
+        elif after != before:
             write_private(path, after)
     finally:
+        os.close(lock)
+
+
+def _lock(path: Path) -> int:
+    """Create the file `path` and lock it, alone. Return its descriptor; to close it ends the lock."""
+    failures = 0
+    while True:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except (FileExistsError, FileNotFoundError):  # another process has just removed the folder
+            failures += 1
+            if failures == MAX_FAILURES:
+                raise
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(lock), path.lstat()):
+                return lock
+        except FileNotFoundError:
+            pass  # another process removed the file while this one waited
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
 
 

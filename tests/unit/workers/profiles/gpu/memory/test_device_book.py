@@ -135,10 +135,75 @@ def test_a_damaged_book_is_begun_anew(book: DeviceBook, tmp_path: Path, text: st
 def test_books_that_others_could_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(device_book.BOOKS_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert device_book.find_books_folder() == tmp_path / "gridq" / "devices"
-    (tmp_path / "gridq").chmod(0o777)
-    with pytest.raises(ConfigError):
-        device_book.find_books_folder()
+    folder = tmp_path / "gridq"
+    assert device_book.find_books_folder() == folder
+    book = DeviceBook("GPU-1")
+    assert isinstance(reserve(book, 1), Reservation)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    for read in (device_book.find_books_folder, book.read, lambda: reserve(book, 1)):
+        with pytest.raises(ConfigError):
+            read()
+
+
+def test_nothing_is_left_on_the_disk_of_the_last_reservation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(device_book.BOOKS_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    books = DeviceBook("GPU-1"), DeviceBook("cpu")
+    assert books[0].read() == []
+    assert list(tmp_path.iterdir()) == []
+    assert isinstance(reserve(books[0], 2000), Refusal)
+    assert list(tmp_path.iterdir()) == []
+    first, second = (reserve(book, 600) for book in books)
+    assert isinstance(first, Reservation)
+    assert isinstance(second, Reservation)
+    first.release()
+    assert {file.name for file in (tmp_path / "gridq").iterdir()} == {"cpu.json", "cpu.json.lock"}
+    second.release()
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+TAKE_TURNS = """
+import sys
+from workers.profiles.gpu.memory.device_book import DeviceBook, Reservation
+book, got = DeviceBook("GPU-1"), 0
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(300):
+    found = book.reserve(600, total_mb=1000, free_mb=None, holder="a", model="m")
+    if isinstance(found, Reservation):
+        got += 1
+        entries = book.read()
+        assert len(entries) == 1, entries
+        found.release()
+print(got)
+"""
+
+
+def test_books_that_come_and_go_promise_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Four processes reserve and release, and each release removes the file, its lock and the folder."""
+    monkeypatch.delenv(device_book.BOOKS_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    command = [sys.executable, "-c", TAKE_TURNS]
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    try:
+        assert [each.stdout.readline() for each in started if each.stdout] == ["ready\n"] * 4
+        for each in started:
+            assert each.stdin is not None
+            each.stdin.write("\n")
+            each.stdin.flush()
+        for each in started:
+            out, err = each.communicate(timeout=60)
+            assert each.returncode == 0, err
+            assert int(out) > 0
+    finally:
+        for each in started:
+            each.kill()
+            if each.stdout and not each.stdout.closed:
+                each.communicate()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_entry_is_void_at_once_when_a_process_ends(book: DeviceBook, other: Any):
