@@ -39,8 +39,9 @@ def client(seat: Seat) -> Iterator[anthropic.Anthropic]:
 
 
 def count_input(client: anthropic.Anthropic, seat: Seat, **request: Any) -> int:
-    """Return the tokens that the local model reads of a request."""
-    return client.messages.create(model=seat.model, max_tokens=1, **request).usage.input_tokens
+    """Return the tokens that the local model reads of a request: `input_tokens` has none from its cache."""
+    usage = client.messages.create(model=seat.model, max_tokens=1, **request).usage
+    return usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
 def join_text(message: Any) -> str:

@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from gridq import cli
+from gridq.cli.command_tree import CommandTree
 from gridq.config.home import GRID_RECORD
 from tests.conftest import GridEnv
 from workers.supervisor.control_socket import ControlServer
@@ -29,10 +30,10 @@ OURS = (
     "cancel",
     "workers",
     "seats",
-    "models",
     "queues",
     "drain",
 )
+OF_WORKERS = ("models", "gpus")
 HEAVY = ("celery", "kombu", "redis", "pydantic", "rich", "httpx", "xllamacpp", "asyncio")
 OTHERS = (
     "gridq.cli.commands.run",
@@ -74,13 +75,17 @@ def test_status_loads_no_heavy_module_and_no_other_command(
 def test_help_loads_no_heavy_module() -> None:
     output = run_new_process("--help")
     assert output.splitlines()[-1] == "loaded"
-    for command in (*OURS, "demo", "probe"):
+    for command in (*OURS, *OF_WORKERS, "demo", "probe"):
         assert f"\n  {command} " in output
     assert "Exit codes: 0 success" in output
 
 
-@pytest.mark.parametrize("command", OURS)
-def test_every_command_has_json_and_explains_exit_codes(command: str) -> None:
+@pytest.mark.parametrize("command", OURS + OF_WORKERS)
+def test_every_command_has_json_and_explains_exit_codes(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommandTree, "modules", {**CommandTree.modules})
+    cli.load_commands()
     done = CliRunner().invoke(cli.app, [command, "--help"])
     assert done.exit_code == 0
     assert "--json" in done.stdout
