@@ -38,8 +38,8 @@ params.n_ctx, params.n_parallel = int(sys.argv[2]) * int(sys.argv[3]), int(sys.a
 params.n_gpu_layers = params.cache_ram_mib = 0
 params.fit_params = params.warmup = False
 params.verbosity = 4
-xllamacpp.Server(params)
-os._exit(0)  # its cleanup may hang
+server = xllamacpp.Server(params)  # kept: its cleanup may hang
+os._exit(0)
 """
 """Loads a model as `XllamaCppEngine` does, with llama.cpp's own words about its buffers."""
 
