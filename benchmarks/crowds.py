@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from benchmarks.huge_graphs import measure_scenarios
+from benchmarks.huge_graphs import measure_scenarios, sweep_up
 from benchmarks.measure import Measurement
 from gridq.router.sweep import BATCH_ITEMS
 from gridq.store.replies import Claim
@@ -40,7 +40,7 @@ def park_team(grid: Grid, size: int) -> None:
     _submit_as_team(grid, size)
     grid.seat()
     grid.complete(grid.take(), used=2_000_000, go_on=True)
-    _sweep_up(grid)
+    sweep_up(grid)
     assert grid.client.hlen(grid.keys("parked_agents")) >= size - 1  # the slot may have taken one before
 
 
@@ -50,13 +50,13 @@ def lower_limits(grid: Grid, size: int) -> None:
     for number in range(size):
         grid.job(one(), agent=f"a{number}")
     limit(grid, '[agents."*"]\nmonthly_dollars = 0\n')
-    _sweep_up(grid)
+    sweep_up(grid)
     assert grid.client.hlen(grid.keys("parked_agents")) == size
     limit(grid, '[agents."*"]\nbudgets = [{tokens = 0, per = "day"}]\n')
-    _sweep_up(grid)
+    sweep_up(grid)
     assert grid.client.hlen(grid.keys("parked_agents")) == size
     limit(grid, '[agents."*"]\nmonthly_dollars = 1\n')
-    _sweep_up(grid)
+    sweep_up(grid)
     assert not grid.client.exists(grid.keys("parked_agents"))
 
 
@@ -70,7 +70,7 @@ def name_accounts(grid: Grid, size: int) -> None:
     limit(grid, text.replace("dollars = 1", "dollars = 2"))
     grid.client.set(grid.keys("last_sweep"), grid.now() + 100_000)
     grid.scripts.sweep()
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 # -- seats ---------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def die_together(grid: Grid, size: int) -> None:
     seats = grid.keys("seats")
     grid.client.zadd(seats, {f"m.s{number}": 1 for number in range(size)})
     grid.client.zadd(grid.keys("leases"), dict.fromkeys(grid.client.zrange(grid.keys("leases"), 0, -1), 1))
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def limit_seats(grid: Grid, size: int) -> None:
@@ -98,7 +98,7 @@ def limit_seats(grid: Grid, size: int) -> None:
     _seats(grid, size, budget=1000)
     limit(grid, '[grid]\nbudgets = [{dollars = 5, per = "day"}]\n')
     limit(grid, '[grid]\nbudgets = [{dollars = 6, per = "day"}, {tokens = 9, per = "week"}]\n')
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def rest_seats(grid: Grid, size: int) -> None:
@@ -112,7 +112,7 @@ def rest_seats(grid: Grid, size: int) -> None:
     for key in grid.client.scan_iter(grid.keys("waiting", "*")):
         for member in grid.client.zrange(key, 0, -1):
             grid.client.zadd(key, {member: 1})
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def lend_seats(grid: Grid, size: int) -> None:
@@ -120,7 +120,7 @@ def lend_seats(grid: Grid, size: int) -> None:
     _seats(grid, size, lent_to=["bob"])
     grid.admit(one(), agent="ann", wait=False)
     grid.job(one(), agent="ann")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def spend_seats(grid: Grid, size: int) -> None:
@@ -129,7 +129,7 @@ def spend_seats(grid: Grid, size: int) -> None:
     limit(grid, f'[queues."{ANY}"]\nmax_pending = 10')
     for number in range(20):
         grid.admit(one(cost=100), agent=f"a{number}")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def rank_seats(grid: Grid, size: int) -> None:
@@ -145,9 +145,9 @@ def wait_in_queues(grid: Grid, size: int) -> None:
     """Queues with a waiting stage each."""
     for number in range(size):
         grid.job(one(queue=f"bench:q{number}"))
-    _sweep_up(grid)
+    sweep_up(grid)
     limit(grid, '[agents."*"]\nmonthly_dollars = 0\n')
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def serve_queues(grid: Grid, size: int) -> None:
@@ -160,7 +160,7 @@ def serve_queues(grid: Grid, size: int) -> None:
         grid.done(grid.take())
     grid.scripts.renew("m.a", "i1", [], queues)
     grid.scripts.leave("m.a", "i1", "drain")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 # -- jobs that are due at one instant ------------------------------------------------------------------------
@@ -178,9 +178,9 @@ def expire_together(grid: Grid, size: int) -> None:
     for _ in range(size):
         grid.job(one())
     _make_due(grid, "deadlines")
-    _sweep_up(grid)
+    sweep_up(grid)
     _make_due(grid, "ended_jobs")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def time_out_together(grid: Grid, size: int) -> None:
@@ -188,7 +188,7 @@ def time_out_together(grid: Grid, size: int) -> None:
     for _ in range(size):
         grid.job(one(), queue_timeout_ms=3_000_000)
     _make_due(grid, "delays")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def back_off_together(grid: Grid, size: int) -> None:
@@ -202,7 +202,7 @@ def back_off_together(grid: Grid, size: int) -> None:
             break
         grid.fail(claim, "seat", pause_ms=3_000_000)
     _make_due(grid, "delays")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def wait_in_inbox(grid: Grid, size: int) -> None:
@@ -214,7 +214,7 @@ def wait_in_inbox(grid: Grid, size: int) -> None:
         grid.sweep(BATCH_ITEMS)
     grid.client.delete(grid.keys.queue("gridq:router"))
     _make_due(grid, "deadlines")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def fall_back(grid: Grid, size: int) -> None:
@@ -223,12 +223,7 @@ def fall_back(grid: Grid, size: int) -> None:
     grid.seat("m.b", "bench:y")
     grid.job(plan(*(step(queue="bench:x", fallbacks=("bench:y",)) for _ in range(size))))
     grid.scripts.leave("m.a", "i1", "go")
-    _sweep_up(grid)
-
-
-def _sweep_up(grid: Grid) -> None:
-    while grid.sweep(BATCH_ITEMS).more:
-        pass
+    sweep_up(grid)
 
 
 SCENARIOS: tuple[Callable[[Grid, int], None], ...] = (

@@ -189,7 +189,7 @@ def cancel(grid: Grid, size: int) -> None:
     """A cancel while all wait."""
     job = grid.job(plan(*(step() for _ in range(size))))
     assert grid.scripts.stop(job, "cancelled", ERROR) == "plain"
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def fail(grid: Grid, size: int) -> None:
@@ -197,14 +197,14 @@ def fail(grid: Grid, size: int) -> None:
     grid.job(plan(*(step() for _ in range(size))))
     grid.seat()
     assert grid.fail(grid.take(), "stage") == "plain"
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def expire(grid: Grid, size: int) -> None:
     """A deadline that passes while all wait."""
     job = grid.job(plan(*(step() for _ in range(size))))
     grid.age("deadlines", job)
-    _sweep_up(grid)
+    sweep_up(grid)
     assert grid.ended(job).state == "expired"
 
 
@@ -212,7 +212,7 @@ def time_out(grid: Grid, size: int) -> None:
     """A queue timeout that passes while all wait."""
     job = grid.job(plan(*(step() for _ in range(size))), queue_timeout_ms=3_000_000)
     grid.age("delays", f"queue_timeout:{job}:0:0.0")
-    _sweep_up(grid)
+    sweep_up(grid)
     assert grid.ended(job).state == "expired"
 
 
@@ -225,7 +225,7 @@ def drop_quarantined(grid: Grid, size: int) -> None:
         grid.fail(claim, "died")
     grid.seat("m.b")
     assert grid.scripts.quarantine("drop", job, 0, "root") in ("plain", "not")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def cancel_running(grid: Grid, size: int) -> None:
@@ -235,7 +235,7 @@ def cancel_running(grid: Grid, size: int) -> None:
     for slot in range(size // 5):
         grid.take(slot=str(slot))
     assert grid.scripts.stop(job, "cancelled", ERROR) == "plain"
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def lose_seat(grid: Grid, size: int) -> None:
@@ -245,7 +245,7 @@ def lose_seat(grid: Grid, size: int) -> None:
     for slot in range(size):
         grid.take(slot=str(slot))
     grid.age("seats", "m.a")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def leave_seat(grid: Grid, size: int) -> None:
@@ -255,7 +255,7 @@ def leave_seat(grid: Grid, size: int) -> None:
     for slot in range(size):
         grid.take(slot=str(slot))
     assert grid.scripts.leave("m.a", "i1", "go")
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
 def return_server(grid: Grid, size: int) -> None:
@@ -278,10 +278,10 @@ def cancel_with_values(grid: Grid, size: int) -> None:
         assert isinstance(claim, Claim)
         claim = grid.complete(claim, f"@{claim.lease}".encode(), long=b'"x"', go_on=True)[2]
     assert grid.scripts.stop(job, "cancelled", ERROR) == "plain"
-    _sweep_up(grid)
+    sweep_up(grid)
 
 
-def _sweep_up(grid: Grid) -> None:
+def sweep_up(grid: Grid) -> None:
     while grid.sweep(BATCH_ITEMS).more:
         pass
 

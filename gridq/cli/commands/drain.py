@@ -22,18 +22,20 @@ app = typer.Typer()
 CONFIRM_TIMEOUT_SECONDS = 10.0
 """The time within which a live seat confirms the change; its worker renews its lease every second."""
 
+SeatArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SEAT",
+        help="Seat, as machine.name; the name alone if it is unique.",
+        autocompletion=complete_seat_names,
+        show_default=False,
+    ),
+]
+
 
 @app.command(epilog=EPILOG, short_help="Stop a seat from taking work, until --undo.")
 def drain(
-    seat: Annotated[
-        str,
-        typer.Argument(
-            metavar="SEAT",
-            help="Seat, as machine.name; the name alone if it is unique.",
-            autocompletion=complete_seat_names,
-            show_default=False,
-        ),
-    ],
+    seat: SeatArgument,
     undo: Annotated[bool, typer.Option("--undo", help="Let the seat take work again.")] = False,
     json: JsonOption = False,
     debug: DebugOption = False,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.commands.drain import resolve_seat
-from gridq.cli.completion import complete_seat_names
+from gridq.cli.commands.drain import SeatArgument, resolve_seat
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.grid import open_broker_client
 from gridq.cli.output import print_json
@@ -24,15 +23,6 @@ READ_SECONDS = 10.0
 
 POLL_SECONDS = 0.2
 
-SeatArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SEAT",
-        help="Seat, as machine.name; the name alone if it is unique.",
-        autocompletion=complete_seat_names,
-        show_default=False,
-    ),
-]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model of the seat.", show_default=False)]
 TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")]
 
