@@ -101,7 +101,7 @@ def limit_seats(grid: Grid, size: int) -> None:
     sweep_up(grid)
 
 
-def rest_seats(grid: Grid, size: int) -> None:
+def make_seats_unavailable(grid: Grid, size: int) -> None:
     """Seats that take no work while stages wait for them."""
     cause = [{"queues": [ANY], "began_ms": 60_000, "owner": True, "state": "key_refused", "reason": "x"}]
     _seats(grid, size, draining=True, unavailable=json.dumps(cause))
@@ -227,7 +227,7 @@ def fall_back(grid: Grid, size: int) -> None:
 
 
 SCENARIOS: tuple[Callable[[Grid, int], None], ...] = (
-    park_team, lower_limits, name_accounts, die_together, limit_seats, rest_seats, lend_seats, spend_seats,
+    park_team, lower_limits, name_accounts, die_together, limit_seats, make_seats_unavailable, lend_seats, spend_seats,
     rank_seats, wait_in_queues, serve_queues, expire_together, time_out_together,
     back_off_together, wait_in_inbox, fall_back,
 )  # fmt: skip

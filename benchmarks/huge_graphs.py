@@ -282,6 +282,7 @@ def cancel_with_values(grid: Grid, size: int) -> None:
 
 
 def sweep_up(grid: Grid) -> None:
+    """Sweep until nothing is left to do."""
     while grid.sweep(BATCH_ITEMS).more:
         pass
 
