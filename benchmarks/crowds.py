@@ -227,8 +227,8 @@ def fall_back(grid: Grid, size: int) -> None:
 
 
 SCENARIOS: tuple[Callable[[Grid, int], None], ...] = (
-    park_team, lower_limits, name_accounts, die_together, limit_seats, make_seats_unavailable, lend_seats, spend_seats,
-    rank_seats, wait_in_queues, serve_queues, expire_together, time_out_together,
+    park_team, lower_limits, name_accounts, die_together, limit_seats, make_seats_unavailable,
+    lend_seats, spend_seats, rank_seats, wait_in_queues, serve_queues, expire_together, time_out_together,
     back_off_together, wait_in_inbox, fall_back,
 )  # fmt: skip
 """What is measured. Each takes a fresh grid and a number; its docstring names it."""
