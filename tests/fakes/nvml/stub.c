@@ -66,6 +66,14 @@ static int count_of(const device *of, const char *name, long long *target) {
   return code;
 }
 
+/* The rest of a call that returns the number `name` of a device in *target, of whatever type. */
+#define RETURN_COUNT(of, name, target) \
+  long long value; \
+  BEGIN(of); \
+  code = count_of(of, name, &value); \
+  if (!code) *(target) = (__typeof__(*(target)))value; \
+  return code
+
 int nvmlInitWithFlags(unsigned flags) { (void)flags; BEGIN(NULL); return SUCCESS; }
 int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int code) { (void)code; return "an error"; }
@@ -124,28 +132,16 @@ int nvmlDeviceGetMemoryInfo(device *of, memory *info) {
 typedef struct { unsigned gpu, memory; } utilisation;
 
 int nvmlDeviceGetUtilizationRates(device *of, utilisation *rates) {
-  long long busy;
-  BEGIN(of);
-  code = count_of(of, "utilisation", &busy);
-  if (!code) rates->gpu = (unsigned)busy;
-  return code;
+  RETURN_COUNT(of, "utilisation", &rates->gpu);
 }
 
 int nvmlDeviceGetTemperature(device *of, int sensor, unsigned *celsius) {
-  long long value;
   (void)sensor;
-  BEGIN(of);
-  code = count_of(of, "temperature", &value);
-  if (!code) *celsius = (unsigned)value;
-  return code;
+  RETURN_COUNT(of, "temperature", celsius);
 }
 
 int nvmlDeviceGetPowerUsage(device *of, unsigned *milliwatts) {
-  long long value;
-  BEGIN(of);
-  code = count_of(of, "power", &value);
-  if (!code) *milliwatts = (unsigned)value;
-  return code;
+  RETURN_COUNT(of, "power", milliwatts);
 }
 
 typedef struct { unsigned pid; unsigned long long bytes; unsigned instance, compute; } process;
@@ -170,20 +166,12 @@ int nvmlDeviceGetComputeRunningProcesses_v2(device *of, unsigned *count, process
 }
 
 int nvmlDeviceGetTotalEccErrors(device *of, int kind, int counter, unsigned long long *count) {
-  long long value;
   (void)kind, (void)counter;
-  BEGIN(of);
-  code = count_of(of, "ecc", &value);
-  if (!code) *count = (unsigned long long)value;
-  return code;
+  RETURN_COUNT(of, "ecc", count);
 }
 
 int nvmlDeviceGetRetiredPagesPendingStatus(device *of, int *pending) {
-  long long value;
-  BEGIN(of);
-  code = count_of(of, "pending", &value);
-  if (!code) *pending = (int)value;
-  return code;
+  RETURN_COUNT(of, "pending", pending);
 }
 
 #ifndef OLD_DRIVER
@@ -208,11 +196,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device *of, unsigned *count, process
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(device *of, unsigned long long *millijoules) {
-  long long value;
-  BEGIN(of);
-  code = count_of(of, "energy", &value);
-  if (!code) *millijoules = (unsigned long long)value;
-  return code;
+  RETURN_COUNT(of, "energy", millijoules);
 }
 
 int nvmlDeviceGetRemappedRows(device *of, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
@@ -232,11 +216,7 @@ int nvmlDeviceGetMigMode(device *of, unsigned *current, unsigned *pending) {
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(device *of, unsigned *count) {
-  long long slots;
-  BEGIN(of);
-  code = count_of(of, "mig", &slots);
-  if (!code) *count = (unsigned)slots;
-  return code;
+  RETURN_COUNT(of, "mig", count);
 }
 
 int nvmlDeviceGetMigDeviceHandleByIndex(device *of, unsigned index, device **instance) {
