@@ -260,7 +260,7 @@ class Profile(ABC):
         return ""
 
     def load(self, model: str, context: StageContext) -> None:
-        """Load a model of the open seat before a stage needs it: an operator's order, or a governor's.
+        """Load a model of the open seat before a stage needs it, as an operator commands.
 
         Raise a SeatError if the seat does not have it or cannot load it.
         """

@@ -42,7 +42,7 @@ from workers.owner.rules import make_rules
 from workers.owner.watch import Watch
 from workers.process import timeouts
 from workers.process.heartbeat import Heartbeat
-from workers.process.model_orders import ModelOrders
+from workers.process.model_commands import ModelCommands
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +119,9 @@ class Worker:
         rules = make_rules(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)
         stamp_login = seat.profile.stamp_login if seat.profile is not None else str
-        self.orders: ModelOrders | None = None
+        self.commands: ModelCommands | None = None
         if seat.profile is not None and type(seat.profile).load is not Profile.load:
-            self.orders = ModelOrders(client, scripts.keys, self.session.seat, seat.profile)
+            self.commands = ModelCommands(client, scripts.keys, self.session.seat, seat.profile)
         self.recovery = Recovery(config.home, seat.name, self.session, stamp_login)
         self.shutdown = Shutdown(self.session, on_draining=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.make_seat_queue(self.session.seat))
@@ -152,8 +152,8 @@ class Worker:
         self.heartbeat.start()
         self.owner.start()
         self.recovery.start()
-        if self.orders is not None:
-            self.orders.start()
+        if self.commands is not None:
+            self.commands.start()
         self._is_live = True
         if self._offer_differs():  # since the probe
             self._offer_changed()
@@ -213,8 +213,8 @@ class Worker:
     def _leave(self) -> None:
         self.owner.stop()
         self.recovery.stop()
-        if self.orders is not None:
-            self.orders.stop()
+        if self.commands is not None:
+            self.commands.stop()
         self.heartbeat.stop()
         if self.seat.profile is not None:
             self.seat.profile.close()

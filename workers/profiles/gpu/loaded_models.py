@@ -48,7 +48,7 @@ DEMAND_HALF_LIFE_SECONDS = 300.0
 IDLE_CHECKS = 10
 MAX_IDLE_CHECK_SECONDS = 5.0
 
-Cause = Literal["room", "idle", "order"]
+Cause = Literal["room", "idle", "command"]
 """Why a model was unloaded: another needed its memory, nobody used it, or the operator said so."""
 
 
@@ -166,7 +166,7 @@ class LoadedModels:
             if loaded.users:
                 return False
             del self._loaded[name]
-        self._end(loaded, "order")
+        self._end(loaded, "command")
         return True
 
     def list_names(self) -> list[str]:

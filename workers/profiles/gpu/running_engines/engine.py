@@ -1,4 +1,4 @@
-"""The base class of running engines: what gridq asks a server of models, and what it orders it to do."""
+"""The base class of running engines: what gridq asks a server of models, and has it do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """HTTP calls to a running engine's own API: small JSON answers within a deadline.
 
 Requests of models go through `workers.model_apis`. This module is for everything else: what the engine is,
-which models it has, and orders to load or unload one.
+which models it has, and to load or unload one.
 """
 
 from __future__ import annotations

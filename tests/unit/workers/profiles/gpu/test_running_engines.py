@@ -1,4 +1,4 @@
-"""Engines that already run: what each is known by, what it has, its orders, its faults, its owner's table."""
+"""Engines that already run: what each is known by, what it has, its loads, its faults, its owner's table."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_an_engine_that_wants_a_key_says_so(run: Any, monkeypatch: pytest.Monkey
     assert any("locked" in why and "key" in why for why in report.missing)
 
 
-# -- orders
+# -- loading and unloading
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What an operator orders of a seat's models: sent by the command line, carried out by the seat's worker."""
+"""`gridq load` and `gridq unload`: sent by the command line, carried out by the seat's worker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gridq.seats import model_commands
 from tests.conftest import GridEnv
 from tests.unit.seats.live_seats import add_live_seat, open_client
 from tests.waiting import wait_for
-from workers.process.model_orders import ModelOrders
+from workers.process.model_commands import ModelCommands
 from workers.profiles.gpu import GpuProfile
 
 SEAT = "m.cpu"
 
 
 class Models(GpuProfile):
-    """A profile that notes its orders; one of its models cannot be loaded, and one loads until `go`."""
+    """A profile that notes its commands; one of its models cannot be loaded, and one loads until `go`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,11 +55,11 @@ def client(grid_env: GridEnv) -> Iterator[Client]:
 @pytest.fixture
 def models(client: Client) -> Iterator[Models]:
     profile = Models()
-    orders = ModelOrders(client.redis, client.keys, SEAT, profile)
-    orders.start()
+    commands = ModelCommands(client.redis, client.keys, SEAT, profile)
+    commands.start()
     yield profile
     profile.go.set()
-    orders.stop()
+    commands.stop()
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -67,7 +67,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_model_is_loaded_and_unloaded_on_order(models: Models):
+def test_a_model_is_loaded_and_unloaded_on_command(models: Models):
     assert run("load", "cpu", "small") == (0, f"small is loaded at {SEAT}\n")
     code, output = run("unload", SEAT, "small", "--json")
     assert code == 0
@@ -82,7 +82,7 @@ def test_a_failed_load_is_reported_with_its_error(models: Models, model: str):
     assert models.log == []
 
 
-def test_a_load_does_not_hold_up_other_orders(models: Models, client: Client):
+def test_a_load_does_not_hold_up_other_commands(models: Models, client: Client):
     slow = model_commands.send_command(client.redis, client.keys, SEAT, "load", "slow")
     wait_for(lambda: model_commands.read_answer(client.redis, client.keys, slow).state == "running", 10)
     assert run("unload", "cpu", "small")[0] == 0
@@ -91,13 +91,13 @@ def test_a_load_does_not_hold_up_other_orders(models: Models, client: Client):
     wait_for(lambda: model_commands.read_answer(client.redis, client.keys, slow).state == "done", 10)
 
 
-def test_a_seat_that_reads_no_orders_is_told(client: Client, monkeypatch: pytest.MonkeyPatch):
+def test_a_seat_that_reads_no_commands_is_told(client: Client, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(load_command, "READ_SECONDS", 0.3)
     code, _ = run("load", "cpu", "small")
     assert code != 0
 
 
-def test_orders_expire_and_are_bounded(client: Client):
+def test_commands_expire_and_are_bounded(client: Client):
     for number in range(model_commands.MAX_COMMANDS + 5):
         model_commands.send_command(client.redis, client.keys, SEAT, "load", str(number))
     name = client.keys("model_commands", SEAT)

@@ -1,4 +1,4 @@
-"""Carry out what an operator orders of a seat's models: `gridq load` and `gridq unload`."""
+"""Carry out an operator's commands to a seat: `gridq load` and `gridq unload`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 
 
-class ModelOrders:
+class ModelCommands:
     """Reads the commands of one seat and answers them. A load runs on a thread of its own.
 
     `on_change` is called when a model was loaded or unloaded.
@@ -28,7 +28,7 @@ class ModelOrders:
 
     def __init__(self, client: Redis, keys: Keys, seat: str, profile: Profile) -> None:
         self._client, self._keys, self._seat, self._profile = client, keys, seat, profile
-        self._poll = PeriodicThread("model orders", POLL_SECONDS, self.check)
+        self._poll = PeriodicThread("model commands", POLL_SECONDS, self.check)
         self._context = StageContext()
 
     def start(self) -> None:
