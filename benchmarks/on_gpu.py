@@ -278,11 +278,11 @@ def compare_plans(found: Comparison, device: Device) -> None:
             if isinstance(hold, Refusal):
                 raise Skipped(f"the model does not fit: {hold}")
             planned = hold.mb
-            before = discovery.measure_free_mb(device.backend, device.uuid) or 0
+            before = discovery.read_device(device.backend, device.uuid).free_mb
             began = time.monotonic()
             process = loader.load(model, hold, StageContext())
             seconds = time.monotonic() - began
-            fallen = before - (discovery.measure_free_mb(device.backend, device.uuid) or 0)
+            fallen = before - discovery.read_device(device.backend, device.uuid).free_mb
             if device.backend == "cpu":  # other programs take and give memory all the time
                 fallen = process.measure_memory_mb()
             loader.unload(process, hold)

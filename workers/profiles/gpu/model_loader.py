@@ -14,13 +14,14 @@ from gridq.profiles.profile import StageContext
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, Model, verify_file
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.devices import cpu, discovery
-from workers.profiles.gpu.devices.device import DeviceError, list_visibility_variables
+from workers.profiles.gpu.devices.device import DeviceError, Reading, list_visibility_variables
+from workers.profiles.gpu.devices.processes import measure_resident_mb
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.memory.device_book import DeviceBook, Refusal, Reservation
 from workers.profiles.gpu.memory.gguf_file import GgufHeader, make_file_error, read_gguf
 from workers.profiles.gpu.memory.model_needs import ModelNeeds, Need, compute_need
 from workers.profiles.gpu.model_files.local_models import LocalModels
-from workers.profiles.gpu.model_process import LoadOrder, ModelProcess, measure_resident_mb
+from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
 
 ALL_LAYERS = -1
 CPU_KEY = "cpu"
@@ -94,14 +95,15 @@ class ModelLoader:
         verify_file(model, self._home / CHECKSUM_CACHE)  # before any engine sees it
         plan = self.plan(model, can_dry_run=True)
         seat, need = self._seat, plan.need
+        reading = self._read_gpu()  # once for all: the book is locked while it measures
         on_device = self._book.reserve(
             need.device_mb,
             total_mb=seat.device_mb or seat.memory_mb,
-            free_mb=self._measure_free_mb(),
+            free_mb=self._find_free_mb(reading),
             cap_mb=seat.memory_mb,
             holder=self._holder,
             model=model.name,
-            measure=self._measure_process_mb,
+            measure=lambda pid: self._find_process_mb(reading, pid),
         )
         if isinstance(on_device, Refusal) or not need.host_mb:
             return on_device if isinstance(on_device, Refusal) else Hold(plan, on_device)
@@ -161,14 +163,14 @@ class ModelLoader:
         """End a model's process, wait until the driver reports its memory as free, and give it back."""
         if process.is_alive:
             self._record(hold, process, None)
-        taken = self._measure_process_mb(process.pid)
-        before = self._measure_free_mb() if self._seat.backend in {"cuda", "rocm"} else None
+        reading = self._read_gpu()
+        taken = self._find_process_mb(reading, process.pid)
         process.close()
-        if before is not None:
-            self._await_return(before + int(taken * RETURNED_SHARE))
+        if reading is not None:
+            self._await_return(reading.free_mb + int(taken * RETURNED_SHARE))
         hold.release()
 
-    def make_short_error(self, model: Model, refusal: Refusal, why: str = "") -> SeatMemoryShort:
+    def make_short_error(self, model: Model, refusal: Refusal) -> SeatMemoryShort:
         """Return the error of a model for which no memory is free now. Another seat may have it."""
         device = self._seat.device
         return SeatMemoryShort(
@@ -180,7 +182,6 @@ class ModelLoader:
                 "free_mb": refusal.free_mb,
                 "total_mb": refusal.total_mb,
                 "retry_after": 5.0,
-                **({"reason": why} if why else {}),
                 "fix": "wait, end other programs that use the device, or lower the model's context",
             },
         )
@@ -214,7 +215,7 @@ class ModelLoader:
         """Remember what the process takes, and return the need of its model as it is known now."""
         order, header = hold.plan.order, hold.plan.header
         build = selection.read_version(order.engine)
-        device_mb = self._measure_process_mb(process.pid, peak=True)
+        device_mb = self._find_process_mb(self._read_gpu(), process.pid, peak=True)
         host_mb = 0 if order.gpu_layers == 0 else measure_resident_mb(process.pid, peak=True)
         if device_mb:
             self._needs.record(
@@ -231,25 +232,38 @@ class ModelLoader:
             self._plans[order.model] = replace(hold.plan, need=found)
         return found if device_mb else hold.plan.need
 
-    def _measure_free_mb(self) -> int | None:
-        free = discovery.measure_free_mb(self._seat.backend, self._seat.uuid)
-        return None if free is None else max(0, free - self._seat.headroom_mb)
+    def _read_gpu(self) -> Reading | None:
+        """Return a reading of the seat's GPU; None on the CPU, or if the driver does not answer."""
+        if self._seat.backend not in {"cuda", "rocm"}:
+            return None
+        try:
+            return discovery.read_device(self._seat.backend, self._seat.uuid)
+        except DeviceError:
+            return None
 
-    def _measure_process_mb(self, pid: int | None, *, peak: bool = False) -> int:
+    def _find_free_mb(self, reading: Reading | None) -> int | None:
+        """Return the memory that is free for models, None if it is not known."""
+        if self._seat.backend not in {"cuda", "rocm"}:
+            free = cpu.measure_available_mb()
+        elif reading is None:
+            return None
+        else:
+            free = reading.free_mb
+        return max(0, free - self._seat.headroom_mb)
+
+    def _find_process_mb(self, reading: Reading | None, pid: int | None, *, peak: bool = False) -> int:
         """Return the memory of the device that a process holds, 0 if it is not known."""
         if self._seat.backend not in {"cuda", "rocm"}:
             return measure_resident_mb(pid, peak=peak)
-        try:
-            reading = discovery.read_device(self._seat.backend, self._seat.uuid)
-        except DeviceError:
-            return 0
-        return sum(each.memory_mb or 0 for each in reading.processes or () if each.pid == pid)
+        processes = reading.processes or () if reading else ()
+        return sum(each.memory_mb or 0 for each in processes if each.pid == pid)
 
     def _await_return(self, expected_mb: int) -> None:
+        """Wait until the driver reports so much as free, as long as it answers."""
         end = time.monotonic() + RETURN_SECONDS
         while time.monotonic() < end:
-            free = self._measure_free_mb()
-            if free is None or free >= expected_mb:
+            reading = self._read_gpu()
+            if reading is None or reading.free_mb >= expected_mb:
                 return
             time.sleep(RETURN_POLL_SECONDS)
 

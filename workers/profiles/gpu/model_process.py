@@ -34,7 +34,7 @@ from gridq.errors import (
 )
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.profiles.gpu.devices.processes import make_owner_mark
+from workers.profiles.gpu.devices.processes import make_owner_mark, measure_resident_mb
 
 STOP_SECONDS = 0.8
 """Grace period of a cancelled generation or a closing child, before the child is killed."""
@@ -123,16 +123,6 @@ def make_child_environment(devices: Mapping[str, str]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(python_path),
         "GGML_NO_BACKTRACE": "1",  # it would attach gdb to a process that aborts, for ten seconds
     }
-
-
-def measure_resident_mb(pid: int | None, *, peak: bool = False) -> int:
-    """Return the resident memory of a process, or its highest so far, rounded up; 0 if it is not known."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
-    except OSError:
-        return 0
-    match = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
-    return -(-int(match[1]) // 1024) if match else 0
 
 
 class ModelProcess:

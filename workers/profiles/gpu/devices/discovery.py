@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers.profiles.gpu.devices import amd, apple, cpu, nvidia
-from workers.profiles.gpu.devices.device import Device, DeviceError, Reading
+from workers.profiles.gpu.devices.device import Device, Reading
 
 
 def find_devices(gpus: bool = True, cpus: bool = True) -> tuple[list[Device], list[str]]:
@@ -31,13 +31,3 @@ def read_device(backend: str, uuid: str | None) -> Reading:
     if backend == "rocm":
         return amd.read(uuid)
     return cpu.read()
-
-
-def measure_free_mb(backend: str, uuid: str | None) -> int | None:
-    """Return the free memory of a device in MB, None if not known. May block: not for heartbeats."""
-    if backend not in {"cuda", "rocm"}:
-        return cpu.measure_available_mb()
-    try:
-        return read_device(backend, uuid).free_mb
-    except DeviceError:
-        return None

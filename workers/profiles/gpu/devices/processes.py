@@ -8,10 +8,11 @@ If that process is gone, the child is an orphan, whose memory nobody will give b
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from workers.profiles.gpu.devices.device import MB, DeviceProcess, Reading, Whose
+from workers.profiles.gpu.devices.device import DeviceProcess, Reading, Whose
 
 OWNER_VARIABLE = "GRIDQ_OWNER"
 PROC = Path("/proc")
@@ -69,7 +70,8 @@ def list_marked() -> tuple[DeviceProcess, ...] | None:
         mark = _read_mark(int(entry.name)) if entry.name.isdecimal() else None
         if mark is not None:
             pid = int(entry.name)
-            found.append(DeviceProcess(pid, _read_resident_mb(pid), read_name(pid), _judge_mark(mark)))
+            memory_mb = measure_resident_mb(pid) or None
+            found.append(DeviceProcess(pid, memory_mb, read_name(pid), _judge_mark(mark)))
     return tuple(found)
 
 
@@ -121,9 +123,11 @@ def read_start(pid: int) -> str | None:
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
 
 
-def _read_resident_mb(pid: int) -> int | None:
+def measure_resident_mb(pid: int | None, *, peak: bool = False) -> int:
+    """Return the resident memory of a process, or its highest so far, rounded up; 0 if it is not known."""
     try:
-        pages = int((PROC / str(pid) / "statm").read_text("ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") // MB
+        status = (PROC / str(pid) / "status").read_text("ascii", "replace")
+    except OSError:
+        return 0
+    match = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
+    return -(-int(match[1]) // 1024) if match else 0

@@ -16,7 +16,8 @@ import sys
 import threading
 from dataclasses import dataclass
 
-from workers.profiles.gpu.model_process import LoadOrder, make_child_environment, measure_resident_mb
+from workers.profiles.gpu.devices.processes import measure_resident_mb
+from workers.profiles.gpu.model_process import LoadOrder, make_child_environment
 
 DRY_RUN_SECONDS = 30.0
 """The most that a dry run may take. It takes 0.2 to 0.8 s, whatever the size of the model's weights."""

@@ -202,11 +202,12 @@ def test_a_hanging_driver_is_given_up_at_once_from_then_on(driver: Driver) -> No
     assert time.monotonic() - began < 1
 
 
-def test_the_free_memory_is_none_where_it_is_not_known(driver: Driver) -> None:
+def test_the_free_memory_is_that_of_the_device_or_of_the_machine(driver: Driver) -> None:
     driver.add_card()
-    assert discovery.measure_free_mb("cuda", "GPU-0") == 20 * 1024
-    assert discovery.measure_free_mb("cuda", "GPU-9") is None
-    assert discovery.measure_free_mb("cpu", None) == pytest.approx(cpu.measure_available_mb(), abs=2048)
+    assert discovery.read_device("cuda", "GPU-0").free_mb == 20 * 1024
+    with pytest.raises(DeviceLost):
+        discovery.read_device("cuda", "GPU-9")
+    assert discovery.read_device("cpu", None).free_mb == pytest.approx(cpu.measure_available_mb(), abs=2048)
 
 
 def test_pynvml_finds_the_library_by_the_systems_own_path(driver: Driver) -> None:
