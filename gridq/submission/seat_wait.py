@@ -74,29 +74,23 @@ def admit_once_served(admit: Callable[[], T], client: Redis, keys: Keys, seconds
     once one of them is, for at most `seconds`. Raises NoLiveSeat if no seat came or none is to be expected,
     with `waited_seconds` in its details if it waited.
     """
-    started = time.monotonic()
+    until = time.monotonic() + seconds
+    began_to_wait: float | None = None
     while True:
         try:
             return admit()
         except NoLiveSeat as exc:
             error = exc
-        if not _wait_until_served(error.awaited, client, keys, started + seconds):
+        has_come = False
+        while error.awaited and not has_come and time.monotonic() < until:
+            found = read_served_queues(client, keys)
+            if not found.may_be_back(error.awaited):
+                break
+            began_to_wait = began_to_wait or time.monotonic()
+            time.sleep(POLL_SECONDS)  # also if one serves it now: it may have come and left
+            has_come = not found.served.isdisjoint(error.awaited)
+        if not has_come:
             break
-    waited = time.monotonic() - started
-    if waited >= POLL_SECONDS:
-        note_wait(error, waited)
+    if began_to_wait is not None:
+        note_wait(error, time.monotonic() - began_to_wait)
     raise error
-
-
-def _wait_until_served(queues: Queues, client: Redis, keys: Keys, until: float) -> bool:
-    """Wait until a seat serves one of the queues. Return False if none is to be expected, or none came until
-    then (of the monotonic clock).
-    """
-    while queues and time.monotonic() < until:
-        found = read_served_queues(client, keys)
-        if not found.may_be_back(queues):
-            return False
-        time.sleep(POLL_SECONDS)  # also if one serves it now: it may have come and left
-        if not found.served.isdisjoint(queues):
-            return True
-    return False

@@ -249,4 +249,6 @@ def _steady(error: GridError) -> dict[str, Any]:
     """Return the fields of an error, except those that differ each time."""
     changing = ("worker", "attempt", "waited_seconds")
     details = {name: value for name, value in error.details.items() if name not in changing}
+    if "waited_seconds" in error.details:  # `retry_after` counts from the end of the wait
+        details["retry_after"] = round(details["retry_after"] + error.details["waited_seconds"])
     return {"message": error.message, "code": error.code, **details}

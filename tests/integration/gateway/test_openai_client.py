@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.gateways import serving
 from tests.integration.gateway.conftest import Served
 
 HELLO: Any = [{"role": "user", "content": "so it goes on"}]
@@ -26,6 +27,16 @@ WEATHER: Any = [
 @pytest.fixture
 def client(served: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+def patient(served: Served) -> Iterator[openai.OpenAI]:
+    """A client of a gateway that keeps the status line back for 5 s, however slow the machine is."""
+    with (
+        serving(served.config, keep_alive=5, admission_wait=0.5) as gateway,
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as made,
+    ):
         yield made
 
 
@@ -119,11 +130,11 @@ def test_a_family_and_any_are_models(client: openai.OpenAI) -> None:
      ("status-422", openai.UnprocessableEntityError)],
 )  # fmt: skip
 def test_an_endpoints_refusal_keeps_its_status_and_message(
-    client: openai.OpenAI, model: str, kind: type[openai.APIStatusError]
+    patient: openai.OpenAI, model: str, kind: type[openai.APIStatusError]
 ) -> None:
     for stream in (False, True):
         with pytest.raises(kind, match="refused with"):
-            client.chat.completions.create(model=model, messages=HELLO, stream=stream)
+            patient.chat.completions.create(model=model, messages=HELLO, stream=stream)
 
 
 def test_an_error_in_mid_stream_is_raised_by_the_client(client: openai.OpenAI) -> None:
