@@ -29,11 +29,11 @@ def keep_heap_small() -> None:
 
 
 @contextmanager
-def pause_gc() -> Iterator[None]:
+def pause_gc(is_large: bool) -> Iterator[None]:
     """Pause garbage collection while something large is built: it would scan that again and again, and all
     other threads would wait.
     """
-    if not gc.isenabled():  # another thread has paused it
+    if not is_large or not gc.isenabled():  # another thread has paused it
         yield
         return
     gc.disable()

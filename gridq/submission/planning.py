@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 
 from gridq import stages
@@ -100,7 +99,7 @@ def compile_text(
     aliases: QueueAliases = NO_ALIASES,
 ) -> tuple[Graph, Type, Plan]:
     """Compile a graph's JSON text. Return (graph, type of its answer, plan). Raises GraphError."""
-    with pause_gc() if len(text) > LARGE_GRAPH_BYTES else nullcontext():
+    with pause_gc(len(text) > LARGE_GRAPH_BYTES):
         graph = parse(text, max_depth=config.max_depth)
         answer = validate(graph, catalogue)
         placed = partial(place_stage, profiles=profiles, aliases=aliases)

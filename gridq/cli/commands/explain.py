@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,8 +65,8 @@ def explain(
 
     text = read_graph(graph)
     config = apply_stages_option(settings(), stages)
-    paused = pause_gc() if len(text) > LARGE_GRAPH_BYTES else nullcontext()
-    with open_broker_client(config) as client, locate_graph_errors(graph), paused:
+    large = len(text) > LARGE_GRAPH_BYTES
+    with open_broker_client(config) as client, locate_graph_errors(graph), pause_gc(large):
         report = explain_graph(client, text, config, agent)
     if json:
         print_json(report)

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -100,7 +99,7 @@ def parse_body(raw: bytes | bytearray, depth: int, start: int = 0, end: int | No
                 "fix": "split the request, or pass large data as one string or by reference",
             },
         )
-    with pause_gc() if len(raw) > LARGE_BODY_BYTES else nullcontext():
+    with pause_gc(len(raw) > LARGE_BODY_BYTES):
         try:
             body = values.parse_json(raw, start, end, _DECODER)
         except RecursionError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -173,7 +172,7 @@ def _read_job(client: BrokerClient, job: str, with_tracebacks: bool) -> tuple[Jo
     view = client.view(job)
     waits_for = wait_reasons.explain_wait(client.redis, client.keys, view)
     is_large = len(view.rows) >= MAX_STEPS
-    with pause_gc() if is_large else nullcontext():
+    with pause_gc(is_large):
         if is_large:  # the view has only the last rows
             view.rows = client.rows(job)
         if not with_tracebacks:
