@@ -115,9 +115,14 @@ def read_advertisements(client: Redis, keys: Keys) -> list[Advertisement]:
     return sorted(filter(None, map(_parse_advertisement, texts)), key=lambda ad: ad.seat)
 
 
-def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
-    """Return the live seats by name, those with a stale advertisement too; `routers`: the routers' too."""
-    names = sorted(_read_names(client, keys))
+def read_live_seats(
+    client: Redis, keys: Keys, *, routers: bool = True, only: str | None = None
+) -> list[LiveSeat]:
+    """Return the live seats by name, those with a stale advertisement too; `routers`: the routers' too.
+
+    `only`: no other seat than this.
+    """
+    names = sorted(_read_names(client, keys)) if only is None else [only]
     if not names:
         return []
     pipe = client.pipeline(transaction=False)
@@ -324,28 +329,26 @@ def explain_too_large(queue: str, live: Iterable[LiveSeat]) -> str:
     """Return what the model of `queue` needs and the device that comes closest, if seats say in their
     capability that it is too large for them (`too_large`); else "".
     """
-    best: tuple[int, str] | None = None
+    most, text = -1.0, ""
     for seat in live:
         listed = seat.capability.get("too_large")
         for each in listed if isinstance(listed, list) else ():
             if not isinstance(each, dict) or queue not in (each.get("queues") or ()):
                 continue
-            usable, free, total, need = (
-                int(value or 0)
-                for value in (
-                    *(seat.capability.get(name) for name in ("usable_mb", "free_mb", "memory_mb")),
-                    each.get("need_mb"),
+            usable = _get_gb(seat.capability, "usable_mb")
+            if usable > most:
+                most, free = usable, min(usable, _get_gb(seat.capability, "free_mb"))
+                text = (
+                    f"{each.get('name')} needs {_get_gb(each, 'need_mb'):.1f} GB; best is {seat.worker} with "
+                    f"{free:.1f} free of {_get_gb(seat.capability, 'memory_mb'):.1f} GB"
                 )
-            )
-            if best is None or usable > best[0]:
-                best = (
-                    usable,
-                    (
-                        f"{each.get('name')} needs {need / 1024:.1f} GB; best is {seat.worker} with "
-                        f"{min(free, usable) / 1024:.1f} free of {total / 1024:.1f} GB"
-                    ),
-                )
-    return best[1] if best else ""
+    return text
+
+
+def _get_gb(fields: Mapping[str, Json], name: str) -> float:
+    """Return a field in MB as GB; 0 if it is missing or no number."""
+    mb = fields.get(name)
+    return mb / 1024 if isinstance(mb, int | float) else 0.0
 
 
 def has_router(live: Iterable[LiveSeat]) -> bool:

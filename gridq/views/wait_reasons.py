@@ -43,7 +43,7 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
         more = len(running) - 1
         others = f" (and {more} other{'' if more == 1 else 's'})" if more else ""
         first = running[0][0]
-        loading = explain_loading(first, read_live_seats(client, keys))
+        loading = _explain_loading(client, keys, first)
         return f"{first.stage}, which runs on {first.seat}{others}{loading and f': {loading}'}"
     ready = view.find_stages(StageState.READY)
     if not ready:
@@ -62,17 +62,18 @@ def explain_wait(client: Redis, keys: Keys, view: JobView) -> str:
     return f"a seat of {queue} to run {first.stage}: {explain_ready_stage(first, live, view.agent, team)}"
 
 
-def explain_loading(stage: StageView, live: list[LiveSeat]) -> str:
+def _explain_loading(client: Redis, keys: Keys, stage: StageView) -> str:
     """Return what a running stage's seat loads before it can answer, as it said with its last heartbeat.
 
     Names the model, and the share that is done if that is known. "" if the stage's model is loaded.
     """
-    seat = next((seat for seat in live if stage.seat in {seat.seat, seat.worker}), None)
-    loading = seat.details.get("loading") if seat is not None else None
-    if seat is None or not isinstance(loading, dict) or not loading or stage.queue in seat.warm:
-        return ""
-    model, share = next(iter(loading.items()))
-    return f"loading {model} on {seat.worker}{_format_share(share)}"
+    name, _, machine = stage.seat.rpartition("@")
+    for seat in read_live_seats(client, keys, only=f"{machine}.{name}"):
+        loading = seat.details.get("loading")
+        if isinstance(loading, dict) and loading and stage.queue not in seat.warm:
+            model, share = next(iter(loading.items()))
+            return f"loading {model} on {seat.worker}{_format_share(share)}"
+    return ""
 
 
 def explain_download(stage: StageView, seats: list[LiveSeat]) -> str:
