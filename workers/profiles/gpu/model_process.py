@@ -107,6 +107,20 @@ class LoadOrder:
         }
 
 
+def make_architecture_error(order: LoadOrder, reason: str) -> ModelFileError:
+    """Return the error of a model that the installed engine is too old, or not made, to run."""
+    package = order.engine.replace("_", "-")
+    return ModelFileError(
+        f"The installed {package} cannot run the model {order.model!r}",
+        {
+            "model": order.model,
+            "path": str(order.path),
+            "reason": reason,
+            "fix": f"pip install --upgrade {package}, or use another model",
+        },
+    )
+
+
 def make_child_environment(devices: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of an engine's process: without secrets, with the variables in `devices`."""
     environment = {
@@ -200,15 +214,7 @@ class ModelProcess:
         if OUT_OF_MEMORY.search(" ".join((failed["reason"], *self._stderr_lines))):
             return self._make_memory_error({**details, "reason": reason})
         if failed["kind"] == "model" and UNKNOWN_ARCHITECTURE.search(reason):
-            package = self.order.engine.replace("_", "-")
-            return ModelFileError(
-                f"The installed {package} cannot run the model {self.order.model!r}",
-                {
-                    **details,
-                    "reason": reason,
-                    "fix": f"pip install --upgrade {package}, or use another model",
-                },
-            )
+            return make_architecture_error(self.order, reason)
         if failed["kind"] == "model":
             return ModelFileError(
                 f"The engine cannot load the file of the model {self.order.model!r}",

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gridq.errors import ModelFileError
 from workers.profiles.gpu.memory.dry_run import DryRun, dry_run
-from workers.profiles.gpu.memory.gguf_file import GgufHeader, make_file_error
+from workers.profiles.gpu.memory.gguf_file import GgufHeader
 from workers.profiles.gpu.memory.locked_json import read_json, update_json
-from workers.profiles.gpu.model_process import LoadOrder
+from workers.profiles.gpu.model_process import UNKNOWN_ARCHITECTURE, LoadOrder, make_architecture_error
 
 STATE_FILE = "model_memory.json"
 MAX_ENTRIES = 256
@@ -67,6 +66,7 @@ class ModelNeeds:
 
     def __init__(self, home: Path) -> None:
         self._path = home / STATE_FILE
+        self._sizeless: set[str] = set()  # what a dry run of this process printed no sizes for
 
     def find(self, order: LoadOrder, header: GgufHeader, device: str, build: str) -> Need:
         """Return the best that is known without starting anything. `device`: a UUID, or `cpu`."""
@@ -76,20 +76,24 @@ class ModelNeeds:
     def determine(
         self, order: LoadOrder, header: GgufHeader, device: str, build: str, *, can_dry_run: bool
     ) -> Need:
-        """Return the need of a load that is about to begin. Runs a dry run if nothing was measured yet.
+        """Return the need of a load that is about to begin. Runs a dry run, once, if that would tell more.
 
         Raises ModelFileError if the engine does not know the model's architecture.
         """
         key = _make_key(order, header, device, build)
-        entry = read_json(self._path).get(key, {})
-        if can_dry_run and "dry" not in entry:
+        entry = read_json(self._path).get(key)
+        known = entry if isinstance(entry, dict) else {}
+        is_measured_gpu = "measured" in known and order.gpu_layers != 0
+        if can_dry_run and "dry" not in known and not is_measured_gpu and key not in self._sizeless:
             found = dry_run(order)
-            if found.reason and "architecture" in found.reason:
-                raise make_architecture_error(order, header, found.reason)
-            if not found.reason:
+            if UNKNOWN_ARCHITECTURE.search(found.reason):
+                raise make_architecture_error(order, found.reason)
+            if found.reason:
+                self._sizeless.add(key)  # who waits for room asks again and again
+            else:
                 need = _convert(found, order)
-                entry = self._store(key, dry=[need.device_mb, need.host_mb])
-        return _choose(entry, order, header)
+                known = self._store(key, dry=[need.device_mb, need.host_mb])
+        return _choose(known, order, header)
 
     def record(
         self,
@@ -147,17 +151,6 @@ def compute_need(order: LoadOrder, header: GgufHeader) -> Need:
         _add_process(buffers, 0, PROCESS_MB, order)
         if order.gpu_layers == 0
         else _add_process(buffers, weights // 10 // MB, PROCESS_MB, order)
-    )
-
-
-def make_architecture_error(order: LoadOrder, header: GgufHeader, reason: str) -> ModelFileError:
-    """Return the error of a model that the installed engine is too old, or not made, to run."""
-    return make_file_error(
-        order.model,
-        order.path,
-        f"has the architecture {header.architecture!r}, which the installed {order.engine} cannot run",
-        reason,
-        f"upgrade it: pip install --upgrade {order.engine.replace('_', '-')}; or use another model",
     )
 
 

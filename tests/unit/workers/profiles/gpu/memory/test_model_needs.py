@@ -128,5 +128,20 @@ def test_an_architecture_that_the_engine_does_not_know_is_an_error_with_the_fix(
 def test_without_an_answer_of_the_dry_run_the_header_decides(
     needs: ModelNeeds, header: GgufHeader, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(model_needs, "dry_run", lambda order: DryRun(reason="the engine printed no sizes"))
-    assert needs.determine(CPU, header, "cpu", "1.0", can_dry_run=True) == compute_need(CPU, header)
+    runs = []
+    monkeypatch.setattr(
+        model_needs,
+        "dry_run",
+        lambda order: runs.append(order) or DryRun(reason="the engine printed no sizes"),
+    )
+    for _ in range(3):
+        assert needs.determine(CPU, header, "cpu", "1.0", can_dry_run=True) == compute_need(CPU, header)
+    assert len(runs) == 1, "a load that waits for room must not start it again each time that it looks"
+
+
+def test_a_gpu_model_that_was_measured_needs_no_dry_run(
+    needs: ModelNeeds, header: GgufHeader, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(model_needs, "dry_run", lambda order: pytest.fail("a dry run"))
+    record(needs, CARD, header, 700)
+    assert needs.determine(CARD, header, "cpu", "1.0", can_dry_run=True).source == "measured"
