@@ -49,9 +49,13 @@ def grid(grid_env: GridEnv, full: Full) -> Iterator[LocalGrid]:
 
 
 def test_another_seat_runs_the_stage(grid: LocalGrid, full: Full) -> None:
-    for number in range(6):
-        job = grid.client.submit(echo_graph(), number)
-        assert grid.client.result(job, 30)["items"] == number
+    def run() -> int:
+        """Return how often the full seat has refused a stage, once another has been answered."""
+        job = grid.client.submit(echo_graph(), 5, prefer="m.full")
+        assert grid.client.result(job, 30)["items"] == 5
+        return full.refused
+
+    wait_for(run, true=lambda refused: refused >= 3)
     session = grid.sessions["m.full"]
     assert session.unavailable is None
     assert session.list_model_cooldowns() == []

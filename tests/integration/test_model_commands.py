@@ -64,7 +64,7 @@ def models(client: Client) -> Iterator[Models]:
 
 def run(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, [*arguments])
-    return result.exit_code, result.output
+    return result.exit_code, result.stdout
 
 
 def test_a_model_is_loaded_and_unloaded_on_command(models: Models):
@@ -75,10 +75,20 @@ def test_a_model_is_loaded_and_unloaded_on_command(models: Models):
     assert models.log == ["+small", "-small"]
 
 
-@pytest.mark.parametrize("model", ["broken", "faulty"])
-def test_a_failed_load_is_reported_with_its_error(models: Models, model: str):
-    result = CliRunner().invoke(app, ["load", "cpu", model])
-    assert result.exit_code != 0
+@pytest.mark.parametrize(
+    ("model", "error_code", "details"),
+    [
+        ("broken", "seat.unavailable", {"model": "broken", "fix": "ask for another"}),
+        ("faulty", "seat.error", {"reason": "RuntimeError"}),
+    ],
+)
+def test_a_failed_load_is_reported_with_its_error(
+    models: Models, model: str, error_code: str, details: dict[str, str]
+):
+    code, output = run("load", "cpu", model, "--json")
+    error = json.loads(output)["error"]
+    assert (code, error["code"]) == (2, error_code)
+    assert details.items() <= error["details"].items()
     assert models.log == []
 
 
@@ -93,8 +103,8 @@ def test_a_load_does_not_hold_up_other_commands(models: Models, client: Client):
 
 def test_a_seat_that_reads_no_commands_is_told(client: Client, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(load_command, "READ_SECONDS", 0.3)
-    code, _ = run("load", "cpu", "small")
-    assert code != 0
+    code, output = run("load", "cpu", "small", "--json")
+    assert (code, json.loads(output)["error"]["code"]) == (124, "job.wait_timeout")
 
 
 def test_commands_expire_and_are_bounded(client: Client):
@@ -103,5 +113,6 @@ def test_commands_expire_and_are_bounded(client: Client):
     name = client.keys("model_commands", SEAT)
     assert 0 < client.redis.ttl(name) <= model_commands.WAIT_SECONDS
     taken = list(model_commands.take_commands(client.redis, client.keys, SEAT))
-    assert [each.model for each in taken] == [str(number) for number in range(5, 5 + len(taken))]
+    last = range(5, model_commands.MAX_COMMANDS + 5)
+    assert [each.model for each in taken] == [str(number) for number in last]
     assert not client.redis.exists(name)

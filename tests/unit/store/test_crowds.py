@@ -9,7 +9,7 @@ import pytest
 from gridq.store.scripts import Scripts
 from gridq.views.audit import find_breaches
 from tests.unit.store.limits import limit, read_parked_agents
-from tests.unit.store.plans import ANY, HOUR, Grid, chain, one
+from tests.unit.store.plans import HOUR, Grid, chain, one
 
 MANY = 600
 AGENTS = [f"a{number}" for number in range(MANY)]
@@ -121,4 +121,3 @@ def test_of_more_queues_than_a_sweep_looks_at_each_is_found_in_time(grid: Grid) 
         if not grid.client.exists(*(grid.keys("classes", f"bench:q{number}") for number in range(60))):
             break
     assert not grid.client.exists(*(grid.keys("classes", f"bench:q{number}") for number in range(60)))
-    assert ANY not in grid.classes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -352,14 +353,11 @@ def test_closing_ends_a_load():
     seat = Seat(100)
     seat.may_load.clear()
 
-    def fail() -> None:
+    with ThreadPoolExecutor() as threads:
+        use = threads.submit(seat.use, "a")
+        wait_for(lambda: bool(seat.holds), 5)
+        seat.models.close()
         with pytest.raises(SeatUnavailable):
-            seat.use("a")
-
-    thread = threading.Thread(target=fail)
-    thread.start()
-    wait_for(lambda: bool(seat.holds), 5)
-    seat.models.close()
-    thread.join(5)
-    assert not thread.is_alive()
+            use.result(5)
     assert seat.holds == {}
+    assert seat.log == []

@@ -11,6 +11,7 @@ import pytest
 from gridq.errors import GridError, ModelFileError
 from tests.fakes.hub_server import COMMIT, HubServer, Repository
 from tests.gguf_files import write_gguf
+from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue, verify_file
 from workers.profiles.gpu.model_files import downloads, pulling
 from workers.profiles.gpu.model_files.local_models import LocalModels, is_in_use, open_for_use
@@ -140,8 +141,7 @@ def test_a_second_pull_follows_the_first(
     first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
     first.start()
     seen: list[PullProgress] = []
-    while (progress := read_progress(home, "tiny")) is None or progress.state != "downloading":
-        pass
+    wait_for(lambda: (found := read_progress(home, "tiny")) and found.state == "downloading")
 
     def watch(progress: PullProgress) -> None:
         seen.append(progress)
