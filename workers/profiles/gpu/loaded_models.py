@@ -91,13 +91,17 @@ class Demand:
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A loaded model: its process and memory, the number of stages that use it, and when it was last used."""
+    """A loaded model: its process and memory, the number of stages that use it, when it was last used (of the
+    monotonic clock; at first, when it was loaded), and by which agent. `is_used`: a stage has used it.
+    """
 
     model: Model
     process: ModelProcess
     hold: Holding
     users: int = 0
     used_at: float = field(default_factory=time.monotonic)
+    agent: str = ""
+    is_used: bool = False
 
 
 @dataclass(eq=False)
@@ -137,6 +141,8 @@ class LoadedModels:
         self.loads = 0
         self.load_seconds = 0.0
         """The sum of all loads."""
+        self.use_seconds = 0.0
+        """The sum of all uses; two at once count twice."""
         self.unloads: collections.Counter[Cause] = collections.Counter()
         if idle_seconds:
             threading.Thread(target=self._unload_idle, name="gridq-idle-models", daemon=True).start()
@@ -149,13 +155,23 @@ class LoadedModels:
         the errors of the load, and JobCancelled or StageTimeout.
         """
         loaded = self._acquire(model, context)
+        began_at = loaded.used_at = time.monotonic()
+        loaded.agent, loaded.is_used = context.agent, True
         try:
             yield loaded.process
         finally:
-            with self._changed:
-                loaded.users -= 1
-                loaded.used_at = time.monotonic()
-                self._changed.notify_all()
+            self._release(loaded, time.monotonic() - began_at)
+
+    def load(self, model: Model, context: StageContext) -> None:
+        """Load `model` if it is not loaded. Raises what `use` does."""
+        self._release(self._acquire(model, context))
+
+    def _release(self, loaded: LoadedModel, seconds: float = 0.0) -> None:
+        with self._changed:
+            loaded.users -= 1
+            loaded.used_at = time.monotonic()
+            self.use_seconds += seconds
+            self._changed.notify_all()
 
     def unload(self, name: str) -> bool:
         """Unload a model if it is idle. Return False if it is in use."""

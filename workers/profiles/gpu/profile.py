@@ -167,7 +167,7 @@ class GpuProfile(Profile):
             return {format_metric("model_loaded", model=name): 1.0 for name in loaded}
         if self._runner is None or self._sampler is None:
             return {}
-        return seat_report.make_metrics(self._sampler.reading, self._runner.loaded_models, self._runner.uses)
+        return seat_report.make_metrics(self._sampler.reading, self._runner.loaded_models)
 
     def details(self) -> dict[str, Json]:
         """Return what `gridq gpus` shows of the seat."""
@@ -178,6 +178,6 @@ class GpuProfile(Profile):
             return {}
         capability, seat = opened
         reading, models = sampler.reading, runner.loaded_models
-        found = seat_report.make_details(seat, capability, reading, models, runner.uses)
+        found = seat_report.make_details(seat, capability, reading, models)
         downloads = runner.describe_downloads()
         return {**found, "downloading": downloads} if downloads else found

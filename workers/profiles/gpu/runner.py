@@ -20,7 +20,6 @@ from workers.profiles.gpu.memory_classes import explain_mismatch, parse_demand
 from workers.profiles.gpu.model_files.machine_models import find_files
 from workers.profiles.gpu.model_files.requested_pulls import RequestedPulls
 from workers.profiles.gpu.model_loader import ModelLoader
-from workers.profiles.gpu.seat_report import ModelUses
 
 
 def price_usage(usage: Usage, price_per_hour: float | None) -> Usage:
@@ -35,7 +34,6 @@ class Runner:
     def __init__(self, capability: GpuCapability, seat: GpuSeat) -> None:
         self._capability = capability
         self._seat = seat
-        self.uses = ModelUses()
         self._pulls: RequestedPulls | None = None
         if seat.pull_bytes is not None:
             self._pulls = RequestedPulls(settings().home, seat.pull_bytes, seat.cache_bytes)
@@ -57,10 +55,7 @@ class Runner:
         model = self._find_files(model, stage, context)
         context.use_model(model.name)
         started_at = time.monotonic()
-        with (
-            self.loaded_models.use(model, context) as process,
-            self.uses.record(model.name, context.agent),
-        ):
+        with self.loaded_models.use(model, context) as process:
             priced = PricedContext(context, lambda usage: self._add_price(usage, started_at))
             return stage_runner.run_request(request, model.name, priced, EngineBackend(process))
 
@@ -79,8 +74,7 @@ class Runner:
 
     def load(self, name: str, context: StageContext) -> None:
         """Load a model if it is not loaded. Raises SeatUnavailable if the seat does not have it."""
-        with self.loaded_models.use(self._find_model(name), context):
-            pass
+        self.loaded_models.load(self._find_model(name), context)
 
     def unload(self, name: str) -> None:
         """Unload a model of the seat. Raises SeatUnavailable if the seat does not have it, or uses it."""

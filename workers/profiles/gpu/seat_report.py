@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from gridq.profiles.metric_keys import format_metric
@@ -37,48 +34,11 @@ METRIC_HELPS = {
 }
 
 
-@dataclass
-class ModelUse:
-    """The use of a model: by how many stages now, when last (in seconds since 1970) and for which agent."""
-
-    running: int = 0
-    used_at: float = 0.0
-    agent: str = ""
-
-
-class ModelUses:
-    """Who uses which model of a seat, and for how long all of them were used."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._lock = threading.Lock()
-        self._uses: dict[str, ModelUse] = {}
-
-    @contextmanager
-    def record(self, model: str, agent: str) -> Iterator[None]:
-        """Count the block as a use of `model` for `agent`."""
-        began = time.monotonic()
-        with self._lock:
-            use = self._uses.setdefault(model, ModelUse())
-            use.running += 1
-            use.used_at, use.agent = time.time(), agent
-        try:
-            yield
-        finally:
-            with self._lock:
-                use.running -= 1
-                use.used_at = time.time()
-                self.seconds += time.monotonic() - began
-
-    def get(self, model: str) -> ModelUse:
-        return self._uses.get(model, ModelUse())
-
-
-def make_metrics(reading: Reading | None, models: LoadedModels, uses: ModelUses) -> dict[str, float]:
+def make_metrics(reading: Reading | None, models: LoadedModels) -> dict[str, float]:
     """Return the metrics of a device's seat; those that its driver does not tell are left out."""
     loaded = models.list_loaded()
     found = {
-        "gpu_seconds_total": uses.seconds,
+        "gpu_seconds_total": models.use_seconds,
         "model_loads_total": float(models.loads),
         "model_load_seconds_total": models.load_seconds,
         "model_memory_bytes": float(sum(each.process.measure_memory_mb() for each in loaded) * MB),
@@ -107,7 +67,7 @@ def make_metrics(reading: Reading | None, models: LoadedModels, uses: ModelUses)
 
 
 def make_details(
-    seat: GpuSeat, capability: GpuCapability, reading: Reading | None, models: LoadedModels, uses: ModelUses
+    seat: GpuSeat, capability: GpuCapability, reading: Reading | None, models: LoadedModels
 ) -> dict[str, Json]:
     """Return the device, the models and the processes of a device's seat."""
     loaded = models.list_loaded()
@@ -134,19 +94,17 @@ def make_details(
         }
         largest = sorted(reading.processes or (), key=lambda each: each.memory_mb or 0, reverse=True)
         processes = [asdict(each) for each in largest[:MAX_PROCESSES]]
-    rows: list[dict[str, Any]] = []
-    for each in loaded:
-        used = uses.get(each.model.name)
-        rows.append(
-            {
-                "name": each.model.name,
-                "memory_mb": each.hold.mb,
-                "running": used.running,
-                "used_at": used.used_at or None,
-                "agent": used.agent,
-            }
-        )
-    rows.sort(key=lambda row: row["used_at"] or 0, reverse=True)
+    to_epoch = time.time() - time.monotonic()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": each.model.name,
+            "memory_mb": each.hold.mb,
+            "running": each.users,
+            "used_at": each.used_at + to_epoch if each.is_used else None,
+            "agent": each.agent,
+        }
+        for each in sorted(loaded, key=lambda each: each.used_at, reverse=True)
+    ]
     return {
         "device": device,
         "models": rows[:MAX_MODELS],

@@ -8,17 +8,23 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gridq.profiles.metric_keys import MAX_DETAILS_CHARACTERS, parse_metric
+from gridq.profiles.profile import StageContext
 from tests.fakes.nvml import GB
+from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.device import DeviceProcess, Reading
-from workers.profiles.gpu.seat_report import METRIC_HELPS, ModelUses, make_details, make_metrics
+from workers.profiles.gpu.loaded_models import LoadedModels
+from workers.profiles.gpu.seat_report import METRIC_HELPS, make_details, make_metrics
 
 MODELS: Any = SimpleNamespace(
     list_loaded=lambda: [],
     list_loading=dict,
     loads=3,
     load_seconds=4.5,
+    use_seconds=7.0,
     unloads=collections.Counter({"room": 2}),
 )
 SEAT = GpuSeat(device="gpu0", backend="cuda", uuid="GPU-1", memory_mb=24_064)
@@ -29,7 +35,7 @@ def test_metrics_are_in_base_units_and_the_memory_adds_up() -> None:
     reading = Reading(
         24 * 1024, 20 * 1024, 512, (), utilisation=0.5, temperature=61.0, power_watts=100.0, energy_joules=9.5
     )
-    found = make_metrics(reading, MODELS, ModelUses())
+    found = make_metrics(reading, MODELS)
     parts = {use: found[f'gpu_memory_bytes{{use="{use}"}}'] for use in ("used", "orphan", "foreign")}
     rest = [found[f'gpu_memory_bytes{{use="{use}"}}'] for use in ("reserved", "free")]
     assert sum(parts.values()) + sum(rest) == 24 * GB
@@ -43,35 +49,49 @@ def test_metrics_are_in_base_units_and_the_memory_adds_up() -> None:
 
 
 def test_what_the_driver_does_not_tell_is_absent_not_zero() -> None:
-    found = make_metrics(Reading(1000, 500), MODELS, ModelUses())
+    found = make_metrics(Reading(1000, 500), MODELS)
     assert not any("temperature" in key or "energy" in key or "utilisation" in key for key in found)
-    assert "gpu_seconds_total" in make_metrics(None, MODELS, ModelUses())
+    assert make_metrics(None, MODELS)["gpu_seconds_total"] == 7
 
 
 def test_details_stay_within_their_bound() -> None:
     many = tuple(DeviceProcess(1000 + number, number, "x" * 15) for number in range(64))
-    details = make_details(SEAT, CARD, Reading(24_576, 1, 0, many), MODELS, ModelUses())
+    details = make_details(SEAT, CARD, Reading(24_576, 1, 0, many), MODELS)
     assert [each["memory_mb"] for each in details["processes"]] == list(range(63, 55, -1))
     assert len(str(details)) < MAX_DETAILS_CHARACTERS / 4
     assert details["device"]["uuid"] == "GPU-1"
 
 
-def test_uses_know_who_is_running_and_who_was_last() -> None:
-    uses, began, go = ModelUses(), threading.Event(), threading.Event()
+def test_a_model_says_who_is_running_it_and_who_was_last() -> None:
+    loader: Any = SimpleNamespace(
+        reserve=lambda model: SimpleNamespace(mb=100, release=lambda: None),
+        load=lambda model, hold, context: SimpleNamespace(is_alive=True),
+        unload=lambda process, hold: None,
+        get_load_seconds=lambda name: None,
+    )
+    models, began, go = LoadedModels(loader), threading.Event(), threading.Event()
+    model = Model(name="m", file="m.gguf")
+
+    def show() -> dict[str, Any]:
+        (row,) = make_details(SEAT, CARD, None, models)["models"]
+        return row
 
     def use() -> None:
-        with uses.record("m", "ann"):
+        with models.use(model, StageContext(agent="ann")):
             began.set()
             go.wait(10)
 
+    models.load(model, StageContext())
+    assert (show()["running"], show()["used_at"]) == (0, None), "an operator's load is no use"
     thread = threading.Thread(target=use)
     thread.start()
     began.wait(10)
-    with uses.record("m", "bob"):
-        assert (uses.get("m").running, uses.get("m").agent) == (2, "bob")
+    with models.use(model, StageContext(agent="bob")):
+        assert (show()["running"], show()["agent"]) == (2, "bob")
         time.sleep(0.02)
     go.set()
     thread.join()
-    assert uses.get("m").running == 0
-    assert uses.seconds >= 0.04, "two stages at once count twice, as they are billed"
-    assert uses.get("other").used_at == 0
+    assert show()["running"] == 0
+    assert show()["used_at"] == pytest.approx(time.time(), abs=5)
+    assert models.use_seconds >= 0.04, "two stages at once count twice, as they are billed"
+    models.close()
