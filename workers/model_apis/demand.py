@@ -10,7 +10,7 @@ embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from gridq.errors import InvalidField
@@ -145,6 +145,15 @@ def list_llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     anything = [ANY_MODEL] if any(model.any for model in models) else []
     anything += [ANY_EMBEDDINGS] if any(model.embeddings for model in models) else []
     return list(dict.fromkeys(map(_make_queue, [*names, *families, *anything])))
+
+
+def list_warm_queues(models: Iterable[ModelOffer], loaded: Collection[str]) -> list[str]:
+    """Return the queues whose first model, in the seat's order of preference, is one of `loaded`."""
+    first: dict[str, str] = {}
+    for model in models:
+        for queue in list_llm_queues([model]):
+            first.setdefault(queue, model.name)
+    return [queue for queue, name in first.items() if name in loaded]
 
 
 def list_families_by_queue(models: Iterable[ModelOffer]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from gridq.config.settings import settings
 from gridq.errors import ModelFileError, SeatUnavailable
@@ -10,7 +11,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from workers.model_apis import stage_runner, stages
 from workers.model_apis.context_wrappers import PricedContext
-from workers.model_apis.demand import list_llm_queues
+from workers.model_apis.demand import list_llm_queues, list_warm_queues
 from workers.model_apis.model_catalogue import Model
 from workers.model_apis.usage import to_micro_dollars
 from workers.profiles.gpu.backend import EngineBackend
@@ -28,6 +29,17 @@ def price_usage(usage: Usage, price_per_hour: float | None) -> Usage:
     return usage.model_copy(update={"micro_dollars": cost})
 
 
+def start_pricing(price_per_hour: float | None) -> Callable[[Usage], Usage]:
+    """Return a function that adds the seconds since now, and their price, to a usage."""
+    started_at = time.monotonic()
+
+    def add_price(usage: Usage) -> Usage:
+        timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
+        return price_usage(timed, price_per_hour)
+
+    return add_price
+
+
 class Runner:
     """Loads the models of one seat and runs stages on them."""
 
@@ -35,6 +47,7 @@ class Runner:
         self._capability = capability
         self._seat = seat
         self._pulls: RequestedPulls | None = None
+        self._pulled: dict[str, Model] = {}  # the models that came since the probe, with their files
         if seat.pull_bytes is not None:
             self._pulls = RequestedPulls(settings().home, seat.pull_bytes, seat.cache_bytes)
         self.loaded_models = LoadedModels(ModelLoader(seat), seat.idle_unload)
@@ -54,23 +67,29 @@ class Runner:
         context.check()
         model = self._find_files(model, stage, context)
         context.use_model(model.name)
-        started_at = time.monotonic()
+        priced = PricedContext(context, start_pricing(self._seat.price_per_hour))
         with self.loaded_models.use(model, context) as process:
-            priced = PricedContext(context, lambda usage: self._add_price(usage, started_at))
             return stage_runner.run_request(request, model.name, priced, EngineBackend(process))
 
     def _find_files(self, model: Model, stage: StageCall, context: StageContext) -> Model:
         """Return `model` with its file, which is pulled if it is not here. Raises what `find_model` does."""
         if not model.is_reference:
             return model
+        known = self._pulled.get(model.name)
+        if known is not None and known.locate_file().exists():  # the list is not read for each request
+            return known
         if self._pulls is None:
-            return find_files(model, settings().home)
-        try:
-            is_refused = stage.implementation == stages.API_REQUEST
-            return self._pulls.find_model(model, context, is_refused=is_refused)
-        except ModelFileError:
-            context.use_model(model.name)  # the failed pull is this model's alone
-            raise
+            found = find_files(model, settings().home)
+        else:
+            try:
+                is_refused = stage.implementation == stages.API_REQUEST
+                found = self._pulls.find_model(model, context, is_refused=is_refused)
+            except ModelFileError:
+                context.use_model(model.name)  # the failed pull is this model's alone
+                raise
+        if not found.is_reference:
+            self._pulled[model.name] = found
+        return found
 
     def load(self, name: str, context: StageContext) -> None:
         """Load a model if it is not loaded. Raises SeatUnavailable if the seat does not have it."""
@@ -92,12 +111,7 @@ class Runner:
 
     def warm_queues(self) -> list[str]:
         """Return the queues whose first model is loaded."""
-        first: dict[str, str] = {}
-        for model in self._seat.models:
-            for queue in list_llm_queues([model]):
-                first.setdefault(queue, model.name)
-        loaded = set(self.loaded_models.list_names())
-        return [queue for queue, name in first.items() if name in loaded]
+        return list_warm_queues(self._seat.models, self.loaded_models.list_names())
 
     def describe_downloads(self) -> dict[str, Json]:
         """Return by queue the model that is being downloaded for its requests, and the share that is done."""
@@ -108,10 +122,6 @@ class Runner:
             if model.name in downloads
             for queue in list_llm_queues([model])
         }
-
-    def _add_price(self, usage: Usage, started_at: float) -> Usage:
-        timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
-        return price_usage(timed, self._seat.price_per_hour)
 
     def _check_demands(self, stage: StageCall) -> None:
         for effect in stage.effects:

@@ -6,23 +6,22 @@ import collections
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from gridq.config.settings import settings
 from gridq.errors import ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Json, StageCall, Usage
+from gridq.protocol.models import Json, StageCall
 from workers.model_apis import stage_runner, stages
 from workers.model_apis.api_request import CHAT, COMPLETIONS, CONTEXT_LENGTH_EXCEEDED, EMBEDDINGS, ApiRequest
 from workers.model_apis.context_wrappers import PricedContext
-from workers.model_apis.demand import list_llm_queues
+from workers.model_apis.demand import list_warm_queues
 from workers.model_apis.model_catalogue import ModelOffer
 from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.stages import ModelRequest
 from workers.model_apis.token_estimates import count_characters
 from workers.profiles.gpu.capability import GpuCapability
-from workers.profiles.gpu.runner import price_usage
+from workers.profiles.gpu.runner import start_pricing
 from workers.profiles.gpu.running_engines import finding
 from workers.profiles.gpu.running_engines.engine import EngineState, RunningEngine
 from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
@@ -168,12 +167,7 @@ class EngineSeatRunner:
 
     def warm_queues(self) -> list[str]:
         """Return the queues whose first model is loaded."""
-        first: dict[str, str] = {}
-        for model in self.capability.models:
-            for queue in list_llm_queues([model]):
-                first.setdefault(queue, model.name)
-        loaded = set(self.list_loaded())
-        return [queue for queue, name in first.items() if name in loaded]
+        return list_warm_queues(self.capability.models, self.list_loaded())
 
     def load(self, model: str, context: StageContext) -> None:
         """Have the engine load `model`, and wait for it. Raises SeatUnavailable with the engine's reason."""
@@ -228,17 +222,11 @@ class EngineSeatRunner:
         context.check()
         context.use_model(model.name)
         self._check_length(request, model)
-        started_at = time.monotonic()
-
-        def add_price(usage: Usage) -> Usage:
-            timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
-            return price_usage(timed, self._seat.price_per_hour)
-
+        priced = PricedContext(context, start_pricing(self._seat.price_per_hour))
         with self._lock:
             self._users[model.name] += 1
         try:
             self._load_if_needed(model.name, context)
-            priced = PricedContext(context, add_price)
             return stage_runner.run_request(request, model.name, priced, self._client)
         except (SeatUnreachable, ModelUnavailable):
             self._look_now.set()
