@@ -16,7 +16,8 @@ import pytest
 
 from gridq.client import Client
 from gridq.config.settings import Settings
-from tests.fakes.http_server import Handler, LocalServer
+from tests.fakes.http_server import Handler
+from tests.fakes.played_server import PlayedServer, answer
 from tests.gateways import Gateway, serving
 from tests.grid_environment import use_grid
 from tests.waiting import wait_for
@@ -36,32 +37,21 @@ concurrency = 1
 models = [{{ name = "m" }}]
 """
 
-ANSWER = {
-    "id": "1", "object": "chat.completion", "created": 1, "model": "m",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-}  # fmt: skip
-
 LONG_WAIT = 120.0
 """Seconds in which a worker starts again, however busy the machine is."""
 
 
-class Endpoint(LocalServer):
-    """An endpoint that answers once `go_on` is set, and counts the requests."""
+class Endpoint(PlayedServer):
+    """An endpoint that answers once `go_on` is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
-        self.calls = 0
-        state = self
 
-        class Answers(Handler):
-            def do_POST(self) -> None:
-                self.body()
-                state.calls += 1
-                state.go_on.wait(LONG_WAIT)
-                self.answer(200, ANSWER)
+        def play(handler: Handler) -> None:
+            self.go_on.wait(LONG_WAIT)
+            answer(handler)
 
-        super().__init__(Answers, "/v1")
+        super().__init__(play)
 
 
 @dataclass

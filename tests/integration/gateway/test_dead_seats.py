@@ -20,41 +20,34 @@ import httpx
 import pytest
 
 from gridq.config.settings import Settings
-from tests.fakes.http_server import Handler, LocalServer
+from tests.fakes.http_server import Handler
+from tests.fakes.played_server import PlayedServer, answer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
 from tests.seat_runners import LlmRunner, llm_grid
 from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
-ANSWER = {
-    "id": "1", "object": "chat.completion", "created": 1, "model": "m",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-}  # fmt: skip
 REFUSAL = {"error": {"message": "no", "type": "some_error", "param": None, "code": None}}
 
 
-class Endpoint(LocalServer):
+class Endpoint(PlayedServer):
     """An endpoint that answers each request with `status` after `seconds`, and counts them. `hangs_up`: it
     closes the connection instead.
     """
 
     def __init__(self, status: int = 200, seconds: float = 0.0, *, hangs_up: bool = False) -> None:
         self.status = status
-        self.calls = 0
-        state = self
 
-        class Answers(Handler):
-            def do_POST(self) -> None:
-                self.body()
-                state.calls += 1
-                time.sleep(seconds)
-                if hangs_up:
-                    self.close_connection = True
-                else:
-                    self.answer(state.status, ANSWER if state.status == 200 else REFUSAL)
+        def play(handler: Handler) -> None:
+            time.sleep(seconds)
+            if hangs_up:
+                handler.close_connection = True
+            elif self.status == 200:
+                answer(handler)
+            else:
+                handler.answer(self.status, REFUSAL)
 
-        super().__init__(Answers, "/v1")
+        super().__init__(play)
 
 
 class ClosedPort:

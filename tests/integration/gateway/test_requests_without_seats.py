@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +22,8 @@ from gridq.errors import NoLiveSeat
 from gridq.protocol.models import Advertisement
 from gridq.protocol.seat_states import PAUSED, Unavailable
 from gridq.seats import registry
-from tests.fakes.http_server import Handler, LocalServer
+from tests.fakes.http_server import Handler
+from tests.fakes.played_server import Play, PlayedServer, answer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
 from tests.seat_runners import LlmRunner, llm_grid
@@ -34,20 +35,12 @@ DAY = 86_400
 HOLD = 0.2
 """The time for which a gateway keeps a job that no seat serves, in seconds."""
 
-Play = Callable[[Handler], None]
-
 
 def refuse(
     status: int, message: str = "no", headers: dict[str, str] | None = None, kind: str = "some_error"
 ) -> Play:
     body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return lambda handler: handler.answer(status, body, headers)
-
-
-def answer(handler: Handler) -> None:
-    message = {"role": "assistant", "content": "ok"}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    handler.answer(200, {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]})
 
 
 CAUSES: dict[str, tuple[Play | None, float]] = {
@@ -65,21 +58,6 @@ CAUSES: dict[str, tuple[Play | None, float]] = {
 """What each request gets, and the seconds of the cooldown. None: a closed port."""
 
 
-class Endpoint(LocalServer):
-    """An endpoint that does with each request what `play` says."""
-
-    def __init__(self, play: Play) -> None:
-        self.play = play
-        state = self
-
-        class Plays(Handler):
-            def do_POST(self) -> None:
-                self.body()
-                state.play(self)
-
-        super().__init__(Plays, "/v1")
-
-
 @contextmanager
 def one_seat(
     server: EmbeddedServer, home: Path, play: Play | None, *, keep_alive: float = 2.0, **settings: Any
@@ -92,7 +70,7 @@ def one_seat(
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{find_free_port()}/v1"
         if play is not None:
-            url = stack.enter_context(Endpoint(play)).url
+            url = stack.enter_context(PlayedServer(play)).url
         runner = LlmRunner(url, [{"name": "m"}])
         grid = stack.enter_context(llm_grid(config, {"m.api": runner}, concurrency=2))
         session = grid.sessions["m.api"]
