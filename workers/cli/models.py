@@ -214,7 +214,8 @@ def list_(json: JsonOption = False, debug: DebugOption = False) -> None:
 def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show a model of this machine: its size, context, architecture, memory, files and their digests."""
     from gridq.config.settings import settings
-    from workers.profiles.gpu.model_files.local_models import LocalModels, is_in_use
+    from workers.profiles.gpu.model_files.file_use import is_in_use
+    from workers.profiles.gpu.model_files.local_models import LocalModels
     from workers.profiles.gpu.model_files.memory_estimate import estimate_memory_mb
 
     found = LocalModels(settings().home).get(model)
@@ -339,7 +340,7 @@ def format_progress(progress: PullProgress) -> str:
 
 
 def _describe(model: LocalModel) -> dict[str, Any]:
-    from workers.profiles.gpu.model_files.local_models import is_in_use
+    from workers.profiles.gpu.model_files.file_use import is_in_use
 
     return {**model.model_dump(), "size": model.size, "loaded": is_in_use(model.path)}
 

@@ -13,7 +13,6 @@ It ends when stdin ends, so it never outlives its parent. On Linux the kernel al
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from typing import Any
 
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.engines.base import BadRequest, Engine, EngineError, NoDevice, NotAModel
+from workers.profiles.gpu.model_files.file_use import hold_file
 
 PR_SET_PDEATHSIG = 1
 ANSWER_FIELDS = ("choices", "usage", "data")
@@ -81,16 +81,11 @@ def _get_options(order: dict[str, Any]) -> dict[str, Any]:
     return {name: order[name] for name in names}
 
 
-def _hold_file(path: str) -> None:
-    """Mark the file as in use until this process ends (`model_files.local_models.is_in_use`)."""
-    with contextlib.suppress(OSError):  # a file system without locks; loading reports a missing file
-        fcntl.flock(os.open(path, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH)
-
-
 def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     try:
         engine = selection.create_engine(order["engine"])
-        _hold_file(order["path"])
+        with contextlib.suppress(OSError):  # the engine reports a file that is not there
+            hold_file(order["path"])  # until this process ends
         engine.load(order["path"], **_get_options(order), scratch=order["scratch"])
     except NotAModel as exc:
         replies.send(failed={"kind": "model", "reason": str(exc)})

@@ -2,11 +2,12 @@
 
 In: references such as `hf:org/repo:Q4_K_M`, limits of size.
 Out: verified GGUF files, the list of this machine's models, the progress of pulls.
-Imported by: model_loader, probe, runner, workers.cli.
+Imported by: engine_process, model_loader, probe, runner, workers.cli.
 """
 
 __all__ = [
     "downloads",
+    "file_use",
     "hub",
     "local_models",
     "machine_models",

@@ -5,9 +5,6 @@ A model is listed only once all its files are here and verified. The gpu profile
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -16,15 +13,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gridq.config.home import make_folder_error, write_private
+from gridq.config.home import make_folder_error
 from gridq.errors import ModelInUse, ModelNotFound
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
+from workers.profiles.gpu.memory.locked_json import read_json, update_json
 from workers.profiles.gpu.model_files import hub
+from workers.profiles.gpu.model_files.file_use import is_in_use
 from workers.profiles.gpu.model_files.references import HubReference
 
 FILE = "models.json"
-LOCK = "models.lock"
 DOWNLOADS = "models"
 """The folder in the home folder for files of `https:` references; those of the hub are in its own cache."""
 
@@ -95,17 +93,7 @@ class LocalModels:
 
     def read(self) -> list[LocalModel]:
         """Return the models whose files are here, by name. An entry that cannot be read is skipped."""
-        try:
-            stored = json.loads((self._home / FILE).read_text("utf-8"))
-        except (OSError, ValueError):
-            return []
-        found = []
-        for entry in stored.get("models", []) if isinstance(stored, dict) else []:
-            try:
-                found.append(LocalModel.model_validate(entry))
-            except ValidationError:
-                continue
-        return sorted(found, key=lambda model: model.name)
+        return _parse(read_json(self._home / FILE))
 
     def find(self, name: str) -> LocalModel | None:
         """Return the model called `name`, or that the reference `name` was pulled by."""
@@ -195,22 +183,28 @@ class LocalModels:
 
     @contextmanager
     def _change(self) -> Iterator[list[LocalModel]]:
-        """Lock the list, and write it after the block."""
+        """Lock the list, and write it after the block. Raises ConfigError if the folder cannot be written."""
         try:
-            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with update_json(self._home / FILE) as stored:
+                models = _parse(stored)
+                before = list(models)
+                yield models
+                if models != before:
+                    stored.clear()
+                    if models:
+                        stored["models"] = [each.model_dump() for each in models]
         except OSError as exc:
             raise make_folder_error(self._home, exc) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            models = self.read()
-            before = list(models)
-            yield models
-            if models != before:
-                text = json.dumps({"models": [each.model_dump() for each in models]}, indent=1)
-                write_private(self._home / FILE, text + "\n")
-        finally:
-            os.close(lock)
+
+
+def _parse(stored: dict[str, Json]) -> list[LocalModel]:
+    """Return the models of the stored list, by name, without those that cannot be read."""
+    entries = stored.get("models")
+    found = []
+    for entry in entries if isinstance(entries, list) else ():
+        with suppress(ValidationError):
+            found.append(LocalModel.model_validate(entry))
+    return sorted(found, key=lambda model: model.name)
 
 
 def remove_empty_folders(folder: Path) -> None:
@@ -218,29 +212,6 @@ def remove_empty_folders(folder: Path) -> None:
     for each in (*folder.glob("*/"), folder):
         with suppress(OSError):  # it is not empty
             each.rmdir()
-
-
-def is_in_use(path: Path) -> bool:
-    """Return whether a process holds the file, as `open_for_use` opens it."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(file)
-    return False
-
-
-def open_for_use(path: Path) -> int:
-    """Open a model's file so that nobody removes it while the descriptor, or a child's copy, is open."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(file, fcntl.LOCK_SH)
-    return file
 
 
 def make_name(reference: HubReference | str) -> str:

@@ -77,11 +77,6 @@ class CatalogueReference:
 Reference = HubReference | FileReference | UrlReference | CatalogueReference
 
 
-def is_download(text: str) -> bool:
-    """Return whether a `file` of the catalogue must be downloaded, rather than being a path."""
-    return text.startswith(("hf:", "https://", "http://"))
-
-
 def parse_reference(text: str, path: str = "model") -> Reference:
     """Return what `text` refers to. Raises ModelReferenceInvalid at `path`."""
     text = text.strip()

@@ -14,7 +14,8 @@ from tests.gguf_files import write_gguf
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue, verify_file
 from workers.profiles.gpu.model_files import downloads, pulling
-from workers.profiles.gpu.model_files.local_models import LocalModels, is_in_use, open_for_use
+from workers.profiles.gpu.model_files.file_use import hold_file, is_in_use
+from workers.profiles.gpu.model_files.local_models import LocalModels
 from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress, pull, read_progress
 from workers.profiles.gpu.model_files.references import parse_reference
 
@@ -96,7 +97,7 @@ def test_the_cache_drops_what_was_unused_longest_but_nothing_in_use(
     options = PullOptions(cache_bytes=int(3.5 * size))
     models = [pull(parse_reference(f"hf:org/M{number}"), home, options) for number in range(3)]
     LocalModels(home).note_use("m0")
-    in_use = open_for_use(models[1].path)
+    in_use = hold_file(models[1].path)
     assert is_in_use(models[1].path)
     assert not is_in_use(models[0].path)
     pull(parse_reference("hf:org/M3"), home, options)
@@ -108,7 +109,7 @@ def test_the_cache_drops_what_was_unused_longest_but_nothing_in_use(
 
 def test_a_loaded_model_is_not_removed(hub_server: HubServer, home: Path) -> None:
     model = pull(TINY, home)
-    in_use = open_for_use(model.path)
+    in_use = hold_file(model.path)
     with pytest.raises(GridError) as caught:
         LocalModels(home).remove("tiny")
     assert caught.value.code == "model.in_use"
