@@ -35,6 +35,8 @@ def test_a_hang_costs_one_thread_however_often_it_is_asked() -> None:
     thread, end, ran = DriverThread("third"), threading.Event(), []
     with pytest.raises(DriverTimeout):
         thread.call(end.wait, 0.05)
+    with pytest.raises(DriverTimeout):
+        thread.call(lambda: ran.append(0), 0.5)  # it waits in the line, until it is given up
     began = time.monotonic()
     for _ in range(50):
         with pytest.raises(DriverTimeout):
