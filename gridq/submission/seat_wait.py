@@ -7,7 +7,7 @@ For a caller that waits itself, on its own thread. A router leaves the job in th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
 from redis import Redis
@@ -35,7 +35,7 @@ def limit_wait(seconds: float, options: JobOptions) -> float:
 
 
 def find_awaited(
-    client: Redis, keys: Keys, error: NoLiveSeat, *, queues: Collection[str], options: JobOptions, team: str
+    client: Redis, keys: Keys, error: NoLiveSeat, *, queues: Set[str], options: JobOptions, team: str
 ) -> Queues:
     """Return the queues of which the refused job needs one: the unserved ones, or those of the seats that
     could take it and whose worker ended lately, or has just started and not advertised the seat yet.
@@ -48,10 +48,11 @@ def find_awaited(
     ask_for_gone_seats(pipe, keys)
     pipe.zrange(keys("seats"), 0, -1)
     pipe.time()
-    gone, live, clock = pipe.execute()
+    gone, names, clock = pipe.execute()
+    live = {name.decode() for name in names}
     seats = [
         seat
-        for seat in (*select_lately_gone(gone, clock[0]), *(name.decode() for name in live))
+        for seat in (*select_lately_gone(gone, clock[0]), *live)
         if options.pin in (None, seat) and seat not in options.avoid
     ]
     for seat in seats:
@@ -61,8 +62,8 @@ def find_awaited(
     return tuple(
         make_seat_queue(seat)
         for seat, (served, lent_to), is_advertised in zip(seats, replies[::2], replies[1::2], strict=True)
-        if not (is_advertised and seat.encode() in live)
-        and not set(queues).isdisjoint((served or b"").decode().split())
+        if not (is_advertised and seat in live)
+        and not queues.isdisjoint((served or b"").decode().split())
         and access.is_lent_to((lent_to or b"").decode(), options.agent, team)
     )
 
