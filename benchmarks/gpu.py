@@ -13,13 +13,13 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.large_model import write_large_model
 from benchmarks.measure import Figure, Measurement, Ratio, print_progress
@@ -49,28 +49,8 @@ AFFINITY_SECONDS = 30.0
 LARGE_FILE_MB = 1000
 
 WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "while",
-    "seven",
-    "small",
-    "boats",
-    "sail",
-    "past",
-    "old",
-    "stone",
-    "towers",
-    "near",
-    "quiet",
-    "green",
-    "hills",
+    *("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven"),
+    *("small", "boats", "sail", "past", "old", "stone", "towers", "near", "quiet", "green", "hills"),
 ]
 
 
@@ -86,9 +66,19 @@ def run(*, rounds: int = 15, tokens: int = 96, prefixes: int = 6, requests: int 
 
 @dataclass
 class Answer:
-    """When the pieces of an answer came, in seconds since the request."""
+    """When the pieces of an answer came, in seconds since the request, which is made now."""
 
     times: list[float] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    def note_piece(self) -> None:
+        self.times.append(time.perf_counter() - self.began)
+
+    def note_chunk(self, chunk: dict[str, Any]) -> bool:
+        """Note a chunk of a completion if it has text. Return False, which tells the engine to go on."""
+        if any(choice.get("text") for choice in chunk.get("choices") or ()):
+            self.note_piece()
+        return False
 
     @property
     def first(self) -> float:
@@ -98,6 +88,12 @@ class Answer:
     def rate(self) -> float:
         """Pieces per second after the first."""
         return (len(self.times) - 1) / (self.times[-1] - self.times[0])
+
+
+class Side(Protocol):
+    """What answers bare prompts: a grid, or an engine alone."""
+
+    def ask(self, prompt: str, tokens: int) -> Answer: ...
 
 
 class ModelGrid:
@@ -110,11 +106,10 @@ class ModelGrid:
         """Return when the pieces of an answer to a bare prompt came."""
         graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": model}}}
         value = {"prompt": prompt, "raw": True, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        began = time.perf_counter()
-        job = self.client.submit(graph, value, stream=True)
         answer = Answer()
+        job = self.client.submit(graph, value, stream=True)
         for _ in self.client.stream(job, ANSWER_TIMEOUT_SECONDS):
-            answer.times.append(time.perf_counter() - began)
+            answer.note_piece()
         return answer
 
     def read_loads(self) -> tuple[int, float]:
@@ -125,26 +120,33 @@ class ModelGrid:
 
 
 @contextmanager
-def run_grid(*, affinity: float | None = None, **table: Any) -> Iterator[ModelGrid]:
-    """Run a grid with one gpu seat on the CPU. `table`: further keys of its `[gpu]` table. `affinity`:
-    GRIDQ_AFFINITY, in seconds.
+def run_grid(
+    *, seat: str = "cpu", engine: str = "xllamacpp", affinity: float | None = None, **table: Any
+) -> Iterator[ModelGrid]:
+    """Run a grid with one gpu seat. `table`: further keys of its `[gpu]` table. `affinity`: GRIDQ_AFFINITY,
+    in seconds.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
         server = stack.enter_context(EmbeddedServer())
         home = folder / "home"
         home.mkdir(mode=0o700)
-        models = table.pop("models", None) or [_make_model("one"), _make_model("two")]
-        lines = ["[gpu]", "gpus = false", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+        models = table.pop("models", None) or [make_model("one"), make_model("two")]
+        others = "gpus" if seat == "cpu" else "cpu"
+        lines = [
+            "[gpu]",
+            f"{others} = false",
+            *(f"{key} = {json.dumps(value)}" for key, value in table.items()),
+        ]
         for model in models:
             lines += ["[[gpu.models]]", *(f"{key} = {json.dumps(value)}" for key, value in model.items())]
         (home / "seats.toml").write_text("\n".join(lines) + "\n")
         config = stack.enter_context(use_environment(server.url, home, 600.0, profiles="gpu"))
-        env = {"GRIDQ_DEVICE_BOOKS": str(folder / "books"), "GRIDQ_SKIP_ENGINES": "1"}
-        env["GRIDQ_ENGINE"] = "xllamacpp"
+        books = str(folder / "books")
+        env = {"GRIDQ_DEVICE_BOOKS": books, "GRIDQ_SKIP_ENGINES": "1", "GRIDQ_ENGINE": engine}
         if affinity is not None:
             env["GRIDQ_AFFINITY"] = str(affinity)
-        machine = GridProcesses(config, ["cpu"], folder=folder / "logs", env=env)
+        machine = GridProcesses(config, [seat], folder=folder / "logs", env=env)
         stack.callback(machine.stop, 5.0)
         machine.start(READY_TIMEOUT_SECONDS)
         client = BrokerClient(server.url, config=config)
@@ -154,7 +156,8 @@ def run_grid(*, affinity: float | None = None, **table: Any) -> Iterator[ModelGr
         yield ModelGrid(client, config.prefix, store)
 
 
-def _make_model(name: str, **fields: Any) -> dict[str, Any]:
+def make_model(name: str, **fields: Any) -> dict[str, Any]:
+    """Return the table of a model of the seats file; `fields` beside or instead of the small model's."""
     return {"name": name, "file": str(find_model_file()), "context": CONTEXT, "embeddings": False, **fields}
 
 
@@ -181,17 +184,9 @@ class DirectEngine:
         self._server = xllamacpp.Server(params)
 
     def ask(self, prompt: str, tokens: int) -> Answer:
-        answer = Answer()
-        began = time.perf_counter()
-
-        def note(chunk: dict[str, Any]) -> bool:
-            choices = chunk.get("choices") or ()
-            if choices and choices[0].get("text"):
-                answer.times.append(time.perf_counter() - began)
-            return False
-
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        self._server.handle_completions(body, note)
+        answer = Answer()
+        self._server.handle_completions(body, answer.note_chunk)
         return answer
 
 
@@ -200,33 +195,53 @@ def _make_text(seed: int, words: int) -> str:
     return " ".join(chosen.choice(WORDS) for _ in range(words))
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast a side answers: seconds to the first token, and tokens per second after it, as medians."""
+
+    first: float
+    rate: float
+
+
+def measure_paces(sides: Sequence[Side], *, rounds: int, rate_rounds: int, tokens: int) -> list[Pace]:
+    """Return the pace of each side. They are asked in turns: `rounds` times for two tokens, then
+    `rate_rounds` times for `tokens`.
+    """
+    for side in sides:
+        side.ask("Rain", 4)
+    firsts: list[list[float]] = [[] for _ in sides]
+    rates: list[list[float]] = [[] for _ in sides]
+    numbered = list(enumerate(sides))
+    for number in range(rounds):
+        for at, side in numbered if number % 2 else reversed(numbered):
+            firsts[at].append(side.ask(f"Number {number} is", 2).first)
+    for number in range(rate_rounds):
+        for at, side in numbered if number % 2 else reversed(numbered):
+            rates[at].append(side.ask(f"Tale {number}: once upon", tokens).rate)
+    return [Pace(median(first), median(rate)) for first, rate in zip(firsts, rates, strict=True)]
+
+
 def _measure_engine(rounds: int, tokens: int) -> list[Measurement]:
     """Return the first token and the rate through the grid beside the engine, and the gain of batching."""
     engine = DirectEngine()
     with run_grid() as grid:
-        for side in (grid, engine):
-            side.ask("Rain", 4)
-        first: dict[str, list[float]] = {"grid": [], "engine": []}
-        rate: dict[str, list[float]] = {"grid": [], "engine": []}
-        sides: list[tuple[str, Callable[[str, int], Answer]]] = [("grid", grid.ask), ("engine", engine.ask)]
-        for number in range(rounds):
-            for name, ask in sides if number % 2 else reversed(sides):
-                first[name].append(ask(f"Number {number} is", 2).first)
-        for number in range(max(3, rounds // 3)):
-            for name, ask in sides if number % 2 else reversed(sides):
-                rate[name].append(ask(f"Tale {number}: once upon", tokens).rate)
-        print_progress(f"first token: {median(first['grid']):.4f} s, engine {median(first['engine']):.4f} s")
-        added = (median(first["grid"]) - median(first["engine"])) * 1e3
+        through, direct = measure_paces(
+            (grid, engine), rounds=rounds, rate_rounds=max(3, rounds // 3), tokens=tokens
+        )
+        print_progress(f"first token: {through.first:.4f} s, engine {direct.first:.4f} s")
         alone = _measure_rate(grid, 1, tokens)
         together = _measure_rate(grid, SLOTS, tokens)
     return [
         Figure(
-            "a loaded model, second request: first token after the engine's own", added, "ms", MAX_ADDED_MS
+            "a loaded model, second request: first token after the engine's own",
+            (through.first - direct.first) * 1e3,
+            "ms",
+            MAX_ADDED_MS,
         ),
         Ratio(
             "a loaded model: tokens per second of one stream",
-            median(rate["grid"]),
-            median(rate["engine"]),
+            through.rate,
+            direct.rate,
             "tokens/s",
             MIN_RATE_SHARE,
             at_most=False,
@@ -295,7 +310,7 @@ def _measure_heartbeat() -> Measurement:
     with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder:
         file = Path(folder) / "large.gguf"
         write_large_model(find_model_file(), file, LARGE_FILE_MB)
-        models = [_make_model("large", file=str(file), context=512)]
+        models = [make_model("large", file=str(file), context=512)]
         with run_grid(models=models, concurrency=1, prompt_cache_mb=0) as grid:
             gaps = Gaps(grid)
             began = time.perf_counter()

@@ -17,32 +17,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.sides import use_environment
-from gridq.client import BrokerClient
+from benchmarks.gpu import MAX_ADDED_MS, MIN_RATE_SHARE, Answer, make_model, measure_paces, run_grid
 from gridq.profiles.profile import StageContext
 from workers.model_apis.model_catalogue import Model, load_catalogue
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.devices import cpu, discovery, processes
 from workers.profiles.gpu.devices.device import Device, list_visibility_variables
 from workers.profiles.gpu.engines import selection
-from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.grid_processes import GridProcesses
 
 GB_MB = 1024
-READY_TIMEOUT_SECONDS = 90.0
-ANSWER_TIMEOUT_SECONDS = 120.0
 CONTEXTS = ((2048, 1), (8192, 4), (4096, 2))
 """Contexts and slots whose loads are compared with their plans."""
 
 MAX_PLAN_ERROR = 0.02
-MAX_ADDED_MS = 8.0
-MIN_RATE_SHARE = 0.98
 
 TAKE_MEMORY = """
 import ctypes, sys, time
@@ -308,88 +301,30 @@ class EngineAlone:
             scratch=str(scratch),
         )
 
-    def ask(self, prompt: str, tokens: int) -> list[float]:
-        """Return when the pieces of an answer came, in seconds since the request."""
-        times: list[float] = []
-        began = time.perf_counter()
-
-        def note(chunk: dict[str, Any]) -> bool:
-            if any(choice.get("text") for choice in chunk.get("choices") or ()):
-                times.append(time.perf_counter() - began)
-            return False
-
-        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
-        self._engine.generate("completions", body, note)
-        return times
-
-
-class GridSide:
-    """The same model behind a grid."""
-
-    def __init__(self, client: BrokerClient) -> None:
-        self._client = client
-
-    def ask(self, prompt: str, tokens: int) -> list[float]:
-        graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": "one"}}}
-        value = {"prompt": prompt, "raw": True, "max_tokens": tokens, "temperature": 0}
-        began = time.perf_counter()
-        job = self._client.submit(graph, value, stream=True)
-        return [time.perf_counter() - began for _ in self._client.stream(job, ANSWER_TIMEOUT_SECONDS)]
+    def ask(self, prompt: str, tokens: int) -> Answer:
+        answer = Answer()
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        self._engine.generate("completions", body, answer.note_chunk)
+        return answer
 
 
 def compare_speed(found: Comparison, device: Device) -> None:
     """Ask the engine alone and through the grid, in turns: the first token, and tokens per second."""
     engine, file = _choose_engine(device), _choose_file()
-    with ExitStack() as stack:
-        os.environ |= list_visibility_variables(device.backend, device.uuid)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
-        grid = stack.enter_context(_run_grid(folder, device, engine, file))
-        alone = EngineAlone(engine, file, folder, 0 if device.backend == "cpu" else -1)
-        sides: dict[str, GridSide | EngineAlone] = {"grid": grid, "engine": alone}
-        for side in sides.values():
-            side.ask("Rain", 4)
-        first: dict[str, list[float]] = {name: [] for name in sides}
-        rate: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(15):
-            for name, side in sides.items():
-                first[name].append(side.ask(f"Number {number} is", 2)[0])
-        for number in range(4):
-            for name, side in sides.items():
-                times = side.ask(f"Tale {number}: once upon a time", 200)
-                rate[name].append((len(times) - 1) / (times[-1] - times[0]))
-    added = (median(first["grid"]) - median(first["engine"])) * 1e3
-    alone_ms = round(median(first["engine"]) * 1e3, 2)
-    found.add(
-        "speed", "first token through the grid, ms more", round(added, 2), alone_ms, added <= MAX_ADDED_MS
-    )
-    grid_rate, engine_rate = median(rate["grid"]), median(rate["engine"])
-    met = grid_rate >= MIN_RATE_SHARE * engine_rate
-    found.add("speed", "tokens per second through the grid", round(grid_rate, 1), round(engine_rate, 1), met)
-
-
-@contextmanager
-def _run_grid(folder: Path, device: Device, engine: str, file: Path) -> Iterator[GridSide]:
-    """Run a grid whose only seat is the card."""
-    with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedServer())
-        home = folder / "home"
-        home.mkdir(mode=0o700)
-        (home / "seats.toml").write_text(
-            f"[gpu]\n{'gpus' if device.backend == 'cpu' else 'cpu'} = false\n"
-            "concurrency = 1\nprompt_cache_mb = 0\n"
-            '[[gpu.models]]\nname = "one"\ncontext = 2048\nembeddings = false\n'
-            f"file = {json.dumps(str(file))}\n"
-        )
-        config = stack.enter_context(use_environment(server.url, home, 600.0, profiles="gpu"))
-        books = {"GRIDQ_DEVICE_BOOKS": str(folder / "books"), "GRIDQ_SKIP_ENGINES": "1"}
-        machine = GridProcesses(
-            config, [device.device], folder=folder / "logs", env={**books, "GRIDQ_ENGINE": engine}
-        )
-        stack.callback(machine.stop, 5.0)
-        machine.start(READY_TIMEOUT_SECONDS)
-        client = BrokerClient(server.url, config=config)
-        stack.callback(client.close)
-        yield GridSide(client)
+    os.environ |= list_visibility_variables(device.backend, device.uuid)
+    model = make_model("one", file=str(file))
+    with (
+        tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder,
+        run_grid(seat=device.device, engine=engine, models=[model], concurrency=1, prompt_cache_mb=0) as grid,
+    ):
+        alone = EngineAlone(engine, file, Path(folder), 0 if device.backend == "cpu" else -1)
+        tokens = 16 if found.is_rehearsal else 200
+        through, direct = measure_paces((grid, alone), rounds=15, rate_rounds=4, tokens=tokens)
+    added, own = (through.first - direct.first) * 1e3, round(direct.first * 1e3, 2)
+    found.add("speed", "first token through the grid, ms more", round(added, 2), own, added <= MAX_ADDED_MS)
+    rate, own = round(through.rate, 1), round(direct.rate, 1)
+    met = through.rate >= MIN_RATE_SHARE * direct.rate
+    found.add("speed", "tokens per second through the grid", rate, own, met)
 
 
 if __name__ == "__main__":
