@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,19 +121,27 @@ def make_architecture_error(order: LoadOrder, reason: str) -> ModelFileError:
     )
 
 
-def make_child_environment(devices: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of an engine's process: without secrets, with the variables in `devices`."""
+def drop_secrets(passed: Collection[str] = ()) -> dict[str, str]:
+    """Return the environment of this process for a child, marked as gridq's: without gridq's settings and
+    what looks like a secret, but with the variables in `passed`.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not any(word in name.upper() for word in SECRET_WORDS)
+        if name in passed
+        or not (name.startswith("GRIDQ_") or any(word in name.upper() for word in SECRET_WORDS))
     }
+    return {**environment, **make_owner_mark()}
+
+
+def make_child_environment(devices: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of an `engine_process`, which sees the device that `devices` names."""
+    environment = drop_secrets()
     root = str(Path(workers.__file__).resolve().parents[1])
     python_path = [root, *filter(None, [environment.get("PYTHONPATH")])]
     return {
         **environment,
         **devices,
-        **make_owner_mark(),
         "PYTHONPATH": os.pathsep.join(python_path),
         "GGML_NO_BACKTRACE": "1",  # it would attach gdb to a process that aborts, for ten seconds
     }

@@ -10,11 +10,9 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from pydantic import ValidationError
 
-import workers
 from gridq.config.settings import settings
 from gridq.errors import ConfigError, ModelFileError, first_fault, suggest_fix
 from gridq.protocol import queue_names
@@ -36,6 +34,7 @@ from workers.profiles.gpu.memory_classes import KIND, meets_compute
 from workers.profiles.gpu.model_files.machine_models import GB, list_models
 from workers.profiles.gpu.model_files.suggestions import suggest_pull
 from workers.profiles.gpu.model_loader import ModelLoader, check_model, format_gb
+from workers.profiles.gpu.model_process import make_child_environment
 from workers.profiles.gpu.running_engines import engine_offers
 from workers.profiles.gpu.running_engines.engine_table import parse_tables
 
@@ -73,7 +72,7 @@ def probe(
     seats: list[tuple[Device, list[Model]]] = []
     if engine is None:
         missing.append(engine_note)
-    backends = _list_backends(engine, environ) if any(device.backend != "cpu" for device in found) else None
+    backends = _list_backends(engine) if any(device.backend != "cpu" for device in found) else None
     offers = []
     for device in found:
         usable: list[Model] = []
@@ -224,14 +223,13 @@ def _check_file(model: Model) -> str:
     return ""
 
 
-def _list_backends(engine: str | None, environ: Mapping[str, str]) -> list[str] | None:
+def _list_backends(engine: str | None) -> list[str] | None:
     """Return the backends of the engine, None if it does not answer in time.
 
     Asks in a separate process, because a driver may hang and an engine may allocate memory of the card.
     """
     if engine is None:
         return None
-    root = str(Path(workers.__file__).resolve().parents[1])
     try:
         result = subprocess.run(  # noqa: S603 - our own interpreter and module, no shell
             [sys.executable, "-m", "workers.profiles.gpu.engine_process", "--backends", engine],
@@ -240,7 +238,7 @@ def _list_backends(engine: str | None, environ: Mapping[str, str]) -> list[str] 
             stderr=subprocess.DEVNULL,
             timeout=ENGINE_SECONDS,
             check=True,
-            env={**environ, "PYTHONPATH": root},
+            env=make_child_environment({}),
         )
         return list(json.loads(result.stdout)["backends"])
     except (OSError, ValueError, KeyError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""The process between a worker and an engine that it starts: `python -m …engine_launcher PROGRAM ARGUMENT…`.
+"""The process between a worker and an engine that it starts: `python -I FILE PROGRAM ARGUMENT…`.
 
 It starts the program in a process group of its own, and ends the whole group when its own input ends: when
 the worker closes it, and also if the worker is killed. On Linux the kernel ends the program if this process

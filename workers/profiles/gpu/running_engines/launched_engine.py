@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -13,11 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import workers
 from workers.profiles.gpu.devices import discovery
-from workers.profiles.gpu.devices.processes import make_owner_mark
-from workers.profiles.gpu.model_process import SECRET_WORDS
-from workers.profiles.gpu.running_engines.engine_launcher import STOP_SECONDS
+from workers.profiles.gpu.model_process import drop_secrets
+from workers.profiles.gpu.running_engines import engine_launcher
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +71,7 @@ class LaunchedEngine:
         if process is not None and process.stdin is not None:
             process.stdin.close()
         if self._thread.ident is not None:
-            self._thread.join(STOP_SECONDS + STOP_MARGIN_SECONDS)
+            self._thread.join(engine_launcher.STOP_SECONDS + STOP_MARGIN_SECONDS)
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -98,7 +95,7 @@ class LaunchedEngine:
                 self._log.replace(self._log.with_suffix(".log.1"))
             with self._log.open("ab") as output:
                 process = self._process = subprocess.Popen(  # noqa: S603 our own module; the owner's command
-                    [sys.executable, "-m", f"{__package__}.engine_launcher", *self._fill(port)],
+                    [sys.executable, "-I", engine_launcher.__file__, *self._fill(port)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
@@ -131,21 +128,15 @@ class LaunchedEngine:
 
     def _make_environment(self, port: int) -> dict[str, str]:
         """Return the engine's environment: no secret of gridq's, the device mask, and the owner's variables.
+        Nothing of it leads the engine's Python to gridq's packages.
 
         Raises ValueError for a device that this machine does not have.
         """
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name in self._pass_env
-            or not (name.startswith("GRIDQ_") or any(word in name.upper() for word in SECRET_WORDS))
-        }
+        environment = drop_secrets(self._pass_env)
         if self._devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(_find_uuids(self._devices))
-        root = str(Path(workers.__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
         own = {name: value.replace(PORT_PLACE, str(port)) for name, value in self._env.items()}
-        return {**environment, "PYTHONPATH": path, **make_owner_mark(), **own}
+        return {**environment, **own}
 
     def _read_last_line(self) -> str:
         try:

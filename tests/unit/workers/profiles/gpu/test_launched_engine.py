@@ -62,6 +62,7 @@ def test_it_gets_its_port_its_device_and_no_secret(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     monkeypatch.setenv("HF_TOKEN", "hf-1")
     monkeypatch.setenv("GRIDQ_PREFIX", "x:")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     seen = tmp_path / "seen.json"
     engine, urls = launch(
         sys.executable, "-c", WITNESS, str(seen), devices=["GPU-1", "MIG-2"], pass_env=["HF_TOKEN"]
@@ -72,6 +73,8 @@ def test_it_gets_its_port_its_device_and_no_secret(
     assert found["env"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,MIG-2"
     assert found["env"]["HF_TOKEN"] == "hf-1"
     assert not {"OPENAI_API_KEY", "GRIDQ_PREFIX"} & set(found["env"])
+    assert "PYTHONPATH" not in found["env"]  # an engine's Python has packages of its own
+    assert "GRIDQ_OWNER" in found["env"]
     assert engine.reason == ""
     engine.close()
     wait_for(lambda: not is_running(found["pid"]))

@@ -19,7 +19,7 @@ ENVIRON = {"GRIDQ_ENGINE": "xllamacpp", "GRIDQ_SKIP_ENGINES": "1"}
 @pytest.fixture(autouse=True)
 def _engine_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """The installed engine was built for the CPU alone."""
-    monkeypatch.setattr(module, "_list_backends", lambda engine, environ: ["cpu", "cuda"])
+    monkeypatch.setattr(module, "_list_backends", lambda engine: ["cpu", "cuda"])
 
 
 def look(**table: Any) -> tuple[dict[str, tuple[str, ...]], str]:
