@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from workers.profiles.gpu.model_files.local_models import LocalModel
     from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress
 
-SLOTS = 4
-"""The requests at once for which memory is estimated: what the engine xllamacpp runs on one device."""
-
 LINE_SECONDS = 10.0
 """How often progress is printed where it cannot be drawn."""
 
@@ -216,11 +213,13 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.file_use import is_in_use
     from workers.profiles.gpu.model_files.local_models import LocalModels
-    from workers.profiles.gpu.model_files.memory_estimate import estimate_memory_mb
+    from workers.profiles.gpu.model_files.memory_estimate import estimate_memory
 
-    found = LocalModels(settings().home).get(model)
+    config = settings()
+    found = LocalModels(config.home).get(model)
+    memory_mb, slots = estimate_memory(found, read_gpu_table(config))
     if json:
-        print_json({**_describe(found), "memory_mb": estimate_memory_mb(found, SLOTS)})
+        print_json({**_describe(found), "memory_mb": memory_mb})
         return
     rows = [
         ("name", found.name),
@@ -230,7 +229,7 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
         ("architecture", found.architecture),
         ("size", _format_size(found.size)),
         ("context", f"{found.context} of {found.trained_context or 'unknown'}"),
-        ("memory", f"about {estimate_memory_mb(found, SLOTS)} MB for {SLOTS} requests at once"),
+        ("memory", f"about {memory_mb} MB for {slots} requests at once"),
         ("loaded", "yes" if is_in_use(found.path) else "no"),
         ("last used", format_local_time(found.used_at)),
     ]

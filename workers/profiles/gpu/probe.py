@@ -57,7 +57,7 @@ def probe(
     )
     aside.shutdown(wait=False)
     engine, engine_note = selection.choose_engine(environ)
-    concurrency = _choose_concurrency(table.concurrency, engine)
+    concurrency = selection.choose_concurrency(table.concurrency, engine)
     found, missing = discovery.find_devices(table.gpus, table.cpu)
     models = list_models(table.models, settings().home)
     present, pullable = [], []
@@ -195,23 +195,6 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
                 **suggest_fix(exc, GpuConfig),
             },
         ) from None
-
-
-def _choose_concurrency(requested: int | None, engine: str | None) -> int:
-    """Return how many stages a device runs at once. Raises ConfigError if the engine cannot run as many."""
-    if engine is None:
-        return 1
-    default = selection.create_engine(engine).default_concurrency
-    if requested is not None and requested > default == 1:
-        raise ConfigError(
-            f"The engine {engine} runs one request at a time",
-            {
-                "path": "gpu.concurrency",
-                "expected": "1",
-                "fix": "remove concurrency, or set GRIDQ_ENGINE=xllamacpp",
-            },
-        )
-    return requested or default
 
 
 def _check_file(model: Model) -> str:

@@ -64,3 +64,22 @@ def choose_engine(environ: Mapping[str, str] = os.environ) -> tuple[str | None, 
         if is_installed(name):
             return name, f"{name} {read_version(name)}"
     return None, "No engine for models is installed; run: pip install xllamacpp (or llama-cpp-python)"
+
+
+def choose_concurrency(requested: int | None, engine: str | None) -> int:
+    """Return how many stages a device runs at once. Raises ConfigError if the engine cannot run as many."""
+    if engine is None:
+        return 1
+    default = create_engine(engine).default_concurrency
+    if requested is not None and requested > default == 1:
+        from gridq.errors import ConfigError
+
+        raise ConfigError(
+            f"The engine {engine} runs one request at a time",
+            {
+                "path": "gpu.concurrency",
+                "expected": "1",
+                "fix": "remove concurrency, or set GRIDQ_ENGINE=xllamacpp",
+            },
+        )
+    return requested or default

@@ -16,12 +16,11 @@ from workers.model_apis.model_catalogue import ModelOffer
 from workers.profiles.gpu.capability import SERVER, GpuCapability
 from workers.profiles.gpu.memory_classes import KIND
 from workers.profiles.gpu.running_engines.engine import EngineModel, EngineState, RunningEngine
-from workers.profiles.gpu.running_engines.engine_table import EngineTable, NamedModel, read_key
+from workers.profiles.gpu.running_engines.engine_table import EngineTable, NamedModel, read_key, read_port
 from workers.profiles.gpu.running_engines.finding import (
     USUAL_PORTS,
     FoundEngine,
     look_at_all,
-    read_port,
 )
 from workers.profiles.gpu.running_engines.handoff_files import read_handoffs
 

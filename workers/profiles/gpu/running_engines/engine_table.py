@@ -151,6 +151,10 @@ def _parse(table: Json, path: str) -> EngineTable:
         ) from None
 
 
-def _normalize(url: str) -> tuple[int, str]:
+def read_port(url: str) -> int:
     parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80), parts.path
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _normalize(url: str) -> tuple[int, str]:
+    return read_port(url), urlsplit(url).path

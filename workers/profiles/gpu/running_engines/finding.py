@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from workers.profiles.gpu.running_engines.engine import EngineState, RunningEngine
 from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
+from workers.profiles.gpu.running_engines.engine_table import read_port
 from workers.profiles.gpu.running_engines.llama_server import LlamaServer
 from workers.profiles.gpu.running_engines.lm_studio import LMStudio
 from workers.profiles.gpu.running_engines.ollama import Ollama
@@ -123,8 +123,3 @@ def look_at_all(
     results = [found.get(at, FoundEngine(url, fault=late)) for at, (url, _, _) in enumerate(jobs)]
     unnamed = [each for each in results[len(named) :] if each.engine is not None]
     return results[: len(named)], unnamed
-
-
-def read_port(url: str) -> int:
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridq.errors import ConfigError
-from workers.profiles.gpu.running_engines.engine_table import EngineTable, parse_tables
-from workers.profiles.gpu.running_engines.finding import read_port
+from workers.profiles.gpu.running_engines.engine_table import EngineTable, parse_tables, read_port
 
 FOLDER = Path(".runtime", "engines")
 FIELDS = ("url", "name", "models", "concurrency", "key_file", "silence")

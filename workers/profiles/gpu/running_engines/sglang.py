@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gridq.protocol.models import Json
 from workers.profiles.gpu.running_engines.engine import (
+    ONLY_EMBEDDINGS,
     EngineModel,
     EngineState,
     RunningEngine,
@@ -36,9 +37,7 @@ class SGLang(RunningEngine):
                 item["id"],
                 context=parse_tokens(item.get("max_model_len")) or parse_tokens(info.get("context_length")),
                 is_loaded=True,
-                **(
-                    {"embeddings": True, "any": False} if info.get("is_embedding") else guess_uses(item["id"])
-                ),
+                **(ONLY_EMBEDDINGS if info.get("is_embedding") else guess_uses(item["id"])),
             )
             for item in self._read_listed_models()
         )
