@@ -5,11 +5,7 @@ keys.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,8 +20,6 @@ from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
-from tests.acceptance.homes import HomeFolder
-from tests.conftest import GridEnv
 from tests.fakes.openai_server import OpenAIServer
 from tests.flower_process import FlowerProcess
 from tests.grid_environment import use_grid
@@ -258,37 +252,3 @@ def test_the_canary_is_nowhere(grid: LoggingGrid) -> None:
     assert any(b"task-succeeded" in data for data in grid.published)
     found = [data for data in grid.published if CANARY.encode() in data]
     assert found == [], found[0].decode()
-
-
-def test_up_narrates_into_its_logs(tmp_path: Path) -> None:
-    home = HomeFolder(tmp_path)
-    home.start("up", "--no-flower", "--no-gateway", "--narrate")
-    try:
-        home.ready()
-        assert home.echo(CANARY) == CANARY
-        log = home.path / "logs" / "bench.log"
-        wait_for(lambda: "graph/bench_echo answered in" in log.read_text(), explain=log.read_text)
-        assert CANARY not in "".join(path.read_text() for path in log.parent.iterdir())
-    finally:
-        home.end()
-
-
-@pytest.mark.parametrize(("arguments", "logged"), [(("-l", "INFO"), True), ((), False)])
-def test_celerys_options_are_honoured(
-    grid_env: GridEnv, tmp_path: Path, arguments: tuple[str, ...], logged: bool
-) -> None:
-    """`-l` takes precedence over GRIDQ_LOG_LEVEL, but its default does not; `-f` names the file."""
-    log = tmp_path / "router.log"
-    command = ["-A", "gridq.app", "worker", "-Q", "gridq:router", "-c", "1", "-f", str(log), *arguments]
-    env = {**os.environ, **grid_env.environ(), "GRIDQ_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "celery", *command], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as child:
-        wait_for(lambda: grid_env.client.zcard(f"{grid_env.prefix}.seats") == 1)
-        if logged:
-            wait_for(lambda: "[info] seat live worker=" in log.read_text(), explain=log.read_text)
-        child.terminate()
-        assert child.wait(30) in (0, -signal.SIGTERM), "it may not handle the signal yet"
-        assert child.stderr is not None
-        assert child.stderr.read() == b""
-    assert ("[info] seat live worker=" in log.read_text()) == logged
