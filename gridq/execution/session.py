@@ -180,6 +180,7 @@ class Session:
         )
         if other is not None:
             raise SeatInUse(
+            keeps_prompts=self.terms.keeps_prompts,
                 f"The seat {self.seat!r} is served by another live worker",
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )

@@ -15,7 +15,7 @@ from redis import Redis
 
 from gridq.errors import IdempotencyConflict, ValueNotJson
 from gridq.graph.canonical import canonical_json
-from gridq.jobs.record import JobOptions
+from gridq.jobs.record import CONVERSATION, JobOptions
 from gridq.store.keys import Keys
 
 IGNORED_OPTIONS = frozenset({"name", "wait_for_seat"})
@@ -45,6 +45,8 @@ def make_fingerprint(
     if given is None and is_new_id:
         return Fingerprint()
     fields = options.model_dump(mode="json", exclude=set(IGNORED_OPTIONS), exclude_defaults=True)
+    if options.session is not None and options.session.startswith(CONVERSATION):
+        del fields["session"]  # two gateways may name the conversation of one request differently
     if options.stream == "end":  # it says how the caller waits, which differs between the ways into the grid
         del fields["stream"]
     parts = (_canonicalize(graph), _canonicalize(value), canonical_json(fields))

@@ -30,6 +30,9 @@ JOB_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """The pattern of a whole job id, which becomes part of key names."""
 
 
+CONVERSATION = "@"
+"""How a session begins that gridq has named itself, after the conversation of a request."""
+
 SeatId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
 """A seat's full id, such as `desk.gpu0`."""
 

@@ -225,6 +225,13 @@ class Profile(ABC):
         return capability
 
     def current_capability(self, capability: BaseModel) -> BaseModel:
+    def keeps_prompts(self, config: Mapping[str, Json]) -> bool:
+        """Return whether a seat computes a prompt sooner that it has seen before; `config` is that of `open`.
+
+        The turns of a conversation then go to the same seat, if it is free.
+        """
+        return False
+
         """Return what the open seat offers now, of which `capability` is what `open` got; must not block.
 
         Override it, and `watch_offer`, if the models of a seat come and go while its worker runs.

@@ -181,7 +181,10 @@ class SeatTerms(ProtocolModel):
     prices: tuple[int, int] | None = Field(
         None, description="micro-dollars per million tokens, in and out; null: no price"
     )
-    hourly: int | None = Field(None, description="micro-dollars for an hour of a slot; null: no price")
+    hourly: int | None = Field(
+        None, description="micro-dollars for an hour of a slot; null: its time is not counted"
+    )
+    keeps_prompts: bool = Field(False, description="it computes a prompt sooner that it has seen before")
 
 
 class ProbeReport(ProtocolModel):

@@ -107,6 +107,7 @@ SEAT_FIELDS = {
     "host": "the machine and its boot that its worker runs on",
     "hourly_price": "money for an hour of a slot, and the timeout of a stage that has none",
     "incarnation": "the start of its worker that is live",
+    "keeps_prompts": "1 if it computes a prompt sooner that it has seen before",
     "lent_to": "the only ones that may use it: `a:<agent>` and `t:<team>`, space separated",
     "own": "its budget by its machine, as text",
     "owner": "its owner",

@@ -252,6 +252,7 @@ class Scripts:
         record_ttl_ms: int, worker: str = "", limits: Iterable[Limit] = (),
         requests_per_minute: int | None = None, draining: bool = False, unavailable: str = "",
         lent_to: Iterable[str] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
+        keeps_prompts: bool = False,
         prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Make the seat live. Returns None, or the host of another live worker that serves it.
@@ -261,7 +262,7 @@ class Scripts:
         `lent_to`: the only agents and teams (`team:<name>`) that may use it; empty: everybody. `families`:
         queue → the model families that it runs there. `prices`: micro-dollars a million tokens in and out, of
         its dearest model. `hourly_price`: micro-dollars an hour of a slot, and the timeout in ms of a stage
-        that has none.
+        that has none. `keeps_prompts`: it computes a prompt sooner that it has seen before.
         """
         accounts = (f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in lent_to)
         family_lists = (f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names)
@@ -272,6 +273,7 @@ class Scripts:
             unavailable=unavailable,
             lent_to=" ".join(accounts), owner=owner, families=" ".join(family_lists),
             prices=None if prices is None else f"{prices[0]} {prices[1]}",
+            keeps_prompts=keeps_prompts,
             hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
         )  # fmt: skip
         return None if reply[0] == 1 else reply[1].decode()

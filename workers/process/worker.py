@@ -228,7 +228,7 @@ class Worker:
 
 def _make_terms(seat: Seat) -> SeatTerms:
     """Return the terms that a seat registers with."""
-    families, prices, hourly = {}, None, None
+    families, prices, hourly, keeps_prompts = {}, None, None, False
     if seat.profile is not None and seat.capability is not None:
         families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
         prices = seat.profile.prices(seat.capability)
@@ -257,6 +257,7 @@ def _lock_seat(home: Path, seat: str) -> TextIO:
             f"Another worker of this machine already serves the seat {seat!r}",
             {"worker": f"process {other}", "fix": "stop that worker"},
         ) from None
+        keeps_prompts = seat.profile.keeps_prompts(seat.offer.config)
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -265,6 +266,7 @@ def _lock_seat(home: Path, seat: str) -> TextIO:
 
 def _choose_seat(found: ProbeResult, name: str | None, queues: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
     """Return the seat and the queues to serve.
+        keeps_prompts=keeps_prompts,
 
     `name`: the value of `--seat`; None: the only seat of this machine, or the only one that serves `queues`.
     `queues`: the value of `-Q`; empty: all queues of the seat. ConfigError: there is no such seat, there are

@@ -21,6 +21,7 @@ from gridq.errors import BrokerError, ValueGone
 from gridq.execution.shutdown import SERVER_SECONDS
 from gridq.gateway.grid.admission_wait import AdmissionWait
 from gridq.gateway.grid.orphaned_jobs import OrphanedJobs
+from gridq.gateway.http.conversation import ConversationNames
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.pipe import Pipe
@@ -71,6 +72,7 @@ class GridConnection:
         self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.stream_buffer)
         self.admission_wait = AdmissionWait(self.redis, self.keys, config.admission_wait)
         self.orphaned_jobs = OrphanedJobs(self.cancel)
+        self.conversations = ConversationNames(self.client.url)
         self._admission: Admission | None = None
         self.closing = False
         """True once the gateway shuts down; clients that it cuts off reconnect to another one."""

@@ -8,6 +8,7 @@ Imported by: app, auth, grid, routes.
 __all__ = [
     "bounds",
     "connections",
+    "conversation",
     "cors",
     "direct_routes",
     "disconnect",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,12 +35,12 @@ class RequestOptions:
 
 
 def read_request_options(
-    headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool
+    headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool, session: str | None = None
 ) -> RequestOptions:
-    """Return the options that `headers` (names in lower case) set. RequestError names the header that is
-    invalid.
+    """Return the options that `headers` (names in lower case) set. `session` is that of a request without
+    `x-gridq-session`. RequestError names the header that is invalid.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if session is None else {"session": session}
     found: set[bytes] = set()
     detach, resume, models = False, None, tuple[str, ...]()
     for name, raw in headers:
@@ -97,30 +96,6 @@ def read_request_options(
     # A client with an idempotency key retries after a lost connection, and must then find its job alive.
     return RequestOptions(job_options, detach or job_options.idempotency_key is not None, resume, models)
 
-
-def add_session(
-    options: RequestOptions, headers: Iterable[tuple[bytes, bytes]], key: object
-) -> RequestOptions:
-    """Return `options` with the session that a client of a model API names in its own way, unless they have
-    one: `key`, the body's `prompt_cache_key`, else a header of SESSION_HEADERS.
-
-    The seat that served a session last has its prompt in memory. The session is a digest: what clients write
-    there may be text of their users.
-    """
-    if options.job_options.session is not None:
-        return options
-    if not (isinstance(key, str) and key):
-        key = next((raw.decode("latin-1") for name, raw in headers if name in SESSION_HEADERS and raw), "")
-    if not key:
-        return options
-    session = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:SESSION_CHARACTERS]
-    return replace(options, job_options=options.job_options.model_copy(update={"session": session}))
-
-
-SESSION_HEADERS = frozenset({b"x-claude-code-session-id"})
-"""Headers in which agents' programs name their conversation."""
-
-SESSION_CHARACTERS = 32
 
 NUMBER_HEADERS = {
     b"x-gridq-deadline": ("deadline", "seconds, such as 30"),

@@ -25,10 +25,11 @@ from starlette.types import Receive, Scope, Send
 from gridq.errors import BrokerError, DemandUnmet, GridError, InvalidField, JobNotFound, RequestError
 from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import EndedJob, GridConnection, sum_cents
+from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.http import errors
 from gridq.gateway.http.disconnect import DisconnectWatch
 from gridq.gateway.http.request_body import read_json, read_models, read_stream, run_for_body
-from gridq.gateway.http.request_options import RequestOptions, add_session, read_request_options
+from gridq.gateway.http.request_options import RequestOptions, read_request_options
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
 from gridq.gateway.streaming.resume import EventId
@@ -115,8 +116,10 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     body, value = await read_json(request.receive, grid.options.max_json_depth, before, b"}")
     stream = read_stream(body) and path != "embeddings"  # embeddings are never streamed
     background = api.read_background(body)
-    job_options = read_request_options(headers, caller.agent, stream=stream or background is not None)
-    job_options = add_session(job_options, headers, body.get("prompt_cache_key"))
+    session = None if path == "embeddings" else grid.conversations.find(headers, body, caller.agent)
+    job_options = read_request_options(
+        headers, caller.agent, stream=stream or background is not None, session=session
+    )
     model = read_models(body, job_options.models)
     detach = job_options.detach or background is not None
     mark = make_path_mark(path)
@@ -290,7 +293,7 @@ class ModelApiResponse(Response):
             if entry is None:
                 if not self.head_sent and await self._may_fail_fast(time.monotonic() - started):
                     continue
-                await self._send(sse.KEEP_ALIVE, request, send)
+                await self._send(await get_snapshot(request.app).make_comment(self.job), request, send)
                 continue
             frames = []
             while entry is not None and entry.end is None:

@@ -17,6 +17,7 @@
 --   families             model families by queue ('<queue>=<family>,<family> …'), or ''
 --   prices               the dearest of its prices in micro-dollars a million tokens ('in out'), or ''
 --   hourly_price         'micro-dollars an hour of a slot, timeout in ms of a stage that has none', or ''
+--   keeps_prompts        '1' if it computes a prompt sooner that it has seen before
 -- RETURNS  {1} | {0, host} another live worker on another host serves it | an error SCHEMA
 -- TTL      seat:<seat> lives for record_ttl_ms, unreported_losses for a minute
 local schema_error = check_schema(C('GET', K .. 'schema'))
@@ -47,7 +48,7 @@ if lent_to ~= '' then
 elseif C('HDEL', key, 'lent_to') == 1 then C('HDEL', K .. 'lent_seats', seat) end
 if old_incarnation ~= incarnation then C('HDEL', key, 'recorded_stages') end
 for field, text in pairs({requests_per_minute = requests_per_minute, owner = owner, families = families, prices = prices,
-  hourly_price = hourly_price}) do
+  hourly_price = hourly_price, keeps_prompts = keeps_prompts}) do
   if text == '' then C('HDEL', key, field) else C('HSET', key, field, text) end
 end
 set_budget(seat, 'own', limits)

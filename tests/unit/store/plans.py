@@ -100,7 +100,7 @@ class Grid:
         requests_per_minute: int | None = None, draining: bool = False, lent_to: Sequence[str] = (),
         limits: Sequence[Limit] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
         prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
-        unavailable: str = "",
+        unavailable: str = "", keeps_prompts: bool = False,
     ) -> str | None:  # fmt: skip
         """Register a seat. Return the other host that serves it, if it is refused."""
         own = [] if budget is None else [Limit(resource="money", window=period, amount=budget)]
@@ -120,6 +120,7 @@ class Grid:
             prices=prices,
             hourly_price=hourly_price,
             unavailable=unavailable,
+            keeps_prompts=keeps_prompts,
         )
         if other is None:
             self.budgets[seat] = budget

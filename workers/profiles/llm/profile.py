@@ -83,6 +83,10 @@ class LlmProfile(Profile):
         else:
             self._backend = open_client(LlmSeat.model_validate(config))
 
+    def keeps_prompts(self, config: Mapping[str, Json]) -> bool:
+        """Return True for an endpoint: vendors keep the prompts of an account. A program's are its own."""
+        return not is_program_table(config)
+
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         """Send a model stage to the seat's endpoint or program. Return the answer in the caller's format."""
         if self._backend is None or self._capability is None:

@@ -77,8 +77,11 @@ local function prefer_session(c, seat)
   end
 end
 
--- Sessions are hints: if there are too many, all are forgotten at once.
-local function remember_session(agent, session, seat)
+-- Remember the seat that serves a session. One whose name begins with '@@' is that of a conversation which its client has not named
+-- (gridq/gateway/http/conversation.py): only a seat that keeps prompts is worth going back to. Sessions are hints: if there are too many,
+-- all are forgotten at once.
+local function remember_session(agent, session, seat, keeps_prompts)
+  if not keeps_prompts and string.sub(session, 1, 2) == '@@' then return end
   local sessions = K .. 'sessions:' .. agent
   if C('HLEN', sessions) > 10000 then C('DEL', sessions) end
   C('HSET', sessions, session, seat)
@@ -104,8 +107,9 @@ end
 -- Claim the best waiting stage that this seat may run. Return the claim, or {why}: none, full, gone, draining, limited, again.
 local function claim_stage(seat, incarnation, slot, nonce)
   local live_incarnation, concurrency, own, queues, draining, warm_queues, grid, rpm, quota_rpm, shared, prices, lent_to, hourly_price,
-    stage_ms = unpack(C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'own', 'queues', 'draining', 'warm', 'grid',
-    'requests_per_minute', 'quota_requests_per_minute', 'shared_budgets', 'prices', 'lent_to', 'hourly_price', 'stage_ms'))
+    stage_ms, keeps_prompts, pass_over, warm_since = unpack(C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'own', 'queues', 'draining', 'warm',
+    'grid', 'requests_per_minute', 'quota_requests_per_minute', 'shared_budgets', 'prices', 'lent_to', 'hourly_price', 'stage_ms',
+    'keeps_prompts', 'pass_over', 'warm_since'))
   if live_incarnation ~= incarnation or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local held = C('HGET', K .. 'slots:' .. seat, slot)
   if held then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -164,7 +168,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
           reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. ' ' .. shared_names(budgets, best.q)
         end
         local lease = open_lease(job, step, seat, slot, nonce, reserved, s)
-        if s.session then remember_session(s.agent, s.session, seat) end
+        if s.session then remember_session(s.agent, s.session, seat, keeps_prompts) end
         if rate then count_claim(seat, rate) end
         C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.level), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))

@@ -1,0 +1,139 @@
+"""Name the conversation of a request, so that its next turn finds the seat that has its prompt in memory.
+
+A program's own name comes first: the body's `prompt_cache_key`, then the headers in CONVERSATION_HEADERS. A
+request without one is known by its beginning: the system text and the messages up to the user's first, which
+the next turn repeats. `safety_identifier` names a person instead of a conversation, so it only tells the
+conversations of two people apart.
+
+Names are keyed digests (BLAKE2b). Whoever reads the server, or a copy of its files, finds no text there and
+cannot try texts either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gridq.jobs.record import CONVERSATION
+
+CONVERSATION_HEADERS = frozenset(
+    {
+        *(b"x-claude-code-session-id", b"x-claude-code-agent-id"),  # a sub-agent has one of its own
+        *(b"session-id", b"thread-id", b"session_id", b"conversation_id"),  # Codex, and its older versions
+        *(b"x-session-affinity", b"x-session-id"),  # opencode
+        b"x-openwebui-chat-id",
+    }
+)
+"""Headers in which programs name their conversation, in lower case. All that a request has count together.
+
+Source: requests that the programs in tests/real_programs sent, Codex's older source, Open WebUI's settings.
+Cline, Aider and llm send none.
+"""
+
+GUESSED = CONVERSATION * 2
+"""How the name of a conversation begins that its beginning stands for. The scripts remember such a session
+only of seats that keep prompts (store/lua/lib/claiming.lua).
+"""
+
+DIGEST_BYTES = 12
+CLIP_CHARACTERS = 2000
+"""Of a longer text its beginning, its end and its length count."""
+
+MAX_MESSAGES = 16
+"""Messages, and parts of one message, that are looked at. The user's first comes among the first few."""
+
+PROMPT_CHARACTERS = 1000
+"""A prompt without messages is known by so many characters; a shorter one is soon computed."""
+
+
+class ConversationNames:
+    """Names conversations with one key.
+
+    The key comes from the password of the server's URL, which all gateways of a grid have and the server's
+    files do not. Without a password each process has a key of its own.
+    """
+
+    def __init__(self, broker_url: str) -> None:
+        password = _find_password(broker_url)
+        self._key = (
+            hashlib.blake2b(password.encode(), person=b"gridq-sessions").digest()
+            if password
+            else secrets.token_bytes(64)
+        )
+
+    def find(self, headers: Iterable[tuple[bytes, bytes]], body: dict[str, Any], agent: str) -> str | None:
+        """Return the name of a request's conversation, None if it has none. It differs by agent and model."""
+        key = body.get("prompt_cache_key")
+        named: list[bytes] = []
+        if isinstance(key, str) and key:
+            named.append(_encode(key))
+        else:
+            named += (name + b"=" + raw for name, raw in headers if name in CONVERSATION_HEADERS and raw)
+        parts = named or list(_find_beginning(body))
+        if not parts:
+            return None
+        model = body.get("model")
+        digest = hashlib.blake2b(key=self._key, digest_size=DIGEST_BYTES)
+        for part in (agent.encode(), _encode(model) if isinstance(model, str) else b"", *parts):
+            digest.update(b"%d:" % len(part))
+            digest.update(part)
+        return (CONVERSATION if named else GUESSED) + digest.hexdigest()
+
+
+def _find_beginning(body: dict[str, Any]) -> Iterator[bytes]:
+    """Yield what a conversation's requests begin with; nothing if that does not tell it from others."""
+    messages = body.get("messages", body.get("input"))
+    if messages is None:
+        prompt = body.get("prompt")
+        if isinstance(prompt, str) and len(prompt) >= PROMPT_CHARACTERS:
+            yield _encode(prompt[:PROMPT_CHARACTERS])
+        return
+    parts: list[bytes] = []
+    if isinstance(messages, str):
+        parts.append(_encode(_clip(messages)))
+    elif isinstance(messages, list):
+        for message in messages[:MAX_MESSAGES]:
+            if isinstance(message, dict):
+                parts += _list_texts(message.get("content"))
+                if message.get("role") == "user":
+                    break
+        else:
+            return
+    for field in ("system", "instructions"):
+        parts += _list_texts(body.get(field))
+    metadata = body.get("metadata")
+    people = (
+        body.get("safety_identifier"),
+        body.get("user"),
+        metadata.get("user_id") if isinstance(metadata, dict) else None,
+    )
+    yield from parts
+    yield from (_encode(_clip(person)) for person in people if isinstance(person, str))
+
+
+def _list_texts(content: object) -> list[bytes]:
+    """Return the texts of a message. Only these: marks such as `cache_control` move from turn to turn."""
+    if isinstance(content, str):
+        return [_encode(_clip(content))]
+    if not isinstance(content, list):
+        return []
+    texts = (part.get("text") for part in content[:MAX_MESSAGES] if isinstance(part, dict))
+    return [_encode(_clip(text)) for text in texts if isinstance(text, str)]
+
+
+def _clip(text: str) -> str:
+    if len(text) <= 2 * CLIP_CHARACTERS:
+        return text
+    return f"{text[:CLIP_CHARACTERS]}{len(text)}{text[-CLIP_CHARACTERS:]}"
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _find_password(broker_url: str) -> str:
+    """Return the password in a server's or sentinels' URL, "" if there is none."""
+    login = broker_url.partition("://")[2].rpartition("@")[0]
+    return login.partition(":")[2]
