@@ -356,3 +356,48 @@ def test_a_stage_without_fallbacks_has_no_chain(grid: Grid) -> None:
     assert grid.field(job, "chain:0") is None
     assert not grid.client.exists(grid.keys("chained"))
     assert where(grid, ANY) == [ANY]
+
+
+# -- a model that is not at hand at its seat ----------------------------------------------------------------
+
+
+def test_a_stage_goes_on_to_another_model_of_the_same_seat(grid: Grid) -> None:
+    grid.seat("m.a", A, B)
+    job = grid.job(chained(A, B))
+    assert grid.fail(grid.take("m.a"), "back", pause_ms=60_000) == "again"
+    assert where(grid) == [B]
+    claim = grid.take("m.a")
+    assert (claim.queue, claim.attempt, read_queue(grid, job)) == (B, 2, B)
+    assert grid.fail(claim, "seat") == "again", "the attempts of the other model are all left"
+
+
+def test_another_seat_of_the_first_model_comes_before_another_model(grid: Grid) -> None:
+    grid.seat("m.a", A, B)
+    grid.job(chained(A, B))
+    claim = grid.take("m.a")
+    grid.seat("m.b", A)
+    assert grid.fail(claim, "back", pause_ms=60_000) == "again"
+    assert where(grid) == [A]
+    assert grid.claim("m.a") == "none"
+    assert grid.take("m.b").queue == A
+
+
+@pytest.mark.parametrize("serves_both", [False, True])
+def test_a_stage_waits_for_its_first_model_if_its_seat_cannot_take_it_for_another(
+    grid: Grid, serves_both: bool
+) -> None:
+    grid.seat("m.a", A, *([B] if serves_both else []))
+    job = grid.job(chained(A, B))
+    claim = grid.take("m.a")
+    if serves_both:  # but the other model lacks what the stage demands
+        grid.client.hset(grid.keys("job", job), "chain:0", format_chain([A, B], ["", "m.a"]))
+    assert grid.fail(claim, "back", pause_ms=60_000) == "again"
+    assert where(grid) == [A]
+    assert grid.claim("m.a") == "none"
+
+
+def test_a_stage_that_its_owner_hands_back_stays_with_its_model(grid: Grid) -> None:
+    grid.seat("m.a", A, B)
+    grid.job(chained(A, B))
+    assert grid.fail(grid.take("m.a"), "back") == "again"
+    assert where(grid) == [A]
