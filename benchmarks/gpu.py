@@ -116,7 +116,7 @@ class ModelGrid:
         """Return how many models the seat has loaded, and the seconds of all loads, as it says soon."""
         time.sleep(2.5 * settings().heartbeat)
         metrics = self.client.workers()[0].metrics
-        return int(metrics.get("model_loads_total", 0)), metrics.get("model_load_seconds_total", 0.0)
+        return int(metrics.get("model_load_seconds_count", 0)), metrics.get("model_load_seconds_sum", 0.0)
 
 
 @contextmanager

@@ -47,6 +47,9 @@ MIN_SIMILARITY = 0.6
 MAX_NAMED = 5
 """Capabilities and seats that one sentence names."""
 
+MAX_OTHERS = 32
+"""Seats that one look at who serves a queue reads."""
+
 DRAIN_TTL_MS = 40 * 24 * 3_600_000
 """The time for which an operator's drain outlives the seat: the life of the seat's record."""
 
@@ -227,6 +230,18 @@ def _parse_advertisement(text: bytes | str | None) -> Advertisement | None:
         return None
 
 
+def is_served_by_others(client: Redis, keys: Keys, queue: str, seat: str) -> bool:
+    """Return whether a seat other than `seat` serves `queue` for everybody, and not as a last resort.
+
+    Of very many seats a sample is read, other ones each time.
+    """
+    members: Any = client.srandmember(keys("serving", queue), MAX_OTHERS)
+    names = [name.decode() for name in members]
+    found = [keys("advertisement", name) for name in names if name != seat]
+    ads = map(_parse_advertisement, client.mget(found) if found else [])
+    return any(ad is not None and queue not in ad.last_resort and not ad.lends_to for ad in ads)
+
+
 def drain(client: Redis, keys: Keys, seat: str) -> None:
     """Let a seat take no more work until `undrain`. Its worker applies this with its next renewal."""
     client.set(keys("drain", seat), now_ms(client) // 1000, nx=True, px=DRAIN_TTL_MS)
@@ -265,7 +280,7 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for seat in seats:
-        models = list_model_names(seat.capability) if "model_loads_total" in seat.metrics else []
+        models = list_model_names(seat.capability) if "model_load_seconds_count" in seat.metrics else []
         loadable = {queue_names.make_slug(name) for name in models}
         for queue in seat.queues:
             kind, _, slug = queue.partition(":")

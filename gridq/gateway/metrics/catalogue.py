@@ -112,6 +112,12 @@ METRICS: Mapping[str, Metric] = {
     "gridq_stage_tokens": Metric(
         "counter", "Tokens that recorded stages used.", GRID_SINCE_START, ("queue", "direction")
     ),
+    "gridq_prompt_tokens": Metric(
+        "counter",
+        "Input tokens of recorded stages, by whether they were read from a prompt cache (true or false).",
+        GRID_SINCE_START,
+        ("queue", "cached"),
+    ),
     "gridq_attempts_lost": Metric(
         "counter", "Attempts that were lost with their worker.", "Whole grid, counted by the Redis server."
     ),

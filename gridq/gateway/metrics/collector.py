@@ -117,6 +117,7 @@ class MetricsCollector:
         yield _build_histogram("gridq_stage_run_seconds", job_metrics.runs)
         yield _build_family("gridq_stage_retries", {(queue,): n for queue, n in job_metrics.retries.items()})
         yield _build_family("gridq_stage_tokens", job_metrics.tokens)
+        yield _build_family("gridq_prompt_tokens", job_metrics.prompt_tokens)
         yield _build_family("gridq_attempts_lost", {(): reading.attempts_lost})
         for name, spent in (("agent", job_metrics.agents), ("seat", job_metrics.seats)):
             dollars = {(who,): micro / MICRO_PER_DOLLAR for who, micro in spent.items()}

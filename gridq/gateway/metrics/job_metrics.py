@@ -41,6 +41,7 @@ class JobMetrics:
         self.waits: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.runs: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.tokens: Counter[tuple[str, str]] = Counter()
+        self.prompt_tokens: Counter[tuple[str, str]] = Counter()
         self.agents: Counter[str] = Counter()
         self.seats: Counter[str] = Counter()
         self.micro_dollars = 0
@@ -127,6 +128,10 @@ class JobMetrics:
         for direction in ("in", "out"):
             if row.get(f"tokens_{direction}"):
                 self.tokens[queue, direction] += row[f"tokens_{direction}"]
+        if tokens_in := row.get("tokens_in"):
+            cached = min(row.get("tokens_cached", 0), tokens_in)
+            self.prompt_tokens[queue, "true"] += cached
+            self.prompt_tokens[queue, "false"] += tokens_in - cached
         if spent:
             name, _, machine = row["worker"].partition("@")
             self.seats[f"{machine}.{name}" if machine else name] += spent

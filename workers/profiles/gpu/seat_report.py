@@ -25,9 +25,9 @@ METRIC_HELPS = {
     "gpu_temperature_celsius": "Temperature of the device.",
     "gpu_power_watts": "Power that the device draws.",
     "gpu_energy_joules_total": "Energy that the device has used since its driver was loaded.",
-    "gpu_seconds_total": "Time that stages have used models of the seat, since the worker's start.",
-    "model_loads_total": "Models that the seat has loaded, since the worker's start.",
-    "model_load_seconds_total": "Time that the seat has spent on loading models, since the worker's start.",
+    "gpu_seconds_total": "Time that stages have used models of the seat, or held its device themselves, "
+    "since the worker's start.",
+    "model_load_seconds": "Time that loads of models took, since the worker's start: their sum and count.",
     "model_evictions_total": "Models that the seat has unloaded, by cause, since the worker's start.",
     "model_loaded": "1 for each model that is loaded.",
     "model_memory_bytes": "Resident memory of the loaded models' processes.",
@@ -38,9 +38,9 @@ def make_metrics(reading: Reading | None, models: LoadedModels) -> dict[str, flo
     """Return the metrics of a device's seat; those that its driver does not tell are left out."""
     loaded = models.list_loaded()
     found = {
-        "gpu_seconds_total": models.use_seconds,
-        "model_loads_total": float(models.loads),
-        "model_load_seconds_total": models.load_seconds,
+        "gpu_seconds_total": models.use_seconds + stages.sum_seconds(),
+        "model_load_seconds_count": float(models.loads),
+        "model_load_seconds_sum": models.load_seconds,
         "model_memory_bytes": float(sum(each.process.measure_memory_mb() for each in loaded) * MB),
         **{format_metric("model_loaded", model=each.model.name): 1.0 for each in loaded},
         **{

@@ -124,3 +124,14 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
         found.observe(seconds)
     buckets = dict(found.cumulative_buckets())
     assert (buckets["0.005"], buckets["0.025"], buckets["1800.0"], buckets["+Inf"]) == (2, 3, 3, 4)
+
+
+def test_prompt_tokens_are_counted_by_whether_they_were_cached(
+    ended_jobs: EndedJobs, metrics: JobMetrics
+) -> None:
+    ended_jobs.add("a", tokens_in=50, tokens_cached=40)
+    ended_jobs.add("b", tokens_in=7)
+    ended_jobs.add("c", tokens_in=3, tokens_cached=9)  # an endpoint that counts in its own way
+    ended_jobs.add("d", tokens_out=5)
+    metrics.update(ended_jobs.client, ended_jobs.keys)
+    assert metrics.prompt_tokens == {("llm:any", "true"): 43, ("llm:any", "false"): 17}

@@ -94,3 +94,11 @@ def test_a_key_survives_any_label() -> None:
         ("", ""),
     ):
         assert parse_metric(format_metric("model_loaded", model=value)) == ("model_loaded", {"model": kept})
+
+
+def test_a_sum_and_a_count_are_a_summary_and_half_a_one_is_left_out() -> None:
+    both = seat("a", load_seconds_sum=2.5, load_seconds_count=2.0)
+    assert expose(both, seat("b", load_seconds_sum=1.0, x_count=3.0)) == {
+        ("gridq_load_seconds_sum", "seat=a"): 2.5,
+        ("gridq_load_seconds_count", "seat=a"): 2.0,
+    }
