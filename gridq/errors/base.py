@@ -82,7 +82,7 @@ class GridError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.code}: {self.message}"
-        if self.path:
+        if self.path and repr(self.path) not in self.message:
             text += f" (at {self.path})"
         if self.worker:
             text += f" (on {self.worker})"

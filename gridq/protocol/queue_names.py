@@ -95,6 +95,17 @@ def get_name(queue: str) -> str:
     return unquote(queue.partition(":")[2])
 
 
+def format_queue(queue: str) -> str:
+    """Return a queue as people read it, with the name of its model as its owner wrote it.
+
+    >>> format_queue("llm:qwen3%3A8b")
+    'llm:qwen3:8b'
+    """
+    kind, colon, slug = queue.partition(":")
+    name = unquote(slug)
+    return f"{kind}{colon}{name}" if name.isprintable() else queue
+
+
 def list_offered(queues: Iterable[str]) -> list[str]:
     """Return the queues of a seat that somebody may ask for: all but the one that only gridq names.
 
@@ -102,6 +113,11 @@ def list_offered(queues: Iterable[str]) -> list[str]:
     ['llm:any']
     """
     return [queue for queue in queues if get_name(queue) != ANY_EMBEDDINGS]
+
+
+def format_offered(queues: Iterable[str]) -> list[str]:
+    """Return the queues of a seat that somebody may ask for, as people read them."""
+    return [format_queue(queue) for queue in list_offered(queues)]
 
 
 def make_seat_queue(seat: str) -> str:

@@ -114,6 +114,6 @@ def make_seats_table(found: ProbeResult) -> Table:
     table = make_table(*columns, numbers=("slots",), keep_first=True)
     for seat in found.seats:
         offer = seat.offer
-        queues = "\n".join(queue_names.list_offered(seat.queues))
+        queues = "\n".join(queue_names.format_offered(seat.queues))
         table.add_row(offer.name, offer.kind, str(offer.concurrency), queues, offer.note)
     return table

@@ -49,6 +49,7 @@ def models(
 
 
 def _show_grid_models(grid: str | None, json: bool) -> None:
+    from gridq.protocol.queue_names import format_queue
     from gridq.cli.grid import describe_grid, load_settings, open_client
     from gridq.seats.registry import list_offers
 
@@ -66,7 +67,7 @@ def _show_grid_models(grid: str | None, json: bool) -> None:
     for offer in offers:
         loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
         free_slots = f"{offer['free_slots']}/{offer['concurrency']}"
-        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), free_slots)
+        table.add_row(format_queue(offer["queue"]), loaded, "\n".join(offer["seats"]), free_slots)
     make_console().print(table)
 
 

@@ -18,6 +18,7 @@ from gridq.cli.output import (
     make_table,
     print_json,
 )
+from gridq.protocol.queue_names import format_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +111,7 @@ def make_log_table(entries: Iterable[Entry]) -> Table:
             format_local_time(entry.at / 1000),
             entry.seat.partition(".")[2],
             entry.agent or "-",
-            entry.queue or "-",
+            format_queue(entry.queue) if entry.queue else "-",
             f"{entry.job[:8]} {entry.step}.{entry.attempt}",
             entry.what,
             format_money(entry.cost),

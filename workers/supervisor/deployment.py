@@ -113,13 +113,13 @@ class Deployment:
         """Start the worker of one seat."""
         part = self.make_seat_program(seat)
         self._seats[part.name] = seat
-        self.add(part, "  ".join(queue_names.list_offered(seat.queues)))
+        self.add(part, "  ".join(queue_names.format_offered(seat.queues)))
 
     def replace_seat(self, seat: Seat) -> None:
         """Start the worker of one seat, after the worker that serves it now has drained."""
         part = self.make_seat_program(seat)
         self._seats[part.name] = seat
-        self.descriptions[part.name] = "  ".join(queue_names.list_offered(seat.queues))
+        self.descriptions[part.name] = "  ".join(queue_names.format_offered(seat.queues))
         self.supervisor.replace(part)
 
     def list_seats(self) -> dict[str, Seat]:

@@ -124,7 +124,7 @@ def format_grid(state: dict[str, Any], url: str) -> str:
     for seat in state["seats"]:
         how = f"{seat['state']}: {seat['reason']}" if seat["reason"] else seat["state"]
         slots = f"{seat['busy']}/{seat['concurrency']}"
-        queues = "  ".join(queue_names.list_offered(seat["queues"]))
+        queues = "  ".join(queue_names.format_offered(seat["queues"]))
         rows.append([seat["seat"], slots, how, format_span(time.time() - seat["since"]), queues])
     if len(rows) > 1:
         return "\n".join([*lines, "", *align_columns(rows)])

@@ -310,8 +310,10 @@ def _format_stages(step: dict[str, Any]) -> str:
 
 
 def _format_queue(step: dict[str, Any]) -> str:
-    others = len(step["queues"]) - 1
-    return f"{step['queue']} (of {others + 1})" if others else str(step["queue"])
+    from gridq.protocol.queue_names import format_queue
+
+    queue, others = format_queue(step["queue"]), len(step["queues"]) - 1
+    return f"{queue} (of {others + 1})" if others else queue
 
 
 def _format_seats(step: dict[str, Any]) -> str:

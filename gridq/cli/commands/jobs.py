@@ -21,6 +21,7 @@ from gridq.cli.output import (
     make_table,
     print_json,
 )
+from gridq.protocol import queue_names
 from gridq.protocol.money import sum_costs
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def make_stages_table(view: JobView) -> Table:
 
 def format_queue(stage: StageView) -> str:
     """Format the queue that a stage waits in: `llm:opus (of 3)` if it has fallbacks."""
-    return f"{stage.queue} (of {len(stage.links)})" if stage.links else stage.queue
+    queue = queue_names.format_queue(stage.queue)
+    return f"{queue} (of {len(stage.links)})" if stage.links else queue
 
 
 def format_attempts(stage: StageView) -> str:

@@ -7,6 +7,7 @@ import typer
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.grid import GridOption, load_settings, open_client
 from gridq.cli.output import format_duration, make_console, make_table, print_json
+from gridq.protocol.queue_names import format_queue
 
 app = typer.Typer()
 
@@ -30,8 +31,10 @@ def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption
         numbers = (view.running, view.wake_ups, view.concurrency, len(view.seats))
         oldest = "-" if view.oldest_ms is None else format_duration(view.oldest_ms)
         waiting = (str(view.pending["interactive"]), str(view.pending["batch"]), oldest)
-        table.add_row(view.queue, *waiting, *map(str, numbers))
+        table.add_row(format_queue(view.queue), *waiting, *map(str, numbers))
     make_console().print(table)
     for view in found:
         if sum(view.pending.values()) and not view.concurrency:
-            typer.echo(f"{view.queue} has waiting stages but no live seat that serves it", err=True)
+            typer.echo(
+                f"{format_queue(view.queue)} has waiting stages but no live seat that serves it", err=True
+            )

@@ -74,7 +74,7 @@ def make_seats_table(seats: Sequence[LiveSeat]) -> Table:
         state = ready if seat.state == "ready" else format_state(seat)
         age = format_span(time.time() - seat.started_at) if seat.started_at else "-"
         slots = f"{seat.busy}/{seat.concurrency}"
-        queues = "\n".join(queue_names.list_offered(seat.queues))
+        queues = "\n".join(queue_names.format_offered(seat.queues))
         table.add_row(seat.seat, seat.kind or "-", slots, queues, state, age)
     return table
 

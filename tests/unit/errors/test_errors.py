@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridq import errors
-from gridq.errors import GridError, StageError, error_from_record
+from gridq.errors import GridError, ModelNotFound, StageError, error_from_record
 from gridq.errors.base import MAX_JSON_CHARACTERS
 
 
@@ -82,3 +82,12 @@ def test_every_error_says_when_it_is_raised_and_what_to_do(cls: type[GridError])
     assert when.endswith(".")
     assert cls.remedy.endswith(".")
     assert cls is GridError or cls.remedy != GridError.remedy
+
+
+def test_a_place_that_the_message_quotes_is_not_repeated() -> None:
+    assert str(ModelNotFound("This machine has no model 'nope'", {"path": "nope"})) == (
+        "model.not_found: This machine has no model 'nope'"
+    )
+    other = str(ModelNotFound("org/repo has no such revision", {"path": "hf:org/repo@v1"}))
+    assert other == "model.not_found: org/repo has no such revision (at hf:org/repo@v1)"
+    assert str(GridError("The model is missing", {"path": "model"})).endswith("(at model)")
