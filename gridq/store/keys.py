@@ -55,6 +55,7 @@ Seats and workers:
 | `gone_seats` | sorted set: seats whose worker has ended, by the time | 10 min after the last |
 | `served_queues` | sorted set: queues, by the second when their last seat left or paused | 30 days later |
 | `stages:<machine>` | the user's stages on that machine | 3 heartbeats |
+| `models:<machine>` | the models that the machine shares, where, and its mirror's secret | 3 heartbeats |
 | `token:<id>` | hash: a join token: its hashed secret, how often it may be used | the token expires |
 | `tokens` | sorted set: join tokens by expiry | the last token expires |
 

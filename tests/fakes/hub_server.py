@@ -167,7 +167,8 @@ def _make_handler(hub: HubServer) -> type[Handler]:
                 for path, content in found.files.items()
             ]
             answer = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings}
-            self.answer(200, {**answer, "private": False, "gated": "auto" if found.gated else False})
+            access = {"private": found.private, "gated": "auto" if found.gated else False}
+            self.answer(200, answer | access)
 
         def redirect(self, repo: str, revision: str, path: str) -> None:
             found = self.may_see(repo, content=True)

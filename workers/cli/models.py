@@ -161,6 +161,7 @@ def pull(
 @models_app.command(epilog=EPILOG, short_help="Download every model that the seats file names.")
 def prefetch(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Download every model of [[gpu.models]] whose file is a reference, so that no request waits for it."""
+    from workers.machine.model_mirrors import read_gpu_table
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.machine_models import list_models
     from workers.profiles.gpu.model_files.pulling import PullOptions
@@ -211,6 +212,7 @@ def list_(json: JsonOption = False, debug: DebugOption = False) -> None:
 @models_app.command(epilog=EPILOG, short_help="Show one model of this machine.")
 def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show a model of this machine: its size, context, architecture, memory, files and their digests."""
+    from workers.machine.model_mirrors import read_gpu_table
     from gridq.config.settings import settings
     from workers.profiles.gpu.model_files.file_use import is_in_use
     from workers.profiles.gpu.model_files.local_models import LocalModels
@@ -226,6 +228,7 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
         ("name", found.name),
         ("reference", found.reference),
         ("commit", found.commit or "-"),
+        ("access", found.access or "-"),
         ("quantization", found.quantization or "-"),
         ("architecture", found.architecture),
         ("size", _format_size(found.size)),
@@ -271,15 +274,8 @@ def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fals
         )
 
 
-def read_gpu_table(config: Settings) -> dict[str, Json]:
-    """Return the `[gpu]` table of the seats file, empty if there is none. Raises ConfigError."""
-    from workers.machine.seats import read_seats_file
-
-    table = read_seats_file(config.home, {"gpu", "llm", *config.profiles}).get("gpu", {})
-    return table if isinstance(table, dict) else {}
-
-
 def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> LocalModel:
+    from workers.machine.model_mirrors import find_mirrors, read_gpu_table
     """Pull what `text` names, with what the seats file says of it, and show the progress unless `quiet`."""
     from workers.profiles.gpu.model_files.machine_models import find_reference, read_limit
     from workers.profiles.gpu.model_files.pulling import pull
@@ -295,7 +291,7 @@ def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> 
             families=options.families or known.families,
         )
     with show_progress(quiet=quiet) as watch:
-        return pull(reference, config.home, options, watch)
+        return pull(reference, config.home, options, watch, find_mirrors(config))
 
 
 @contextmanager
@@ -336,7 +332,8 @@ def format_progress(progress: PullProgress) -> str:
         f"{progress.name}: {progress.state} {_format_size(progress.done)} of {_format_size(progress.total)}"
     )
     left = "" if progress.eta is None else f", {format_span(progress.eta)} left"
-    return f"{text}, {progress.share:.0%}{left}"
+    source = f" from {progress.source}" if progress.source and progress.state != "verifying" else ""
+    return f"{text}{source}, {progress.share:.0%}{left}"
 
 
 def _describe(model: LocalModel) -> dict[str, Any]:
@@ -346,7 +343,7 @@ def _describe(model: LocalModel) -> dict[str, Any]:
 
 
 def _describe_pull(progress: PullProgress) -> dict[str, Any]:
-    names: Sequence[str] = ("name", "reference", "state", "done", "total", "eta", "error")
+    names: Sequence[str] = ("name", "reference", "state", "source", "done", "total", "eta", "error")
     return {name: getattr(progress, name) for name in names}
 
 

@@ -198,6 +198,13 @@ def remember_checksum(path: Path, sha256: str, cache: Path) -> None:
 
 
 def _verify(name: str, path: Path, sha256: str | None, cache: Path | None) -> None:
+def has_checksum(path: str, found: os.stat_result, sha256: str, cache: Path) -> bool:
+    """Return whether the file at `path` was verified to have this checksum and is unchanged since. `found` is
+    what the system says of it now. Nothing is read but `cache`.
+    """
+    return _load_checksums(cache).get(path) == (found.st_size, found.st_mtime_ns, sha256)
+
+
     try:
         stat = path.stat()
     except OSError as exc:

@@ -24,9 +24,10 @@ HURRY_SECONDS = 3.0
 
 SIGNAL_INTERVAL_SECONDS = 0.5
 """Time between two signals to a child: two at once would count as one."""
-_PART_NAMES = re.compile(r"server|gateway|flower|router\d*")
+_PART_NAMES = re.compile(r"server|gateway|flower|mirror|router\d*")
 
 GATEWAY = "gateway"
+MIRROR = "mirror"
 
 MAX_LOG_BYTES = 8 * 1024 * 1024
 """Size from which a log is moved to `<name>.log.1` when its program starts."""

@@ -42,6 +42,7 @@ from workers.supervisor.embedded_server import (
     load_server,
     save_access,
 )
+from workers.supervisor.model_mirror import update_mirror
 from workers.supervisor.worker import reload_seats
 
 SERVER_START_SECONDS = 120.0
@@ -114,6 +115,7 @@ def run(
             grid.add_seat(seat)
         grid.missing = found.missing
         grid.details["notices"] = [seat.offer.notice for seat in lent if seat.offer.notice]
+        update_mirror(grid)
         if options.gateway:
             _start_gateway(grid)
         if options.flower:

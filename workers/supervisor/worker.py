@@ -20,6 +20,7 @@ from workers.machine.run_records import make_already_running_error
 from workers.machine.seats import ProbeResult, Seat
 from workers.supervisor.announced_seats import AnnouncedSeats
 from workers.supervisor.deployment import RELOAD_SIGNAL, STOP_SIGNALS, Deployment
+from workers.supervisor.model_mirror import update_mirror
 
 
 def run(
@@ -46,6 +47,7 @@ def run(
         deployment.missing = seats.missing
         for seat in seats.select(names):
             deployment.add_seat(seat)
+        update_mirror(deployment)
         received = deployment.wait_until_live()
         if not received:
             on_ready(deployment.read_status())
@@ -75,6 +77,7 @@ def reload_seats(deployment: Deployment, names: Sequence[str]) -> None:
     restart_all = config.model_dump() != deployment.config.model_dump()
     deployment.configure(config)
     deployment.missing = found.missing
+    update_mirror(deployment)
     done: dict[str, list[str]] = {"started": [], "stopped": [], "restarted": []}
     for part, seat in deployment.list_seats().items():
         if seat.name not in wanted:

@@ -45,6 +45,17 @@ def format_compute_cap(value: ComputeCapability) -> str:
     return f"{value[0]}.{value[1]}"
 
 
+def parse_share_address(text: str) -> tuple[str, int]:
+    """Return the host and the port of `192.168.1.5:8790` or `[fd00::5]:8790`. Raises ValueError."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", text, re.ASCII)
+    if match is None or int(match[3]) > 65535:
+        raise ValueError('an address and a port are expected, such as "192.168.1.5:8790"')
+    host = match[1] or match[2]
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - refused
+        raise ValueError("name the address at which the other machines reach this one")
+    return host, int(match[3])
+
+
 class TooLarge(BaseModel):
     """A model that the device cannot hold: its queues, and what it needs, in MB."""
 
@@ -91,8 +102,11 @@ class GpuConfig(BaseModel):
     is usable. A model that nobody used for `idle_unload` seconds is unloaded; 0: never. `prompt_cache_mb` of
     the machine's memory hold finished prompts of each loaded model. `pulls`: a request for a model that was
     not downloaded yet downloads it, if it has at most `pull_limit_gb`; all that gridq downloads stays within
-    `cache_limit_gb`. `models` are added to the catalogue. `price_per_hour` is in dollars. `engines` are
-    engines that already run, by `running_engines.engine_table`.
+    `cache_limit_gb`. `models` are added to the catalogue. `price_per_hour` is in dollars. `budgets` limit
+    each seat. `protected`: whether Python stages may run that the owner's pause must wait for. `engines` are
+    engines that already run, by `running_engines.engine_table`. `model_folders`: if given, model files must be
+    in one of them, or be downloads of gridq. `share_models` is the address at which the other machines of the
+    grid get this machine's models, gated and private ones only with `share_gated`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,6 +127,12 @@ class GpuConfig(BaseModel):
     models: list[Json] = Field(default_factory=list)
     engines: list[Json] = Field(default_factory=list)
 
+    budgets: list[Json] = Field(default_factory=list)
+    protected: bool = True
+    model_folders: tuple[str, ...] = ()
+    share_models: str | None = None
+    share_gated: bool = False
+    share_mb_per_second: float | None = Field(default=None, gt=0, le=1_000_000)
     @field_validator("min_compute", mode="before")
     @classmethod
     def _check_min_compute(cls, value: Json) -> str:
@@ -121,6 +141,13 @@ class GpuConfig(BaseModel):
 
 class GpuSeat(BaseModel):
     """The configuration of a gpu seat's runner: the device, the models and the engine.
+    @field_validator("share_models")
+    @classmethod
+    def _check_share_models(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_share_address(value)
+        return value
+
 
     `memory_mb` is what its models may use together, and `device_mb` what all seats of all homes may use of
     the device (default: as much); `headroom_mb` stays free beside them. A request may pull a model of at most

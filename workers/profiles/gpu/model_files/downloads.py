@@ -2,8 +2,8 @@
 file gets its name.
 
 `huggingface_hub` downloads each file under a random name and deletes it when the download fails, so a second
-call begins anew. Here the partial file has a fixed name next to the target, and the hub's own `http_get`
-continues it.
+call begins anew. Here the partial file has a fixed name next to the target. Any source can continue it: the
+hub by its own `http_get`, and other machines of the grid (`mirror_client`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,30 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import urlsplit
 
-from gridq.errors import DigestMismatch, DiskFull, ModelInUse, ModelPullError
+from gridq.errors import DigestMismatch, DiskFull, GridError, HubUnreachable, ModelInUse, ModelPullError
+
+log = logging.getLogger(__name__)
 
 Report = Callable[[int, int, str], None]
-"""Gets the bytes done, the bytes in all, and the state: `downloading` or `verifying`. It may raise."""
+"""Gets the bytes done, the bytes in all, and the state: `downloading`, `verifying`, or `waiting` for a
+source. It may raise.
+"""
+
+OnSource = Callable[[str], None]
+"""Gets the name of a source when a download begins to use it."""
+
+BUSY_SECONDS = 2.0
+"""How long to wait before a source is asked again that had no room, if there is no other."""
 
 HEADROOM_BYTES = 1024**3
 HEADROOM_SHARE = 0.05
@@ -31,6 +44,10 @@ AGAIN = "pull it again: it goes on where it stopped"
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_HTTP_BYTES = 50_000_000_000
 """The hub serves larger files only by its own protocol, Xet."""
+
+
+def ignore_source(name: str) -> None:
+    """Do nothing when a download begins to use a source."""
 
 
 @dataclass(frozen=True)
@@ -68,53 +85,198 @@ def check_disk(folder: Path, needed: int, partial: Path | None = None) -> None:
         )
 
 
+class SourceFailed(Exception):
+    """A source did not give the file; another may. `is_temporary`: the same may give it later."""
+
+    def __init__(self, reason: str, *, is_temporary: bool = False) -> None:
+        super().__init__(reason)
+        self.is_temporary = is_temporary
+
+
+class Source(Protocol):
+    """A place that has the file. `name` is told in the progress. `is_origin`: the hub, or the web server."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_origin(self) -> bool: ...
+
+    def fetch(self, file: BinaryIO, size: int | None, report: Report, *, is_last: bool) -> None:
+        """Append what is missing to `file`, which may already have a part. `is_last`: no other source is
+        left, so a slow one is better than none.
+
+        Raises SourceFailed if another source may have it, and any other exception if the download must end.
+        """
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The server that the reference names. `fetch` raises the errors of the hub's client."""
+
+    url: str
+    headers: Mapping[str, str]
+    name: str = ""
+    is_origin: bool = True
+
+    def fetch(self, file: BinaryIO, size: int | None, report: Report, *, is_last: bool) -> None:
+        from huggingface_hub.file_download import http_get
+
+        start = file.seek(0, os.SEEK_END)
+        http_get(
+            self.url,
+            file,
+            resume_size=start,
+            headers=dict(self.headers),
+            expected_size=size,
+            tqdm_class=make_bar(start, size or 0, report),
+        )
+
+
+def make_origin(url: str, headers: Mapping[str, str], page: str = "") -> Origin:
+    """Return the source at `url`, named after the host of `page`, which redirected to it."""
+    return Origin(url, headers, urlsplit(page or url).hostname or "")
+
+
 def download(
-    url: str,
+    sources: Sequence[Source],
     target: Path,
     *,
     size: int | None,
     digest: Digest | None,
-    headers: Mapping[str, str],
     report: Report,
     name: str,
+    on_source: OnSource = ignore_source,
 ) -> str:
-    """Download `url` to `target`, which appears only once it is complete and verified. Return its SHA-256.
+    """Download a file to `target`, which appears only once it is complete and verified. Return its SHA-256.
+
+    The sources are tried in their order, and each continues what the one before has left. `on_source` gets
+    the name of each when it begins. If the whole has another digest, it is fetched again from those that did
+    not take part in it.
 
     Raises DigestMismatch (nothing is left), DiskFull (nothing is left), ModelInUse if another process is
-    downloading it, ModelPullError for a file of another size, and errors of the hub's client. After the last
-    two, and when `report` raises, the partial file stays for the next try.
+    downloading it, ModelPullError for a file of another size, HubUnreachable if no machine of the grid gave
+    it and there is no origin, and errors of the hub's client. After the last three, and when `report` raises,
+    the partial file stays for the next try.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = find_partial(target)
     check_disk(target.parent, size or 0, partial)
+    left = list(sources)
     with partial.open("a+b") as file:
         _lock(file, name)
+        while True:
+            is_resumed = file.seek(0, os.SEEK_END) > 0
+            try:
+                used = _fetch(left, file, size, report, on_source=on_source, name=name)
+                file.flush()
+            except BaseException as exc:
+                is_full = isinstance(exc, OSError) and is_disk_full(exc)
+                if is_full or not os.fstat(file.fileno()).st_size:  # there is nothing to continue
+                    partial.unlink(missing_ok=True)
+                if is_full:
+                    raise make_full_error(target.parent) from None
+                raise
+            total = os.fstat(file.fileno()).st_size
+            if size is not None and total != size:
+                if total > size:
+                    partial.unlink(missing_ok=True)
+                raise ModelPullError(
+                    f"{name} was not downloaded completely",
+                    {"reason": f"{total} of {size} bytes came", "fix": AGAIN},
+                )
+            file.seek(0)
+            sha256, git = compute_digests(file, total, report)
+            actual = git if digest is not None and digest.kind == "git" else sha256
+            if digest is None or actual == digest.value:
+                os.replace(partial, target)
+                return sha256
+            left = _drop_doubtful(left, used, is_resumed=is_resumed)
+            if not left:
+                partial.unlink(missing_ok=True)
+                raise make_digest_error(name, digest, actual)
+            log.warning("%s: what %s gave has another digest", name, _join_names(used))
+            file.truncate(0)
+
+
+def _fetch(
+    sources: Sequence[Source],
+    file: BinaryIO,
+    size: int | None,
+    report: Report,
+    *,
+    on_source: OnSource,
+    name: str,
+) -> list[Source]:
+    """Complete `file` from the sources. Return those that wrote to it."""
+    used: list[Source] = []
+    reasons: list[str] = []
+    waiting: list[Source] = []
+    failure: Exception | None = None
+    start = file.seek(0, os.SEEK_END)
+    if size is not None and start > size:
+        file.truncate(0)
+    elif size is not None and start == size:
+        return used
+
+    def fetch_from(source: Source, *, is_last: bool) -> None:
+        before = file.seek(0, os.SEEK_END)
+        on_source(source.name)
         try:
-            _fetch(url, file, size, headers, report)
-        except OSError as exc:
-            if is_disk_full(exc):
-                partial.unlink(missing_ok=True)
-                raise make_full_error(target.parent) from None
-            raise
-        total = os.fstat(file.fileno()).st_size
-        if size is not None and total != size:
-            if total > size:
-                partial.unlink(missing_ok=True)
-            raise ModelPullError(
-                f"{name} was not downloaded completely",
-                {
-                    "reason": f"{total} of {size} bytes came",
-                    "fix": AGAIN,
-                },
-            )
-        file.seek(0)
-        sha256, git = compute_digests(file, total, report)
-        actual = git if digest is not None and digest.kind == "git" else sha256
-        if digest is not None and actual != digest.value:
-            partial.unlink(missing_ok=True)
-            raise make_digest_error(name, digest, actual)
-        os.replace(partial, target)
-    return sha256
+            source.fetch(file, size, report, is_last=is_last)
+        finally:
+            if file.seek(0, os.SEEK_END) > before and source not in used:
+                used.append(source)
+
+    for source in sources:
+        try:
+            fetch_from(source, is_last=False)
+        except SourceFailed as exc:
+            log.warning("%s: %s did not give it: %s", name, source.name, exc)
+            reasons.append(f"{source.name}: {exc}")
+            if exc.is_temporary:
+                waiting.append(source)
+        except Exception as exc:
+            if not waiting or isinstance(exc, GridError) or (isinstance(exc, OSError) and is_disk_full(exc)):
+                raise
+            failure = exc
+        else:
+            return used
+    while waiting:
+        for source in list(waiting):
+            try:
+                fetch_from(source, is_last=True)
+            except SourceFailed as exc:
+                if not exc.is_temporary:
+                    waiting.remove(source)
+                    reasons.append(f"{source.name}: {exc}")
+            else:
+                return used
+        if waiting:
+            report(file.seek(0, os.SEEK_END), size or 0, "waiting")
+            time.sleep(BUSY_SECONDS)
+    if failure is not None:
+        raise failure
+    raise HubUnreachable(
+        f"No machine of the grid gave {name}", {"reason": "; ".join(reasons) or "none has it", "fix": AGAIN}
+    )
+
+
+def _drop_doubtful(left: Sequence[Source], used: Sequence[Source], *, is_resumed: bool) -> list[Source]:
+    """Return the sources that may still give the right file, after a wrong one came from those `used`.
+
+    Of a file from several, or one that was continued, nobody knows who gave the wrong part. The origin may
+    try again then; after a wrong file that it gave alone it may not.
+    """
+    if is_resumed and len(used) <= 1:
+        return list(left)  # the part that was there may have been wrong
+    if len(used) > 1:
+        return [source for source in left if source.is_origin or source not in used]
+    return [source for source in left if source not in used]
+
+
+def _join_names(sources: Sequence[Source]) -> str:
+    return ", ".join(source.name for source in sources) or "an earlier try"
 
 
 def compute_digests(file: BinaryIO, total: int, report: Report) -> tuple[str, str]:
@@ -155,26 +317,6 @@ def _lock(file: BinaryIO, name: str) -> None:
             f"Another program is downloading {name}",
             {"fix": "wait for it; the same command then finds the model here"},
         ) from None
-
-
-def _fetch(url: str, file: BinaryIO, size: int | None, headers: Mapping[str, str], report: Report) -> None:
-    from huggingface_hub.file_download import http_get
-
-    file.seek(0, os.SEEK_END)
-    start = file.tell()
-    if size is not None and start > size:
-        file.truncate(0)
-        file.seek(0)
-        start = 0
-    http_get(
-        url,
-        file,
-        resume_size=start,
-        headers=dict(headers),
-        expected_size=size,
-        tqdm_class=make_bar(start, size or 0, report),
-    )
-    file.flush()
 
 
 def make_bar(start: int, total: int, report: Report) -> Any:

@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gridq.errors import GridError, HubUnreachable, ModelGated, ModelNotFound, ModelPullError
+from gridq.errors import DigestMismatch, GridError, HubUnreachable, ModelGated, ModelNotFound, ModelPullError
 from workers.profiles.gpu.model_files.downloads import (
     MAX_HTTP_BYTES,
     Digest,
+    OnSource,
+    Origin,
     Report,
+    Source,
     compute_digests,
     download,
+    ignore_source,
     is_disk_full,
     make_bar,
     make_digest_error,
     make_full_error,
+    make_origin,
 )
+from workers.profiles.gpu.model_files.mirrors import Access, SharedModel
 from workers.profiles.gpu.model_files.quantizations import choose_variant
 from workers.profiles.gpu.model_files.references import HubReference
 
@@ -37,6 +43,11 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 20.0
 BLOB_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{7,127}")
 HUB = "https://huggingface.co"
+MAIN = "main"
+"""The branch of a reference without a revision."""
+
+LOCK_SECONDS = 60.0
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 @dataclass(frozen=True)
@@ -57,13 +68,18 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of the hub at one commit. `note` says which quantization was chosen instead of the default."""
+    """A model of the hub at one commit, which `revision` names. `note` says which quantization was chosen
+    instead of the default. `is_asked`: the hub said so, and can be asked for the files; else a mirror did.
+    """
 
     repo: str
     commit: str
     quantization: str
     files: tuple[HubFile, ...]
     note: str = ""
+    revision: str = MAIN
+    access: Access = ""
+    is_asked: bool = True
 
     @property
     def size(self) -> int:
@@ -91,15 +107,35 @@ def resolve(reference: HubReference) -> HubModel:
         )
     files = {each.rfilename: each for each in info.siblings or []}
     variant, note = choose_variant(files, reference.choice, reference.repo)
-    if not info.sha:
+    if not info.sha or not _COMMIT.fullmatch(info.sha):
         raise ModelPullError(f"The hub states no commit of {reference.repo}", {"path": str(reference)})
+    for path in variant.paths:
+        if path.startswith("/") or ".." in path.split("/"):  # it becomes a path in the cache
+            raise ModelPullError(f"{reference.repo} has a file with an invalid path", {"path": path})
     chosen = []
     for path in variant.paths:
         file = files[path]
         sha256 = file.lfs.sha256 if file.lfs else None
         size = file.lfs.size if file.lfs else file.size
         chosen.append(HubFile(path, size or 0, sha256, file.blob_id))
-    return HubModel(reference.repo, info.sha, variant.label, tuple(chosen), note)
+    access: Access = "private" if info.private else "gated" if info.gated else "open"
+    revision = reference.revision or MAIN
+    return HubModel(reference.repo, info.sha, variant.label, tuple(chosen), note, revision, access)
+
+
+def resolve_from_mirror(reference: HubReference, shared: SharedModel) -> HubModel:
+    """Return the files that a mirror pulled by `reference`."""
+    files = tuple(HubFile(file.path, file.size, file.sha256) for file in shared.files)
+    revision = reference.revision or MAIN
+    return HubModel(
+        reference.repo,
+        shared.commit,
+        shared.quantization,
+        files,
+        revision=revision,
+        access=shared.access,
+        is_asked=False,
+    )
 
 
 def search(words: str, limit: int = 20) -> list[Found]:
@@ -142,10 +178,17 @@ def find_cached(model: HubModel, file: HubFile) -> Path | None:
     return Path(path) if isinstance(path, str) else None
 
 
-def fetch_file(model: HubModel, file: HubFile, report: Report) -> tuple[Path, str]:
+def fetch_file(
+    model: HubModel,
+    file: HubFile,
+    report: Report,
+    mirrors: Sequence[Source] = (),
+    on_source: OnSource = ignore_source,
+) -> tuple[Path, str]:
     """Download a file into the cache, or verify it there. Return its path and its SHA-256.
 
-    Raises the errors of `resolve` and of `downloads.download`.
+    `mirrors` are asked before the hub. If the hub cannot be reached or refuses, they are enough. Raises the
+    errors of `resolve` and of `downloads.download`.
     """
     cached = find_cached(model, file)
     if cached is not None:
@@ -154,41 +197,84 @@ def fetch_file(model: HubModel, file: HubFile, report: Report) -> tuple[Path, st
         if file.digest is None or file.digest.value in (sha256, git):
             return cached, sha256
         remove_file(cached)  # it was damaged on the disk
+    sources: list[Source] = list(mirrors)
+    etag = file.sha256 or file.git or ""
     with translate_errors(model.repo, file.path):
-        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+        if model.is_asked:
+            try:
+                with translate_errors(model.repo, file.path):
+                    origin, etag = _find_origin(model, file)
+            except (HubUnreachable, ModelGated, ModelNotFound):
+                if not mirrors:
+                    raise
+            else:
+                if file.size > MAX_HTTP_BYTES and not mirrors:
+                    return _fetch_by_xet(model, file, report, on_source)
+                sources += [origin] if file.size <= MAX_HTTP_BYTES else []
+        elif not mirrors:
+            raise HubUnreachable("The hub cannot be reached", {"path": f"hf:{model.repo}:{file.path}"})
+        blob = locate_repository(model.repo) / "blobs" / etag
+        try:
+            sha256 = download(
+                sources,
+                blob,
+                size=file.size,
+                digest=file.digest,
+                report=report,
+                name=f"{model.repo}/{file.path}",
+                on_source=on_source,
+            )
+        except (HubUnreachable, DigestMismatch):
+            if file.size <= MAX_HTTP_BYTES or not model.is_asked:
+                raise
+            return _fetch_by_xet(model, file, report, on_source)
+        return _name_blob(model, file, blob), sha256
 
-        endpoint = _get_endpoint()
-        url = hf_hub_url(model.repo, file.path, revision=model.commit, endpoint=endpoint)
-        metadata = get_hf_file_metadata(url, timeout=TIMEOUT_SECONDS, endpoint=endpoint)
-        headers = build_hf_headers()
-        if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
-            headers.pop("authorization", None)  # the token is for the hub, not for where it stores files
-        etag = metadata.etag or file.sha256 or file.git
-        if not etag or not BLOB_NAME.fullmatch(etag):  # it becomes the name of a file
-            raise ModelPullError(f"The hub states no valid ETag of {file.path}", {"path": f"hf:{model.repo}"})
-        if file.size > MAX_HTTP_BYTES:
-            return _fetch_by_xet(model, file, report)
-        target = locate_repository(model.repo) / "blobs" / etag
-        sha256 = download(
-            metadata.location,
-            target,
-            size=file.size,
-            digest=file.digest,
-            headers=headers,
-            report=report,
-            name=f"{model.repo}/{file.path}",
-        )
-        # it finds the file among the blobs, and only gives it its name
-        path = hf_hub_download(
-            model.repo, file.path, revision=model.commit, cache_dir=locate_cache(), endpoint=endpoint
-        )
-    return Path(path), sha256
+
+def _find_origin(model: HubModel, file: HubFile) -> tuple[Origin, str]:
+    """Return where the hub has a file, and its ETag, which becomes the name of a blob."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    endpoint = _get_endpoint()
+    url = hf_hub_url(model.repo, file.path, revision=model.commit, endpoint=endpoint)
+    metadata = get_hf_file_metadata(url, timeout=TIMEOUT_SECONDS, endpoint=endpoint)
+    headers = build_hf_headers()
+    if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
+        headers.pop("authorization", None)  # the token is for the hub, not for where it stores files
+    etag = metadata.etag or file.sha256 or file.git
+    if not etag or not BLOB_NAME.fullmatch(etag):  # it becomes the name of a file
+        raise ModelPullError(f"The hub states no valid ETag of {file.path}", {"path": f"hf:{model.repo}"})
+    return make_origin(metadata.location, headers, endpoint), etag
 
 
-def _fetch_by_xet(model: HubModel, file: HubFile, report: Report) -> tuple[Path, str]:
+def _name_blob(model: HubModel, file: HubFile, blob: Path) -> Path:
+    """Give a blob its name in the snapshot of its commit, as the hub's client does. Return that path."""
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    folder = locate_repository(model.repo)
+    path = folder / "snapshots" / model.commit / file.path
+    locks = locate_cache() / ".locks" / folder.name
+    locks.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(locks / f"{blob.name}.lock", timeout=LOCK_SECONDS):
+        path.unlink(missing_ok=True)
+        try:
+            path.symlink_to(os.path.relpath(blob, path.parent))
+        except OSError:  # a disk without links has the file itself there
+            os.replace(blob, path)
+    if not _COMMIT.fullmatch(model.revision):
+        ref = folder / "refs" / model.revision
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(model.commit)
+    return path
+
+
+def _fetch_by_xet(model: HubModel, file: HubFile, report: Report, on_source: OnSource) -> tuple[Path, str]:
     """Download a file that is too large for HTTP. The hub's client does not continue such a download."""
     from huggingface_hub import hf_hub_download
+
+    on_source(urlsplit(_get_endpoint()).hostname or "")
 
     path = hf_hub_download(
         model.repo,
@@ -207,7 +293,9 @@ def _fetch_by_xet(model: HubModel, file: HubFile, report: Report) -> tuple[Path,
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file of the cache: its name, its content unless another name has it, and empty folders."""
+    """Remove a file of the cache: its name, its content unless another name has it, and empty folders with
+    the branches that named them.
+    """
     blob = path.resolve()
     is_link = path.is_symlink()
     path.unlink(missing_ok=True)
@@ -220,6 +308,10 @@ def remove_file(path: Path) -> None:
     while snapshots is not None and folder != snapshots and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
+    if snapshots is not None:
+        for ref in snapshots.parent.glob("refs/**/*"):
+            if ref.is_file() and not (snapshots / ref.read_text().strip()).is_dir():
+                ref.unlink()  # the hub's tools take a branch without its commit for damage
 
 
 def _get_endpoint() -> str:

@@ -20,6 +20,7 @@ from gridq.protocol.models import Json
 from workers.profiles.gpu.memory.locked_json import read_json, update_json
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.file_use import is_in_use
+from workers.profiles.gpu.model_files.mirrors import Access
 from workers.profiles.gpu.model_files.references import HubReference
 
 FILE = "models.json"
@@ -43,7 +44,7 @@ class LocalModel(BaseModel):
     """A model of this machine.
 
     `trained_context` is what the file states; `context` what a request gets. `is_owned`: gridq downloaded the
-    files, and may remove them. Times are in seconds since 1970.
+    files, and may remove them. `access`: who may read its repository. Times are in seconds since 1970.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,6 +53,7 @@ class LocalModel(BaseModel):
     reference: str
     commit: str = ""
     quantization: str = ""
+    access: Access = ""
     files: tuple[LocalFile, ...] = Field(min_length=1)
     architecture: str = ""
     trained_context: int | None = None

@@ -18,10 +18,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from gridq.config.home import is_locked, make_folder_error, write_private
+from gridq.config.machine_id import get_machine_id
 from gridq.errors import (
     ConfigError,
     GridError,
     HubUnreachable,
+    ModelGated,
     ModelInUse,
     ModelNotFound,
     ModelPullError,
@@ -36,10 +38,12 @@ from workers.profiles.gpu.model_files.downloads import (
     AGAIN,
     Digest,
     Report,
+    Source,
     check_disk,
     compute_digests,
     download,
     format_bytes,
+    make_origin,
 )
 from workers.profiles.gpu.model_files.local_models import (
     DEFAULT_CONTEXT,
@@ -50,6 +54,8 @@ from workers.profiles.gpu.model_files.local_models import (
     make_name,
     remove_empty_folders,
 )
+from workers.profiles.gpu.model_files.mirror_client import Mirrors
+from workers.profiles.gpu.model_files.mirrors import FindMirrors
 from workers.profiles.gpu.model_files.references import (
     CatalogueReference,
     FileReference,
@@ -77,7 +83,9 @@ STALL_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class PullProgress:
-    """How far a pull is. `state`: resolving, downloading, verifying, done or failed. Sizes in bytes."""
+    """How far a pull is. `state`: resolving, downloading, waiting (for a machine that gives files to others
+    now), verifying, done or failed. Sizes in bytes. `source`: the host or the machine that gives the file.
+    """
 
     name: str
     reference: str
@@ -86,6 +94,7 @@ class PullProgress:
     total: int = 0
     eta: float | None = None
     note: str = ""
+    source: str = ""
     error: dict[str, Any] | None = None
     pid: int = field(default_factory=os.getpid)
 
@@ -130,10 +139,15 @@ def choose_name(reference: Reference, options: PullOptions) -> str:
 
 
 def pull(
-    reference: Reference, home: Path, options: PullOptions = PullOptions(), watch: Watch = lambda _: None
+    reference: Reference,
+    home: Path,
+    options: PullOptions = PullOptions(),
+    watch: Watch = lambda _: None,
+    find_mirrors: FindMirrors = list,
 ) -> LocalModel:
     """Download what `reference` names, register it in `home`, and return it. `watch` gets the progress, and
-    ends the pull if it raises; what was downloaded is used by the next.
+    ends the pull if it raises; what was downloaded is used by the next. The mirrors of the grid are asked
+    before the hub or the web server.
 
     Raises ModelPullError and its subclasses; ModelFileError if the file is no GGUF model.
     """
@@ -152,7 +166,8 @@ def pull(
             return record.follow(str(reference), watch)
         progress = _Progress(PullProgress(name, str(reference)), record, watch)
         try:
-            model = _pull(reference, home, name, options, progress)
+            mirrors = Mirrors(find_mirrors, get_machine_id(home))
+            model = _pull(reference, home, name, options, progress, mirrors=mirrors)
             LocalModels(home).add(model)
             for file in model.files:
                 remember_checksum(Path(file.path), file.sha256, home / CHECKSUM_CACHE)
@@ -296,8 +311,8 @@ class _Progress:
 
         def report(done: int, total: int, state: str) -> None:
             now, before = time.monotonic(), self.current
-            position = offset + (done if state == "downloading" else 0)
-            if (done, state) != getattr(self, "_last", None):
+            position = offset + (0 if state == "verifying" else done)
+            if state == "waiting" or (done, state) != getattr(self, "_last", None):
                 self._moved, self._last = now, (done, state)
             if now - self._moved > STALL_SECONDS or now - self._began > compute_deadline(before.total):
                 raise HubUnreachable(
@@ -316,6 +331,10 @@ class _Progress:
             self.update(state=state, done=position, eta=self._estimate(position, now))
 
         return report
+
+    def tell_source(self, name: str) -> None:
+        """Tell where the bytes come from now."""
+        self.current = replace(self.current, source=name)
 
     def _estimate(self, position: int, now: float) -> float | None:
         """Return the seconds that are left, None while there is too little to tell."""
@@ -340,6 +359,8 @@ def _pull(
     name: str,
     options: PullOptions,
     progress: _Progress,
+    *,
+    mirrors: Mirrors,
 ) -> LocalModel:
     queue_names.make_queue_name(queue_names.LLM, name)
     known = LocalModels(home).find(name)
@@ -348,27 +369,44 @@ def _pull(
             f"This machine has another model {name!r}",
             {"path": "--name", "reason": known.reference, "fix": "give this one another name with --name"},
         )
-    commit = quantization = ""
+    of_hub: dict[str, Any] = {}
     is_owned = True
     if isinstance(reference, HubReference):
-        resolved = hub.resolve(reference)
-        commit, quantization = resolved.commit, resolved.quantization
-        progress.update(total=resolved.size, note=resolved.note)
+        resolved = _resolve(reference, progress, mirrors)
+        of_hub = {name: getattr(resolved, name) for name in ("commit", "quantization", "access")}
+        progress.update(total=resolved.size, note=resolved.note or progress.current.note)
         here = {file.path: hub.find_cached(resolved, file) for file in resolved.files}
         is_owned = known.is_owned if known is not None else not any(here.values())
         missing = sum(file.size for file in resolved.files if here[file.path] is None)
         _make_room(home, hub.locate_cache(), name, options, sizes=(resolved.size, missing))
         files, offset = [], 0
         for file in resolved.files:
-            path, sha256 = hub.fetch_file(resolved, file, progress.report(offset))
+            sources = [] if here[file.path] else mirrors.list_sources(file.sha256)
+            path, sha256 = hub.fetch_file(
+                resolved, file, progress.report(offset), sources, progress.tell_source
+            )
             files.append(LocalFile(path=str(path), size=file.size, sha256=sha256))
             offset += file.size
     elif isinstance(reference, UrlReference):
-        files = [_fetch_url(reference, home, name, options, progress)]
+        files = [_fetch_url(reference, home, name, options, progress, mirrors=mirrors)]
     else:
         files, is_owned = [_read_file(reference, progress)], False
     model = _describe(str(reference), name, files, options, is_owned=is_owned)
-    return model.model_copy(update={"commit": commit, "quantization": quantization})
+    return model.model_copy(update=of_hub)
+
+
+def _resolve(reference: HubReference, progress: _Progress, mirrors: Mirrors) -> hub.HubModel:
+    """Return the files of a reference, as the hub says; if it does not, as a mirror pulled them."""
+    try:
+        return hub.resolve(reference)
+    except (HubUnreachable, ModelGated, ModelNotFound) as exc:
+        found = mirrors.find_model(reference)
+        if found is None:
+            raise
+        shared, machine = found
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(shared.pulled_at))
+        progress.update(note=f"{exc.message}. {machine} has {reference} as it was pulled at {at}")
+        return hub.resolve_from_mirror(reference, shared)
 
 
 def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, sizes: tuple[int, int]) -> None:
@@ -392,12 +430,27 @@ def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, siz
 
 
 def _fetch_url(
-    reference: UrlReference, home: Path, name: str, options: PullOptions, progress: _Progress
+    reference: UrlReference,
+    home: Path,
+    name: str,
+    options: PullOptions,
+    progress: _Progress,
+    *,
+    mirrors: Mirrors,
 ) -> LocalFile:
     """Download the file of an `https:` reference into the home folder."""
+    sources: list[Source] = mirrors.list_sources(reference.sha256)
     try:
-        url, size, etag = _read_metadata(reference.url)
-        key = hashlib.sha256(f"{reference.url} {etag}".encode()).hexdigest()[:16]
+        try:
+            url, size, etag = _read_metadata(reference.url)
+            sources.append(make_origin(url, {}, reference.url))
+        except HubUnreachable:
+            if not sources:
+                raise
+            size, etag = None, ""
+        if size is None and reference.sha256:
+            size = mirrors.find_size(reference.sha256)
+        key = hashlib.sha256((reference.sha256 or f"{reference.url} {etag}").encode()).hexdigest()[:16]
         target = home / DOWNLOADS / key / (Path(urlsplit(reference.url).path).name or "model.gguf")
         progress.update(total=size or 0)
         if target.exists():
@@ -409,13 +462,13 @@ def _fetch_url(
         _make_room(home, target.parent, name, options, sizes=(size or 0, size or 0))
         with hub.translate_errors(reference.url):
             sha256 = download(
-                url,
+                sources,
                 target,
                 size=size,
                 digest=Digest("sha256", reference.sha256) if reference.sha256 else None,
-                headers={},
                 report=progress.report(0),
                 name=reference.url,
+                on_source=progress.tell_source,
             )
     finally:
         remove_empty_folders(home / DOWNLOADS)

@@ -38,6 +38,9 @@ MAX_RETRY_AFTER_SECONDS = 300.0
 FORGET_SECONDS = 600.0
 STOP_SECONDS = 2.0
 
+PULL_PROGRAM = "workers.process.model_pull"
+"""The module that pulls: it also asks the grid's other machines, of which a profile knows nothing."""
+
 
 class RequestedPulls:
     """The pulls of one seat. `max_bytes` limits the size of a model, `cache_bytes` that of all."""
@@ -133,8 +136,8 @@ class RequestedPulls:
             "families": model.families,
         }
         order = {"reference": model.file, "home": str(self._home), "options": options}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workers.profiles.gpu.model_files.pull_process"],
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module, no shell
+            [sys.executable, "-m", PULL_PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

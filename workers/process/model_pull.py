@@ -1,4 +1,4 @@
-"""The process that pulls a model for a worker: `python -m workers.profiles.gpu.model_files.pull_process`.
+"""The process that pulls a model for a seat: `python -m workers.process.model_pull`.
 
 It reads one line of JSON from stdin: `{"reference", "home", "options"}`, the last as `PullOptions` has it.
 Its progress and its end stand in the record of the pull. It ends with its worker; what it downloaded is
@@ -14,7 +14,9 @@ import sys
 import threading
 from pathlib import Path
 
+from gridq.config.settings import settings
 from gridq.errors import GridError
+from workers.machine.model_mirrors import find_mirrors
 from workers.profiles.gpu.model_files.pulling import PullOptions, pull
 from workers.profiles.gpu.model_files.references import parse_reference
 
@@ -29,7 +31,12 @@ def main() -> None:
     options = {**order["options"], "families": tuple(order["options"].get("families", ()))}
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            pull(parse_reference(order["reference"]), Path(order["home"]), PullOptions(**options))
+            pull(
+                parse_reference(order["reference"]),
+                Path(order["home"]),
+                PullOptions(**options),
+                find_mirrors=find_mirrors(settings()),
+            )
         except GridError:
             sys.exit(1)  # the record has the error
 

@@ -1,0 +1,32 @@
+"""The part of `gridq up` and `gridq worker` that shares this machine's models, if its owner wants that."""
+
+from __future__ import annotations
+
+import sys
+
+from workers.machine.model_mirrors import read_gpu_table
+from workers.supervisor import programs
+from workers.supervisor.deployment import Deployment
+from workers.supervisor.programs import Program
+
+DETAIL = "shares_models"
+OPTIONS = ("share_models", "share_gated", "share_mb_per_second")
+
+
+def update_mirror(deployment: Deployment) -> None:
+    """Start, restart or stop the mirror as the seats file says now. Call it once the file was checked."""
+    table = read_gpu_table(deployment.config)
+    wanted = {name: table[name] for name in OPTIONS if name in table} if table.get("share_models") else {}
+    is_running = programs.MIRROR in deployment.supervisor.children
+    if wanted == deployment.details.get(DETAIL, {}) and is_running == bool(wanted):
+        return
+    deployment.details[DETAIL] = wanted
+    if not wanted:
+        deployment.supervisor.remove(programs.MIRROR)
+        return
+    command = (sys.executable, "-m", "workers.process.model_mirror")
+    log = deployment.logs / f"{programs.MIRROR}.log"
+    part = Program(programs.MIRROR, command, deployment.make_environment(), log)
+    deployment.descriptions[part.name] = f"shares this machine's models at {wanted['share_models']}"
+    deployment.supervisor.replace(part)
+    deployment.write_record()
