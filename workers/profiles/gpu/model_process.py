@@ -151,7 +151,8 @@ class ModelProcess:
     """One loaded model in a child process and process group of its own.
 
     A thread of its own starts the child and reads its output until it ends. On Linux the kernel kills a child
-    with the thread that started it, so the thread must live as long as the child.
+    with the thread that started it, so the thread must live as long as the child. Another thread writes to
+    the child: one that reads nothing holds up neither a cancel nor its own end.
     """
 
     def __init__(self, order: LoadOrder) -> None:
@@ -159,7 +160,7 @@ class ModelProcess:
         self._scratch = tempfile.mkdtemp(prefix="gridq-")
         self._request_ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._write_lock = threading.Lock()
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: dict[int, queue.SimpleQueue[Any]] = {}
         self._load_replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stderr_lines: collections.deque[str] = collections.deque(maxlen=20)
@@ -360,8 +361,7 @@ class ModelProcess:
         """Ask the child to end, kill it if it does not, and wait until its memory is free."""
         with self._lock:
             self._is_stopping = True
-        if self._process is not None:
-            self._close_input(self._process)  # the child exits at the end of its input
+        self._messages.put(None)  # the child exits at the end of its input
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
         self.kill()
@@ -377,18 +377,18 @@ class ModelProcess:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(5)
 
-    def _close_input(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        with self._write_lock, contextlib.suppress(OSError):
-            process.stdin.close()
-
     def _send(self, message: dict[str, Json]) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        with self._write_lock, contextlib.suppress(OSError, ValueError):  # the reading side reports its death
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.flush()
+        self._messages.put(json.dumps(message).encode() + b"\n")
+
+    def _write(self, process: subprocess.Popen[bytes]) -> None:
+        """Write messages until the end of the input, or of the child: the reading side reports its death."""
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            for message in iter(self._messages.get, None):
+                process.stdin.write(message)
+                process.stdin.flush()
+        with contextlib.suppress(OSError):  # what it did not read
+            process.stdin.close()
 
     def _run(self) -> None:
         """Start the child, dispatch its replies, and notify all waiting requests when it has ended."""
@@ -399,14 +399,18 @@ class ModelProcess:
             process = None
         if process is not None:
             stderr_reader = threading.Thread(target=self._read_stderr, args=(process,), daemon=True)
+            writer = threading.Thread(target=self._write, args=(process,), daemon=True)
             stderr_reader.start()
+            writer.start()
             assert process.stdout is not None
             for line in process.stdout:
-                self._dispatch(json.loads(line))
+                with contextlib.suppress(ValueError):  # half a line: it was killed while it wrote
+                    self._dispatch(json.loads(line))
             process.wait()
+            self._messages.put(None)
             stderr_reader.join(1)
+            writer.join(1)
             process.stdout.close()
-            self._close_input(process)
         with self._lock:
             self._has_ended = True
             pending = list(self._replies.values())
