@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gridq.errors import ConfigError, first_fault, suggest_fix
 from gridq.protocol.models import Json
@@ -65,6 +65,17 @@ class EngineTable(BaseModel):
         if not isinstance(models, list):
             return table
         return {**table, "models": [{"name": each} if isinstance(each, str) else each for each in models]}
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            port = urlsplit(url).port
+        except ValueError:
+            port = 0
+        if port == 0:
+            raise ValueError("its host or port is none that exists")
+        return url
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:

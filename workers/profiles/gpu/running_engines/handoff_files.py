@@ -61,13 +61,11 @@ def read_handoffs(home: Path, taken: Collection[EngineTable]) -> tuple[list[Hand
 
 def _read(path: Path) -> Handoff:
     try:
-        raw = path.read_bytes()
+        raw = _read_bytes(path)
     except FileNotFoundError:
         raise
     except OSError as exc:
         raise BrokenHandoff(f"it cannot be read ({exc.strerror})") from None
-    if len(raw) > MAX_BYTES:
-        raise BrokenHandoff(f"it has more than {MAX_BYTES} bytes")
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError):
@@ -84,3 +82,17 @@ def _read(path: Path) -> Handoff:
         place = str(error.details.get("path", "")).rpartition(".")[2]
         raise BrokenHandoff(f"{place}: {error.details.get('reason') or error.message}") from None
     return Handoff(str(engine.name), engine, f"{path} {hashlib.sha256(raw).hexdigest()[:16]}")
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Return the content of a file, which may be reached by a symbolic link. Raises OSError, and
+    BrokenHandoff for what is no file, such as a pipe, which would be waited for, or is too large.
+    """
+    path.stat()  # raises OSError, which `is_file` does not
+    if not path.is_file():
+        raise BrokenHandoff("it is not a file")
+    with path.open("rb") as file:
+        raw = file.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise BrokenHandoff(f"it has more than {MAX_BYTES} bytes")
+    return raw

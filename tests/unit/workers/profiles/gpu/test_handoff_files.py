@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,9 @@ def test_without_a_folder_there_are_none(tmp_path: Path) -> None:
         ("[]", "object"),
         ({}, "url"),
         ({"url": "http://192.0.2.1:9"}, "url"),
+        ({"url": "http://127.0.0.1:99999"}, "url"),
+        ({"url": "http://127.0.0.1:0"}, "url"),
+        ({"url": "http://[::1"}, "url"),
         ({"url": "http://127.0.0.1:9", "slots": 0}, "concurrency"),
         ({"url": "http://127.0.0.1:9", "name": "Not OK"}, "name"),
         ("x" * 70_000, "bytes"),
@@ -72,6 +77,41 @@ def test_a_broken_file_is_one_clear_sentence(tmp_path: Path, value: Any, word: s
     assert found == []
     assert str(path) in problem
     assert word in problem
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (os.mkfifo, "not a file"),  # to read it would wait for a writer
+        (Path.mkdir, "not a file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a file"),
+        (lambda path: path.symlink_to(path), "cannot be read"),
+        (lambda path: path.touch() or os.truncate(path, 10**12), "bytes"),
+    ],
+    ids=["pipe", "folder", "endless device", "link to itself", "huge"],
+)
+def test_what_is_no_small_file_is_one_clear_sentence(
+    tmp_path: Path, make: Callable[[Path], object], word: str
+) -> None:
+    path = tmp_path / FOLDER / "a.json"
+    path.parent.mkdir(parents=True)
+    make(path)
+    found, [problem] = read_handoffs(tmp_path, ())
+    assert found == []
+    assert word in problem
+
+
+def test_a_link_to_a_file_announces_as_the_file_does(tmp_path: Path) -> None:
+    """Some systems link to the current version of a file."""
+    target = tmp_path / "target"
+    target.write_text(json.dumps({"url": "http://127.0.0.1:9"}))
+    path = tmp_path / FOLDER / "a.json"
+    path.parent.mkdir(parents=True)
+    path.symlink_to(target)
+    [handoff], _ = read_handoffs(tmp_path, ())
+    assert handoff.name == "a"
+    target.unlink()
+    assert read_handoffs(tmp_path, ()) == ([], [])
 
 
 def test_the_seats_file_and_the_first_file_have_precedence(tmp_path: Path) -> None:
