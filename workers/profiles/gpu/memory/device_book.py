@@ -8,6 +8,7 @@ its file and, unless BOOKS_VARIABLE names it, the folder.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -23,6 +24,8 @@ from gridq.errors import ConfigError
 from workers.profiles.gpu.devices.processes import PROC, read_start
 from workers.profiles.gpu.memory.locked_json import read_json, update_json
 
+log = logging.getLogger(__name__)
+
 BOOKS_VARIABLE = "GRIDQ_DEVICE_BOOKS"
 """The environment variable with another folder for the books."""
 
@@ -37,7 +40,11 @@ class Refusal:
 
 
 class Reservation:
-    """Memory of a device that one load holds until `release`, or until its processes are gone."""
+    """Memory of a device that one load holds until `release`, or until its processes are gone.
+
+    A book that cannot be written now does not stop a model from being used or unloaded: what was released
+    leaves it with the next change.
+    """
 
     def __init__(self, book: DeviceBook, entry_id: str, mb: int) -> None:
         self._book, self._id = book, entry_id
@@ -55,7 +62,7 @@ class Reservation:
 
     def release(self) -> None:
         """Give the memory back. A second call does nothing."""
-        self._book.change(self._id, is_gone=True)
+        self._book.release(self._id)
 
 
 class DeviceBook:
@@ -64,6 +71,7 @@ class DeviceBook:
     def __init__(self, key: str, folder: Path | None = None) -> None:
         self._folder = folder
         self._name = re.sub(r"[^A-Za-z0-9_-]", "_", key) or "device"
+        self._released: set[str] = set()
 
     def reserve(
         self,
@@ -93,27 +101,46 @@ class DeviceBook:
                 free = min(free, cap_mb - own)
             if mb > free:
                 return Refusal(mb, max(0, free), min(total_mb, cap_mb or total_mb))
-            entry_id = secrets.token_hex(6)
-            entries[entry_id] = {
-                "mb": mb,
-                "holder": holder,
-                "model": model,
-                "owner": _identify(os.getpid()),
-                "is_loaded": False,
-            }
-            return Reservation(self, entry_id, mb)
+            return self._add(entries, mb, holder, model)
+
+    def note(self, mb: int, *, holder: str, model: str) -> Reservation:
+        """Return an entry of memory that is already taken, whatever is free."""
+        with self._update() as entries:
+            return self._add(entries, mb, holder, model)
+
+    def _add(self, entries: dict[str, Any], mb: int, holder: str, model: str) -> Reservation:
+        entry_id = secrets.token_hex(6)
+        entries[entry_id] = {
+            "mb": mb,
+            "holder": holder,
+            "model": model,
+            "owner": _identify(os.getpid()),
+            "is_loaded": False,
+        }
+        return Reservation(self, entry_id, mb)
 
     def read(self) -> list[dict[str, Any]]:
         """Return the live reservations: `mb`, `holder`, `model` and `is_loaded` of each."""
         return list(_keep_live(read_json(self._find_path())).values())
 
-    def change(self, entry_id: str, *, is_gone: bool = False, **fields: Any) -> None:
-        """Change or remove an entry. One that is not there, because its folder is gone, stays away."""
-        with self._update() as entries:
-            if is_gone:
-                entries.pop(entry_id, None)
-            elif entry_id in entries:
+    def change(self, entry_id: str, **fields: Any) -> None:
+        """Change an entry. One that is not there, because its folder is gone, stays away."""
+        with self._survive_faults(), self._update() as entries:
+            if entry_id in entries:
                 entries[entry_id] |= {name: value for name, value in fields.items() if value is not None}
+
+    def release(self, entry_id: str) -> None:
+        """Remove an entry."""
+        self._released.add(entry_id)
+        with self._survive_faults(), self._update():
+            pass  # which removes what was released
+
+    @contextmanager
+    def _survive_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ConfigError) as exc:
+            log.warning("the book of %s cannot be written: %s", self._name, exc)
 
     def _find_path(self) -> Path:
         return (self._folder or find_books_folder()) / f"{self._name}.json"
@@ -125,9 +152,13 @@ class DeviceBook:
         with update_json(path) as book:
             self._find_path()  # the folder may be a new one since the check; from here on it stays
             entries = _keep_live(book)
+            released = self._released.copy()
+            for entry_id in released:
+                entries.pop(entry_id, None)
             yield entries
             if not entries:
                 book.clear()
+        self._released -= released
         if not (book or self._folder or os.environ.get(BOOKS_VARIABLE)):
             with suppress(OSError):  # it has other books
                 path.parent.rmdir()

@@ -211,3 +211,20 @@ def test_an_entry_is_void_at_once_when_a_process_ends(book: DeviceBook, other: A
     assert isinstance(reserve(book, 1), Refusal)
     process.terminate()
     wait_for(lambda: isinstance(reserve(book, 1), Reservation), 5)
+
+
+def test_a_book_that_cannot_be_written_fails_loads_alone_and_keeps_nothing_for_good(
+    book: DeviceBook, tmp_path: Path
+):
+    """Somebody put a folder where the lock is; a full disk and a lost permission are the same."""
+    first = reserve(book, 600)
+    assert isinstance(first, Reservation)
+    lock = tmp_path / "GPU-1.json.lock"
+    lock.unlink()
+    lock.mkdir()
+    first.settle(500, None)
+    first.release()
+    with pytest.raises(OSError):
+        reserve(book, 1)
+    lock.rmdir()
+    assert isinstance(reserve(book, 1000), Reservation)
