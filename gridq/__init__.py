@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gridq.client import AsyncClient, Client, Piece, cancel, result, stream, submit
     from gridq.errors import GridError
     from gridq.profiles.profile import Profile, StageContext
-    from gridq.stages import stage
+    from gridq.stages import Gpu, stage
     from gridq.tasks import chat, complete, embed, run_graph
 
 __all__ = [  # noqa: RUF022 grouped by what they are for
@@ -24,7 +24,7 @@ __all__ = [  # noqa: RUF022 grouped by what they are for
     # the plain client
     "submit", "result", "stream", "cancel", "Client", "AsyncClient", "Piece",
     # for authors of stages and profiles
-    "stage", "Profile", "StageContext",
+    "stage", "Gpu", "Profile", "StageContext",
     # the base of every error
     "GridError",
 ]  # fmt: skip
@@ -32,7 +32,7 @@ __all__ = [  # noqa: RUF022 grouped by what they are for
 _NAMES_BY_MODULE = {
     "gridq.tasks": ("run_graph", "complete", "chat", "embed"),
     "gridq.client": ("submit", "result", "stream", "cancel", "Client", "AsyncClient", "Piece"),
-    "gridq.stages": ("stage",),
+    "gridq.stages": ("stage", "Gpu"),
     "gridq.profiles.profile": ("Profile", "StageContext"),
     "gridq.errors": ("GridError",),
 }

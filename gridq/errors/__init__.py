@@ -71,6 +71,14 @@ from gridq.errors.model import (
     ModelReferenceInvalid,
     ModelTooLarge,
 )
+from gridq.errors.model_file import (
+    ModelArchitectureUnknown,
+    ModelFileDamaged,
+    ModelFileError,
+    ModelFileTruncated,
+    ModelOutsideFolders,
+    ModelPartMissing,
+)
 from gridq.errors.program import (
     AlreadyRunning,
     ConfigError,
@@ -81,6 +89,7 @@ from gridq.errors.program import (
 )
 from gridq.errors.queue import QueueDropped, QueueFull
 from gridq.errors.quota import (
+    AgentGpuSecondsExceeded,
     AgentJobsExceeded,
     AgentMoneyExceeded,
     AgentTokensExceeded,
@@ -90,6 +99,7 @@ from gridq.errors.quota import (
     KeyRateExceeded,
     QuotaExceeded,
     QuotasFileError,
+    TeamGpuSecondsExceeded,
     TeamJobsExceeded,
     TeamMoneyExceeded,
     TeamTokensExceeded,
@@ -110,7 +120,6 @@ from gridq.errors.request import (
 from gridq.errors.seat import (
     ChildDied,
     DemandUnmet,
-    ModelFileError,
     ModelInCooldown,
     ModelUnavailable,
     NoLiveSeat,
@@ -128,6 +137,7 @@ from gridq.errors.stage import (
     AttemptsExhausted,
     HostNotAllowed,
     StageError,
+    StageMemoryExceeded,
     StageQuarantined,
     StageTimeout,
     StreamCut,
@@ -137,7 +147,8 @@ from gridq.errors.validation import describe_fault, first_fault, suggest_fix
 from gridq.errors.value import InputTooLarge, OutputTooLarge, StreamTrimmed, ValueGone, ValueNotJson
 
 __all__ = [
-    "AgentJobsExceeded", "AgentMoneyExceeded", "AgentTokensExceeded", "AlreadyRunning", "AmbiguousJob",
+    "AgentGpuSecondsExceeded", "AgentJobsExceeded", "AgentMoneyExceeded", "AgentTokensExceeded",
+    "AlreadyRunning", "AmbiguousJob",
     "AmbiguousStage", "AttemptsExhausted", "AuthError", "BrokerError", "BrokerEvicts", "BrokerIsCluster",
     "BrokerRefused", "BrokerTooOld", "BrokerUnreachable", "CapabilityConflict", "ChildDied", "ConfigError",
     "DeadlineExceeded", "DeadlineUnreachable", "DemandUnmet", "DigestMismatch", "DiskFull", "EncodingRefused",
@@ -146,14 +157,17 @@ __all__ = [
     "HubUnreachable", "IdempotencyConflict", "InputTooLarge", "InvalidField", "InvalidJson",
     "JobBudgetExceeded", "JobCancelled", "JobNotFound", "JoinRefused", "JoinTokenInvalid", "KeyBusy",
     "KeyInvalid", "KeyLimitReached", "KeyMissing", "KeyNotFound", "KeyRateExceeded", "KeyRevoked",
-    "KeyScopeMissing", "MethodNotAllowed", "MissingField", "ModelFileError", "ModelGated", "ModelInCooldown",
-    "ModelInUse", "ModelLoading", "ModelNotFound", "ModelPullError", "ModelReferenceInvalid", "ModelTooLarge",
+    "KeyScopeMissing", "MethodNotAllowed", "MissingField", "ModelArchitectureUnknown", "ModelFileDamaged",
+    "ModelFileError", "ModelFileTruncated", "ModelGated", "ModelInCooldown", "ModelInUse", "ModelLoading",
+    "ModelNotFound", "ModelOutsideFolders", "ModelPartMissing", "ModelPullError", "ModelReferenceInvalid",
+    "ModelTooLarge",
     "ModelUnavailable", "NoLiveSeat", "NotAdmitted", "NotQuarantined", "NotStreamed", "NotSupported",
     "OriginRefused", "OutputTooLarge", "QueueDropped", "QueueFull", "QueueTimeout", "QuotaExceeded",
     "QuotasFileError", "RequestError", "RequestRefused", "RequestTooSlow", "RouteNotFound", "SchemaMismatch",
     "SeatDegraded", "SeatError", "SeatInUse", "SeatMemoryShort", "SeatNotFound", "SeatRateLimited",
-    "SeatUnavailable", "SeatUnreachable", "StageError", "StageQuarantined", "StageTimeout", "StartTimeout",
-    "StreamCut", "StreamTrimmed", "TeamJobsExceeded", "TeamMoneyExceeded", "TeamTokensExceeded",
+    "SeatUnavailable", "SeatUnreachable", "StageError", "StageMemoryExceeded", "StageQuarantined",
+    "StageTimeout", "StartTimeout", "StreamCut", "StreamTrimmed", "TeamGpuSecondsExceeded",
+    "TeamJobsExceeded", "TeamMoneyExceeded", "TeamTokensExceeded",
     "TooManyAttempts", "TypeMismatch", "UnknownCapability", "UnknownOperator", "UnknownStage", "ValueGone",
     "ValueNotJson", "WaitTimeout", "WorkersFull", "WrongType", "describe_fault", "error_from_record",
     "first_fault", "quote", "suggest_fix",

@@ -1,4 +1,4 @@
-"""A limit on money, tokens, jobs or requests is reached."""
+"""A limit on money, tokens, GPU seconds, jobs or requests is reached."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class QuotaExceeded(GridError):
     """The job would exceed a limit, so it was not admitted.
 
     `details`: `limit`, `used`, `reserved` (by running jobs) and `needed` (by this job), in micro-dollars,
-    tokens or jobs; `window`, the period that the limit applies to; `retry_at`, when the window resets (ISO
-    8601; null if this job alone exceeds the limit).
+    tokens, GPU milliseconds or jobs; `window`, the period that the limit applies to; `retry_at`, when the
+    window resets (ISO 8601; null if this job alone exceeds the limit).
     """
 
     code = "quota.exceeded"
@@ -36,6 +36,12 @@ class AgentTokensExceeded(QuotaExceeded):
     code = "quota.agent_tokens"
 
 
+class AgentGpuSecondsExceeded(QuotaExceeded):
+    """The agent has used as many GPU seconds as it may this month, week or day."""
+
+    code = "quota.agent_gpu_seconds"
+
+
 class TeamMoneyExceeded(QuotaExceeded):
     """The job would exceed the team's money limit for this month, week or day."""
 
@@ -52,6 +58,12 @@ class TeamTokensExceeded(QuotaExceeded):
     """The agent's team has used as many tokens as it may this month, week or day."""
 
     code = "quota.team_tokens"
+
+
+class TeamGpuSecondsExceeded(QuotaExceeded):
+    """The agent's team has used as many GPU seconds as it may this month, week or day."""
+
+    code = "quota.team_gpu_seconds"
 
 
 class JobBudgetExceeded(QuotaExceeded):

@@ -71,8 +71,8 @@ class ModelInCooldown(ModelUnavailable):
 
 
 class SeatMemoryShort(ModelInCooldown):
-    """The seat's device has not enough free memory for the model now. Nothing was sent, and the attempt does
-    not count towards GRIDQ_MAX_ATTEMPTS.
+    """The seat's device has not enough free memory for the model or stage now. Nothing was sent, and the
+    attempt does not count towards GRIDQ_MAX_ATTEMPTS.
     """
 
     code = "seat.memory_short"
@@ -97,13 +97,6 @@ class ChildDied(SeatError):
 
     code = "seat.child_died"
     remedy = "Read the worker's log; lack of memory is the usual cause."
-
-
-class ModelFileError(ModelUnavailable):
-    """A model's file is missing, corrupt, or does not match its checksum."""
-
-    code = "model.file"
-    remedy = "Install the model's package, or download its file again."
 
 
 class SeatInUse(GridError):

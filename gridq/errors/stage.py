@@ -19,6 +19,13 @@ class StageTimeout(StageError):
     remedy = "Give it less to do, or raise its `timeout` or GRIDQ_STAGE_TIMEOUT."
 
 
+class StageMemoryExceeded(StageError):
+    """A Python stage held more memory of its device than its `Gpu` effect reserves, and was ended."""
+
+    code = "stage.memory_exceeded"
+    remedy = "Raise `memory_mb` of its effect, or let it use less."
+
+
 class WrongType(StageError):
     """A Python stage got an input, or returned an output, of another type than it declares."""
 

@@ -175,6 +175,7 @@ class Attempt:
             job=self.claim.job,
             agent=self.claim.agent,
             attempt=self.claim.attempt,
+            waited=self.claim.wait_ms / 1000,
             deadline=self.deadline,
             emit=self._emit if self.claim.stream else None,
             emit_together=lambda pieces: self._emit(*pieces),
@@ -227,6 +228,7 @@ class Attempt:
                 "run_ms": round(seconds * 1000, 3),
                 **usage.get_token_fields(),
                 "micro_dollars": usage.micro_dollars,
+                **({"gpu_seconds": round(usage.seconds, 3)} if usage.seconds else {}),
                 **({"dropped_fields": dropped} if dropped else {}),
                 "state": state,
             }
@@ -293,6 +295,11 @@ class Attempt:
         """Cancel an attempt that is over its time."""
         if time.monotonic() > self.deadline and not self.cancelled and not self.has_output:
             self.cancel("timeout")
+
+    @property
+    def is_protected(self) -> bool:
+        """True if an effect of its stage says `protected`: the owner's pause waits for it."""
+        return any(effect.get("protected") is True for op in self.step.ops for effect in op.effects)
 
     @property
     def is_stuck(self) -> bool:

@@ -66,7 +66,8 @@ class Session:
     Callbacks: `on_end(job)` when a script of this session ended a job whose answer Celery waits for;
     `on_gone()` when the server has forgotten the seat, before it registers again; `on_change()` when the seat
     becomes unavailable or available again; `on_renewed()` after each renewal of a seat that takes work.
-    `warm()` returns the queues whose work would start soonest here, `find_queues(models)` those that the seat
+    `warm()` returns the queues whose work would start soonest here, `pass_over()` for how many seconds stages
+    of others may be passed over for it, if not for the usual time. `find_queues(models)` returns those that the seat
     serves while these models are in cooldown.
     """
 
@@ -89,6 +90,7 @@ class Session:
         on_renewed: Callable[[], None] | None = None,
         monitors: Monitors | None = None,
         warm: Callable[[], Sequence[str]] | None = None,
+        pass_over: Callable[[], Mapping[str, float]] | None = None,
         find_queues: Callable[[Collection[str]], Sequence[str]] | None = None,
     ) -> None:
         self.scripts = scripts
@@ -117,6 +119,7 @@ class Session:
         self._on_gone = on_gone or (lambda: None)
         self._on_renewed = on_renewed or (lambda: None)
         self._warm = warm or (lambda: ())
+        self._pass_over = pass_over or (lambda: {})
         self.find_queues = find_queues or (lambda models: self._all_queues)
         self._all_models_down: Unavailable | None = None  # all of them
         self._health_lock = threading.Lock()
@@ -177,10 +180,10 @@ class Session:
             families=self.terms.families,
             prices=self.terms.prices,
             hourly_price=None if hourly is None else (hourly, timeout_ms),
+            keeps_prompts=self.terms.keeps_prompts,
         )
         if other is not None:
             raise SeatInUse(
-            keeps_prompts=self.terms.keeps_prompts,
                 f"The seat {self.seat!r} is served by another live worker",
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )
@@ -433,6 +436,7 @@ class Session:
             self._warm(),
             None if recorded == self._reported else recorded,
             stage_ms=None if times == self._reported_times else times,
+            pass_over=self._pass_over(),
         )
         if lost is None:
             self._reported_times = {}
@@ -446,6 +450,10 @@ class Session:
         self._recorder.announce(list(running.values()))
         if not (self.draining or self.unavailable):
             self._on_renewed()
+
+    def renew_soon(self) -> None:
+        """Renew at once: what `warm` or `pass_over` returns has changed."""
+        self._renewer.hurry()
 
     def _register_again(self) -> None:
         """Register a seat that the server has forgotten, as at its start: others may submit its stages."""
@@ -603,16 +611,20 @@ class Session:
         self._announce_health()
 
     def pause(self, why: Unavailable) -> list[Attempt]:
-        """Take no more stages, as the seat's owner wants, and stop what runs. Return the attempts that were
-        stopped, for `announce_pause`. Calling it again does no harm.
+        """Take no more stages, as the seat's owner wants, and stop what runs, except protected stages. Return
+        the attempts that were stopped, for `announce_pause`. Calling it again does no harm.
         """
         if self.paused is None:
             narration.narrate("seat paused", worker=self.worker)
         self.paused = why
-        running = [attempt for attempt in self.running().values() if not attempt.has_output]
-        for attempt in running:
+        stopped = [
+            attempt
+            for attempt in self.running().values()
+            if not (attempt.has_output or attempt.is_protected)
+        ]
+        for attempt in stopped:
             attempt.cancel("back")
-        return running
+        return stopped
 
     def resume(self) -> None:
         """Take stages again, as the seat's owner wants; `announce_pause` tells the server."""

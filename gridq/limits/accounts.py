@@ -13,10 +13,12 @@ from typing import Any, Literal
 from redis import Redis
 
 from gridq.errors import (
+    AgentGpuSecondsExceeded,
     AgentJobsExceeded,
     AgentMoneyExceeded,
     AgentTokensExceeded,
     QuotaExceeded,
+    TeamGpuSecondsExceeded,
     TeamJobsExceeded,
     TeamMoneyExceeded,
     TeamTokensExceeded,
@@ -56,9 +58,11 @@ _ERRORS: dict[str, type[QuotaExceeded]] = {
         AgentMoneyExceeded,
         AgentJobsExceeded,
         AgentTokensExceeded,
+        AgentGpuSecondsExceeded,
         TeamMoneyExceeded,
         TeamJobsExceeded,
         TeamTokensExceeded,
+        TeamGpuSecondsExceeded,
     )
 }
 
@@ -91,9 +95,10 @@ class Account:
     """The limit and use of one resource by an agent, team, seat, owner, model family or the whole grid, or
     how many stages a queue may hold.
 
-    Amounts are micro-dollars, tokens, jobs, requests, or stages at once. `limit` None: no limit. `reserved`
-    is set aside for running work. `window` None: it counts what is there now. `team` and `parked` (its
-    pending work waits until a window resets) are of agents only. `set_by`: the file with the limit.
+    Amounts are micro-dollars, tokens, jobs, requests, ms of GPU time, or stages at once. `limit` None: no
+    limit. `reserved` is set aside for running work. `window` None: it counts what is there now. `team` and
+    `parked` (its pending work waits until a window resets) are of agents only. `set_by`: the file with the
+    limit.
     """
 
     kind: str
@@ -112,6 +117,15 @@ class Account:
     def is_money(self) -> bool:
         """True if it is counted in micro-dollars."""
         return self.resource == "money"
+
+    @property
+    def units_per_amount(self) -> int:
+        """How many of what is counted are one in reports: micro-dollars of a dollar, ms of a GPU second."""
+        return {"money": 1_000_000, "gpu_seconds": 1000}.get(self.resource, 1)
+
+    def format_amount(self, amount: int) -> str:
+        """Return an amount as people read it: `$12.50`, `100`, or for GPU seconds `1.5`."""
+        return format_dollars(amount) if self.is_money else f"{amount / self.units_per_amount:.12g}"
 
     @property
     def resets_at(self) -> int | None:
@@ -203,13 +217,16 @@ def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
     kind, _, resource = reply.what.partition("_")
     used, reserved, limit, needed = reply.used, reply.reserved, reply.limit, reply.needed
     is_money = resource == "money"
-    is_monthly = reply.window == "month" and resource != "tokens"
+    is_monthly = reply.window == "month" and resource in MONTHLY_RESOURCES
     key = f"{kind}s.{reply.name}."
     key += f"monthly_{'dollars' if is_money else 'jobs'}" if is_monthly else "budgets"
 
     def show(amount: int) -> str:
+        if resource == "gpu_seconds":
+            return f"{amount / 1000:g}"
         return format_dollars(amount) if is_money else str(amount)
 
+    noun = "GPU seconds" if resource == "gpu_seconds" else resource
     never_fits = needed > limit
     retry_at = None if never_fits else format_iso_time(reply.resets_at, zone)
     if never_fits:
@@ -224,8 +241,8 @@ def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
         reason = f"{show(used)} of {show(limit)} a {reply.window} is used, {show(reserved)} is reserved"
         lacks = "too little money left for this job"
     else:
-        reason = f"{used} of {limit} {resource} a {reply.window} are used"
-        lacks = f"no {resource} left " + ("today" if reply.window == "day" else f"this {reply.window}")
+        reason = f"{show(used)} of {show(limit)} {noun} a {reply.window} are used"
+        lacks = f"no {noun} left " + ("today" if reply.window == "day" else f"this {reply.window}")
     return _ERRORS[reply.what](
         f"The {kind} {reply.name!r} has {lacks}",
         {

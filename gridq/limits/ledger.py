@@ -40,7 +40,7 @@ class Entry:
     month in which agent and team were charged, empty if they were not. `micro_dollars`: None if the use has
     no price or is not known. `ms`: the time since the claim. `accounts`: the shared accounts that were
     charged, separated by commas; `-` if there are none, empty if no budget applied to the seat. `requests`:
-    the seat's requests it counts for.
+    the seat's requests it counts for. `gpu_ms`: the ms for which it used the seat's device.
     """
 
     id: str
@@ -60,6 +60,7 @@ class Entry:
     month: str = ""
     accounts: str = ""
     requests: int = 0
+    gpu_ms: int = 0
 
     @property
     def charged(self) -> Literal["agent", "seat"] | None:
@@ -71,7 +72,8 @@ class Entry:
     @property
     def used(self) -> bool:
         """True if the attempt is known to have used something."""
-        return self.what == RECORDED or self.tokens_in + self.tokens_out > 0 or bool(self.micro_dollars)
+        used = self.tokens_in + self.tokens_out + self.gpu_ms
+        return self.what == RECORDED or used > 0 or bool(self.micro_dollars)
 
     @property
     def cost(self) -> int | None:
@@ -129,6 +131,7 @@ def _parse_entry(name: str, fields: dict[bytes, bytes]) -> Entry:
         month=month,
         accounts=more[0] if more else "",
         requests=int(more[1]) if len(more) > 1 else 0,
+        gpu_ms=int(more[2]) if len(more) > 2 else 0,
     )
 
 

@@ -84,7 +84,11 @@ class Rebuilt:
         elif entry.charged is not None:
             if spent is not None:
                 _count(spent, "money", entry, micro)
-            used = {"money": micro, "tokens": entry.tokens_in + entry.tokens_out}
+            used = {
+                "money": micro,
+                "tokens": entry.tokens_in + entry.tokens_out,
+                "gpu_seconds": entry.gpu_ms,
+            }
             if entry.charged == "agent" and entry.team:
                 for who in _list_payers(entry):
                     self._add_usage(("", who), used)
@@ -152,8 +156,8 @@ def _read_counters(client: Redis, keys: Keys, seats: set[str]) -> _Counters:
         found["", raw_name.decode()] = parse_budget(raw, raw_name.decode(), 0)
     reserved = _sum_reservations([by.decode() for by in who])
     for raw_name, amount in reserved_totals.items():
-        tokens, _, name = raw_name.decode().rpartition(" ")
-        reserved["", name][tokens or "money"] = int(amount)
+        resource, _, name = raw_name.decode().rpartition(" ")
+        reserved["", name][resource or "money"] = int(amount)
     counts = {what.decode(): int(amount) for what, amount in spent.items()}
     return _Counters(newest[0][0].decode() if newest else "", month, counts, found, reserved)
 
@@ -165,9 +169,10 @@ def _sum_reservations(who: list[str]) -> dict[AccountKey, Counter[str]]:
         seat, _, money, *more = words.split()
         if len(more) < 3:  # no budget applies to its seat
             continue
-        tokens, requests, names = more
+        tokens, requests, *gpu_ms, names = more
         holds = {"money": int(money), "tokens": int(tokens), "requests": int(requests)}
         holds["parallel"] = holds["requests"]
+        holds["gpu_seconds"] = sum(map(int, gpu_ms))
         for which in ((seat, OWN), (seat, GRID), *(("", name) for name in names.split(","))):
             reserved[which].update(holds)
     return reserved

@@ -28,7 +28,6 @@ from gridq.protocol.models import (
     Estimate,
     Json,
     ProbeReport,
-    SeatOffer,
     StageCall,
     Usage,
 )
@@ -49,7 +48,8 @@ class StageContext:
     """The context of a running stage: its deadline and cancellation, and where its pieces and usage go.
 
     `attempt` counts the starts of the stage, this one included, so that another system can recognize a
-    repeated call. `deadline` is in seconds of `time.monotonic()`; it may move while pieces are sent.
+    repeated call. `waited`: the seconds for which the stage had been ready before. `deadline` is in seconds
+    of `time.monotonic()`; it may move while pieces are sent.
     `emit_together`, if given, gets several pieces that are sent at once, instead of `emit` for each.
     `cancelled` is set when the result is no longer wanted; a runner checks it, or waits for it, at least once
     a second, and then calls `check`. `models_in_cooldown` are the models that should not be
@@ -62,6 +62,7 @@ class StageContext:
         job: str = "",
         agent: str = "",
         attempt: int = 1,
+        waited: float = 0.0,
         deadline: float | None = None,
         emit: Callable[[Json], None] | None = None,
         emit_together: Callable[[Sequence[Json]], None] | None = None,
@@ -72,6 +73,7 @@ class StageContext:
         self.agent = agent
         """The agent whose job it is; empty if it is not known."""
         self.attempt = attempt
+        self.waited = waited
         self.deadline = deadline
         self.cancelled = threading.Event()
         self.usage = Usage()
@@ -152,6 +154,9 @@ class Profile(ABC):
 
     kind: ClassVar[str]
     Capability: ClassVar[type[BaseModel]]
+    runs_python: ClassVar[bool] = False
+    """Whether `run` also takes stages written in Python (`python:…`) that demand a queue of this kind."""
+
     metric_helps: ClassVar[Mapping[str, str]] = {}
     """The help text of each name that `metrics` returns, for Prometheus."""
 
@@ -213,8 +218,19 @@ class Profile(ABC):
         return None
 
     def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
-        """Return the price of an hour of one slot in micro-dollars, or None; `config` is that of `open`."""
+        """Return the price of an hour of one slot in micro-dollars, None if its time is not counted; `config`
+        is that of `open`.
+
+        With any price, 0 included, `Usage.seconds` counts towards budgets in GPU seconds.
+        """
         return None
+
+    def keeps_prompts(self, config: Mapping[str, Json]) -> bool:
+        """Return whether a seat computes a prompt sooner that it has seen before; `config` is that of `open`.
+
+        The turns of a conversation then go to the same seat, if it is free.
+        """
+        return False
 
     def exclude_models(self, capability: BaseModel, models: Collection[str]) -> BaseModel | None:
         """Return what a seat offers without `models`, as `StageContext.use_model` named them; None if
@@ -225,13 +241,6 @@ class Profile(ABC):
         return capability
 
     def current_capability(self, capability: BaseModel) -> BaseModel:
-    def keeps_prompts(self, config: Mapping[str, Json]) -> bool:
-        """Return whether a seat computes a prompt sooner that it has seen before; `config` is that of `open`.
-
-        The turns of a conversation then go to the same seat, if it is free.
-        """
-        return False
-
         """Return what the open seat offers now, of which `capability` is what `open` got; must not block.
 
         Override it, and `watch_offer`, if the models of a seat come and go while its worker runs.
@@ -244,17 +253,22 @@ class Profile(ABC):
         Called once, before `open`.
         """
 
-    def yield_queues(self, offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
-        """Return `offer` without the queues that its seat serves only where no other of the machine does.
-
-        `elsewhere`: the queues of the other seats. The default yields none.
-        """
-        return offer
+    def last_resort_queues(self, capability: BaseModel) -> Sequence[str]:
+        """Return those of a seat's queues that it serves only while no other seat of the grid does."""
+        return ()
 
     def announcement_folder(self, home: Path) -> Path | None:
         """Return the folder below `home` whose files announce seats to the probe, or None if there is none.
 
         `gridq up` and `gridq worker` watch it: the seats come and go with their files.
+        """
+        return None
+
+    def look_for_seats(self) -> Callable[[], bool] | None:
+        """Return a function that says whether a seat may have come to this machine since its last call; None
+        if all seats are announced, or found by the first probe.
+
+        `gridq up` and `gridq worker` call it every minute, and probe again if it says so. Keep it cheap.
         """
         return None
 
@@ -280,6 +294,21 @@ class Profile(ABC):
     def warm_queues(self) -> Sequence[str]:
         """Return the queues whose work starts soonest here, because their model is loaded; must not block."""
         return ()
+
+    def pass_over_seconds(self) -> Mapping[str, float]:
+        """Return for how long a stage of a queue may be passed over for stages of `warm_queues`; must not
+        block.
+
+        Name only queues for whose model a loaded one would have to go, all with the same time: that of
+        several loads. Others may be passed over for two seconds.
+        """
+        return {}
+
+    def watch_warm_queues(self, act: Callable[[], None]) -> None:  # noqa: B027 most have none
+        """Call `act` from now on, on any thread, when `warm_queues` or `pass_over_seconds` change.
+
+        Called once, before `open`. Without it, they are read each second.
+        """
 
     def metrics(self) -> dict[str, float]:
         """Return the seat's metrics by their names (`gridq.profiles.metric_keys`); must not block.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from gridq.errors import quote
 from gridq.protocol.models import Limit, Resource
 
-Unit = Literal["dollars", "cents", "tokens", "requests", "jobs"]
+Unit = Literal["dollars", "cents", "tokens", "requests", "jobs", "gpu_seconds"]
 
 UNITS: dict[Unit, tuple[Resource, int]] = {
     "dollars": ("money", 1_000_000),
@@ -24,13 +24,14 @@ UNITS: dict[Unit, tuple[Resource, int]] = {
     "tokens": ("tokens", 1),
     "requests": ("requests", 1),
     "jobs": ("jobs", 1),
+    "gpu_seconds": ("gpu_seconds", 1000),
 }
 """By unit: the resource, and how many of it one unit is."""
 
-SEAT_UNITS: tuple[Unit, ...] = ("dollars", "cents", "tokens", "requests")
+SEAT_UNITS: tuple[Unit, ...] = ("dollars", "cents", "tokens", "requests", "gpu_seconds")
 """The units in budgets of a seat, an owner, a model family and the whole grid."""
 
-AGENT_UNITS: tuple[Unit, ...] = ("dollars", "cents", "tokens", "jobs")
+AGENT_UNITS: tuple[Unit, ...] = ("dollars", "cents", "tokens", "jobs", "gpu_seconds")
 """The units in budgets of an agent and a team."""
 
 CALENDAR = ("month", "week", "day")
@@ -79,16 +80,19 @@ def parse_limit(table: Any, units: Sequence[Unit], *, first_use: bool = True) ->
 
 
 def parse_amount(value: Any, unit: Unit, key: str = "") -> int:
-    """Return an amount in micro-dollars, tokens, requests or jobs; raise BudgetError if it is invalid.
+    """Return an amount in micro-dollars, tokens, requests, jobs or, of GPU seconds, in ms; raise BudgetError
+    if it is invalid.
 
     `key` is the name to show in errors if it is not the unit.
     """
-    _, scale = UNITS[unit]
+    resource, scale = UNITS[unit]
     key = key or unit
-    if scale == 1:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_AMOUNT:
-            raise BudgetError(key, f"{key} is not a valid count", f"a whole number from 0 to {MAX_AMOUNT}")
-        return value
+    if resource != "money":
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_AMOUNT // scale:
+            raise BudgetError(
+                key, f"{key} is not a valid count", f"a whole number from 0 to {MAX_AMOUNT // scale}"
+            )
+        return value * scale
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     # A float counts as it was written. An int is used as it is: it may be too long to be converted to text.
     money = Decimal(str(value) if isinstance(value, float) else value) if is_number else Decimal("NaN")

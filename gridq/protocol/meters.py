@@ -33,20 +33,26 @@ _UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class UsageEstimate(NamedTuple):
-    """The tokens that a stage is expected to use, and its own timeout if it has one."""
+    """The tokens that a stage is expected to use, its own timeout if it has one, and for how many ms it
+    declares to use a device.
+    """
 
     tokens_in: int = 0
     tokens_out: int = 0
     timeout_ms: int | None = None
+    gpu_ms: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> UsageEstimate:
-        """Read the text form that the scripts use: `in out`, or `in out timeout_ms`."""
-        return cls(*map(int, text.split()))
+        """Read the text form that the scripts use: `in out`, then the timeout, then `g` and the GPU ms."""
+        words = text.split()
+        gpu_ms = int(words.pop()[1:]) if words and words[-1][0] == "g" else None
+        return cls(*map(int, words))._replace(gpu_ms=gpu_ms)
 
     def to_text(self) -> str:
         """Return the text form that the scripts use."""
-        return " ".join(str(number) for number in self if number is not None)
+        words = [str(number) for number in self[:3] if number is not None]
+        return " ".join(words if self.gpu_ms is None else [*words, f"g{self.gpu_ms}"])
 
     @property
     def tokens(self) -> int:
@@ -62,13 +68,14 @@ class SeatRates:
 
     `prices`: micro-dollars per million tokens, in and out. `hourly`: micro-dollars per slot and hour.
     `timeout_ms`: the time limit of stages that have none of their own. `stage_ms`: how many ms a stage is
-    expected to occupy a slot, by queue, as far as it was measured.
+    expected to occupy a slot, by queue, as far as it was measured. `counts_time`: it counts GPU seconds.
     """
 
     prices: tuple[int, int] = (0, 0)
     hourly: int = 0
     timeout_ms: int = 0
     stage_ms: Mapping[str, int] = field(default_factory=dict)
+    counts_time: bool = False
 
     @classmethod
     def from_record(cls, record: Mapping[str, str]) -> SeatRates:
@@ -77,17 +84,26 @@ class SeatRates:
         hourly, timeout = (record.get("hourly_price") or "0 0").split()
         pairs = dict(each.split("=") for each in record.get("stage_ms", "").split())
         stage_ms = {queue: int(ms) for queue, ms in pairs.items()}
-        return cls((int(price_in), int(price_out)), int(hourly), int(timeout), stage_ms)
+        counts_time = bool(record.get("hourly_price"))
+        return cls((int(price_in), int(price_out)), int(hourly), int(timeout), stage_ms, counts_time)
 
     def estimate_cost(self, queue: str, estimate: UsageEstimate) -> int:
         """Return the expected cost of a stage of `queue` in micro-dollars (lib/meters.lua: estimate_use)."""
         price_in, price_out = self.prices
         cost = -(-(estimate.tokens_in * price_in + estimate.tokens_out * price_out) // 1_000_000)
-        if self.hourly and get_kind(queue) != OWN_KIND:
-            timeout = self.timeout_ms if estimate.timeout_ms is None else estimate.timeout_ms
-            duration = self.stage_ms.get(queue, max(self.stage_ms.values(), default=timeout))
-            cost += min(-(-self.hourly * min(duration, timeout) // 3_600_000), MAX_USAGE)
-        return cost
+        gpu_ms = self.estimate_gpu_ms(queue, estimate)
+        return cost + min(-(-self.hourly * (gpu_ms or 0) // 3_600_000), MAX_USAGE)
+
+    def estimate_gpu_ms(self, queue: str, estimate: UsageEstimate) -> int | None:
+        """Return for how many ms a stage of `queue` is expected to use the seat's device; None if the seat
+        does not count that.
+        """
+        if not (self.counts_time or self.hourly) or get_kind(queue) == OWN_KIND:
+            return None
+        if estimate.gpu_ms is not None:
+            return estimate.gpu_ms
+        timeout = self.timeout_ms if estimate.timeout_ms is None else estimate.timeout_ms
+        return min(self.stage_ms.get(queue, max(self.stage_ms.values(), default=timeout)), timeout)
 
 
 FREE = SeatRates()
@@ -97,8 +113,8 @@ class Meter(ProtocolModel):
     """One limit of an account, and what of it is used and reserved.
 
     A seat has the accounts `own` and `grid`. Shared accounts are `g` (the whole grid), `o:<owner>`,
-    `f:<family>`, `a:<agent>` and `t:<team>`. Amounts are micro-dollars, tokens, requests, jobs or parallel
-    stages.
+    `f:<family>`, `a:<agent>` and `t:<team>`. Amounts are micro-dollars, tokens, requests, jobs, parallel
+    stages or, of GPU seconds, ms.
     """
 
     account: str
@@ -137,7 +153,11 @@ class Meter(ProtocolModel):
 
     def format_amount(self, amount: int) -> str:
         """Return an amount with its unit: `$0.02`, `12 requests`."""
-        return format_dollars(amount) if self.resource == "money" else f"{amount} {_unit_of(self.resource)}"
+        if self.resource == "money":
+            return format_dollars(amount)
+        if self.resource == "gpu_seconds":
+            return format_gpu_seconds(amount)
+        return f"{amount} {_unit_of(self.resource)}"
 
     def describe(self) -> str:
         """Return what is left, such as `$0.02 left of $5.00 a day`."""
@@ -172,8 +192,13 @@ def format_local_time(ms: int) -> str:
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
 
 
+def format_gpu_seconds(ms: int) -> str:
+    """Return an amount in ms as `12.5 GPU seconds`."""
+    return f"{ms / 1000:g} {_unit_of('gpu_seconds')}"
+
+
 def _unit_of(resource: Resource) -> str:
-    return "stages" if resource == "parallel" else resource
+    return {"parallel": "stages", "gpu_seconds": "GPU seconds"}.get(resource, resource)
 
 
 def describe_window(window: str) -> str:
@@ -246,6 +271,7 @@ def list_needs(
 ) -> Iterator[tuple[Meter, int]]:
     """Yield each meter that applies to `queue`, with the amount that a claim of such a stage reserves."""
     expected_cost = rates.estimate_cost(queue, estimate)
+    gpu_ms = rates.estimate_gpu_ms(queue, estimate)
     is_grid_queue = get_kind(queue) == OWN_KIND
     if is_grid_queue and not cost:
         return
@@ -253,6 +279,9 @@ def list_needs(
         if meter.applies_to(queue) and not (is_grid_queue and meter.resource != "money"):
             if meter.resource == "money":
                 yield meter, max(cost, min(expected_cost, max(meter.limit, 1)))
+            elif meter.resource == "gpu_seconds":
+                if gpu_ms is not None:
+                    yield meter, max(1, min(gpu_ms, meter.limit))
             else:
                 yield meter, max(1, min(estimate.tokens, meter.limit)) if meter.resource == "tokens" else 1
 

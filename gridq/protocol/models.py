@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,6 +66,9 @@ class Estimate(ProtocolModel):
     micro_dollars: int = Field(0, ge=0)
     tokens_in: int = Field(0, ge=0)
     tokens_out: int = Field(0, ge=0)
+    gpu_seconds: float | None = Field(
+        None, ge=0, description="as the stage declares for how long it uses a device; null: it does not"
+    )
 
     @property
     def tokens(self) -> int:
@@ -96,7 +100,12 @@ class Usage(ProtocolModel):
     tokens_audio_in: int = Field(0, ge=0, description="the part of `tokens_in` that was audio")
     tokens_audio_out: int = Field(0, ge=0, description="the part of `tokens_out` that was audio")
     service: str = Field("", description="the service tier if it has its own price: priority, flex, fast")
-    seconds: float = Field(0.0, ge=0)
+    seconds: float = Field(0.0, ge=0, description="for which it used a device")
+
+    @property
+    def gpu_ms(self) -> int:
+        """Its use in GPU seconds, in ms."""
+        return min(math.ceil(self.seconds * 1000), MAX_USAGE)
 
     def clamp(self) -> Usage:
         """Return this usage with no count above MAX_USAGE."""
@@ -121,15 +130,16 @@ _NUMBERS = [name for name in Usage.model_fields if name not in ("micro_dollars",
 _COUNTS = ["micro_dollars", *(name for name in _NUMBERS if name != "seconds")]
 
 
-Resource = Literal["money", "tokens", "requests", "jobs", "parallel"]
+Resource = Literal["money", "tokens", "requests", "jobs", "parallel", "gpu_seconds"]
 
 
 class Limit(ProtocolModel):
     """The most that may be used of a resource in a window.
 
-    Amounts are micro-dollars, tokens (in and out), requests (stages of a seat), jobs (of an agent), or with
-    `parallel` stages that run at the same time, whose window is `-`. Other windows are the calendar's
-    `month`, `week` or `day`, or a length such as `5h` (`m`, `h`, `d`) that begins with the first use.
+    Amounts are micro-dollars, tokens (in and out), requests (stages of a seat), jobs (of an agent), with
+    `gpu_seconds` ms for which stages use a device, or with `parallel` stages that run at the same time, whose
+    window is `-`. Other windows are the calendar's `month`, `week` or `day`, or a length such as `5h` (`m`,
+    `h`, `d`) that begins with the first use.
     """
 
     resource: Resource
@@ -228,6 +238,9 @@ class Advertisement(ProtocolModel):
     kind: str
     concurrency: int
     queues: list[str]
+    last_resort: list[str] = Field(
+        default_factory=list, description="queues that it serves only while no other seat of the grid does"
+    )
     capability: dict[str, Json] = Field(default_factory=dict)
     state: str = Field(
         "ready",
@@ -299,6 +312,7 @@ class HistoryRow(ProtocolModel):
     tokens_cache_written: int = Field(0, description="the part of `tokens_in` that was written to a cache")
     tokens_reasoning: int = Field(0, description="the part of `tokens_out` that was reasoning")
     micro_dollars: int | None = Field(0, description="null if it has no price, or the price is not known")
+    gpu_seconds: float = Field(0.0, description="for which it used a device")
     dropped_fields: list[str] = Field(
         default_factory=list, description="parts of the stage's input that had no effect on the seat"
     )

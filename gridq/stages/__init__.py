@@ -11,10 +11,11 @@ import json
 from importlib.resources import files
 
 from gridq.protocol.models import Json
+from gridq.stages.effects import Gpu
 from gridq.stages.python import load_modules, stage
 from gridq.stages.runner import is_pure, run_builtin
 
-__all__ = ["is_pure", "load_builtin_specs", "load_modules", "run_builtin", "stage"]
+__all__ = ["Gpu", "is_pure", "load_builtin_specs", "load_modules", "run_builtin", "stage"]
 
 
 def load_builtin_specs() -> list[dict[str, Json]]:

@@ -256,14 +256,25 @@ def find_stage(implementation: str) -> PythonStage:
         load_modules((module,))
     entry = _REGISTRY.get(module, {}).get(qualname)
     if entry is None:
-        raise SeatUnavailable(
-            f"The stage {module}:{qualname} is not loaded on this machine",
-            {
-                "expected": "a function decorated with @stage, in a module that GRIDQ_STAGES names",
-                "fix": f"add {module} to GRIDQ_STAGES on every machine that runs it, in the same version",
-            },
-        )
+        raise make_not_loaded_error(implementation)
     return entry
+
+
+def parse_module(implementation: str) -> str:
+    """Return the module of `implementation` (`python:module:qualname`)."""
+    return implementation.removeprefix(PREFIX).partition(":")[0]
+
+
+def make_not_loaded_error(implementation: str) -> SeatUnavailable:
+    """Return the error of a stage that this machine does not have."""
+    module = parse_module(implementation)
+    return SeatUnavailable(
+        f"The stage {implementation.removeprefix(PREFIX)} is not loaded on this machine",
+        {
+            "expected": "a function decorated with @stage, in a module that GRIDQ_STAGES names",
+            "fix": f"add {module} to GRIDQ_STAGES on every machine that runs it, in the same version",
+        },
+    )
 
 
 def call_python(implementation: str, value: Json, context: StageContext) -> Json:

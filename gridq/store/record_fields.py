@@ -121,6 +121,8 @@ SEAT_FIELDS = {
     "shared_budgets": "shared budgets that apply to it: names, and `<queue>=<name>,<name>`",
     "stage_ms": "how long stages take lately: `<queue>=<ms> …`",
     "warm": "queues whose model it has loaded, space separated",
+    "warm_since": "when these changed last, in ms",
+    "pass_over": "how long a stage of other queues may be passed over for them, in ms (queue=ms …)",
     "worker": "name of its Celery worker",
 }
 """Fields of `seat:<seat>`."""

@@ -126,7 +126,6 @@ def read_arguments(name: str) -> Arguments:
 
 def build_constants(config: Settings) -> str:
     """Return the settings that scripts need as Lua locals. Times are in ms."""
-    warm_wait = int(config.affinity * 1000)
     keep = int((config.max_deadline + 3600) * 1000)
     batch_age = int(config.batch_age * 1000)
     ledger = config.ledger_days * 86_400_000
@@ -138,7 +137,7 @@ def build_constants(config: Settings) -> str:
         f"local MAX_ATTEMPTS, MAX_LOSSES = {config.max_attempts}, {config.max_losses}\n"
         f"local MAX_STAGE_INPUT = {config.max_stage_input}\n"
         f"local MAX_WALK = {MAX_WALK}\n"
-        f"local BATCH_AGE, WARM_WAIT = {batch_age}, {warm_wait}\n"
+        f"local BATCH_AGE = {batch_age}\n"
         f"local HOLD = {int(config.admission_wait * 1000)}\n"
         f"local QUARANTINE, HALF_LIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
@@ -252,8 +251,8 @@ class Scripts:
         record_ttl_ms: int, worker: str = "", limits: Iterable[Limit] = (),
         requests_per_minute: int | None = None, draining: bool = False, unavailable: str = "",
         lent_to: Iterable[str] = (), owner: str = "", families: Mapping[str, Sequence[str]] | None = None,
-        keeps_prompts: bool = False,
         prices: tuple[int, int] | None = None, hourly_price: tuple[int, int] | None = None,
+        keeps_prompts: bool = False,
     ) -> str | None:  # fmt: skip
         """Make the seat live. Returns None, or the host of another live worker that serves it.
 
@@ -273,8 +272,8 @@ class Scripts:
             unavailable=unavailable,
             lent_to=" ".join(accounts), owner=owner, families=" ".join(family_lists),
             prices=None if prices is None else f"{prices[0]} {prices[1]}",
-            keeps_prompts=keeps_prompts,
             hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
+            keeps_prompts=keeps_prompts,
         )  # fmt: skip
         return None if reply[0] == 1 else reply[1].decode()
 
@@ -290,17 +289,20 @@ class Scripts:
     def renew(
         self, seat: str, incarnation: str, leases: Sequence[str], warm: Iterable[str] = (),
         recorded: int | None = None, *, stage_ms: Mapping[str, int] | None = None,
+        pass_over: Mapping[str, float] | None = None,
     ) -> list[str] | None:  # fmt: skip
         """Renew the seat and its leases. Returns the lost leases, or None if the incarnation is not live.
 
-        `warm`: queues whose model is loaded. `recorded`: how many stages this incarnation has recorded, None
+        `warm`: queues whose model is loaded. `pass_over`: queue → how many seconds its stages may be passed
+        over for stages of those, where it is not the usual time. `recorded`: how many stages this incarnation has recorded, None
         if that is not news. `stage_ms`: queue → how long a stage is expected to occupy a slot, if that is
         news and slots have a price.
         """
         times = " ".join(f"{queue}={ms}" for queue, ms in (stage_ms or {}).items())
+        patience = " ".join(f"{queue}={round(s * 1000)}" for queue, s in sorted((pass_over or {}).items()))
         words = self.call(
-            "renew", seat=seat, incarnation=incarnation, warm=" ".join(sorted(warm)), recorded=recorded,
-            stage_ms=times, leases=leases,
+            "renew", seat=seat, incarnation=incarnation, warm=" ".join(sorted(warm)), pass_over=patience,
+            recorded=recorded, stage_ms=times, leases=leases,
         )  # fmt: skip
         reply = [word.decode() for word in words]
         return None if reply == ["gone"] else reply
@@ -440,12 +442,21 @@ class Scripts:
         """
         return str(self.call("confirm_limits", digest=digest, holder=holder).decode())
 
-    def preview_quota(self, agent: str, team: str, micro_dollars: int, tokens: int) -> Affordable:
+    def preview_quota(
+        self, agent: str, team: str, micro_dollars: int, tokens: int, gpu_ms: int = 0
+    ) -> Affordable:
         """Check whether an agent may start a job of this cost and size. Nothing is written.
 
         `team` is the team of its API key, `-` for none.
         """
-        reply = self.call("preview_quota", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
+        reply = self.call(
+            "preview_quota",
+            agent=agent,
+            team=team,
+            micro_dollars=micro_dollars,
+            tokens=tokens,
+            gpu_ms=gpu_ms,
+        )
         return replies.read_affordable(reply)
 
     def forget(self, job: str) -> bool:
@@ -508,11 +519,13 @@ def build_admit_words(job: NewJob, staged: str = "") -> tuple[Word, ...]:
     if staged:
         arguments["fields"] = ()
     arguments["groups"] = json.dumps(_group_ready_steps(job), separators=(",", ":"))
-    arguments["expected_tokens"] = sum(
-        _sum_tokens(value)
+    expected = [
+        meters.UsageEstimate.parse(str(value))
         for name, value in zip(job.fields[::2], job.fields[1::2], strict=True)
         if str(name).startswith("tokens:")
-    )
+    ]
+    tokens, gpu_ms = (sum(each.tokens for each in expected), sum(each.gpu_ms or 0 for each in expected))
+    arguments["expected_use"] = f"{tokens} {gpu_ms}"
     arguments["stream"] = _STREAM[job.stream]
     arguments["queues"] = " ".join(job.queues)
     arguments["ready"] = " ".join(map(str, job.ready))
@@ -549,4 +562,4 @@ def _flatten(pairs: Mapping[str, Word]) -> list[Word]:
 def _format_usage(used: Usage) -> str:
     """Return what an attempt used, as the scripts read it."""
     micro = "" if used.micro_dollars is None else used.micro_dollars
-    return f"{micro},{used.tokens_in},{used.tokens_out}"
+    return f"{micro},{used.tokens_in},{used.tokens_out},{used.gpu_ms}"

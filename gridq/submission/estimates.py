@@ -1,7 +1,9 @@
-"""Estimate the tokens that the stages of a job will use, which the budgets of their seats reserve."""
+"""Estimate the tokens and GPU seconds that the stages of a job will use, which the budgets of their seats
+reserve."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from gridq.graph.plan import Plan, Step
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.meters import UsageEstimate
-from gridq.protocol.models import MAX_USAGE, StageCall
+from gridq.protocol.models import MAX_USAGE, Effect, Estimate, StageCall
 
 JSON_BYTES_PER_TOKEN = 4
 """English prose has somewhat more, code and other languages somewhat less."""
@@ -23,13 +25,16 @@ _MAX_TOKENS = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """The estimate of a step, without the job's input if it `reads_input`; `timeout_ms`: its own timeout."""
+    """The estimate of a step, without the job's input if it `reads_input`; `timeout_ms`: its own timeout;
+    `gpu_ms`: for how long it declares to use a device.
+    """
 
     step: int
     tokens_in: int
     tokens_out: int
     reads_input: bool
     timeout_ms: int | None = None
+    gpu_ms: int | None = None
 
 
 def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenEstimate, ...]:
@@ -41,17 +46,21 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
     found: dict[int, TokenEstimate] = {}
     for index, step in enumerate(plan.steps):
         profile = profiles.get(queue_names.get_kind(step.queue))
-        tokens_in, tokens_out = _sum_tokens(step, profile) if profile is not None else (0, 0)
+        expected = [] if profile is None else _list_estimates(step, profile)
+        tokens_in = sum(min(each.tokens_in, MAX_USAGE) for each in expected)
+        tokens_out = sum(min(each.tokens_out, MAX_USAGE) for each in expected)
+        declared = [each.gpu_seconds for each in expected if each.gpu_seconds is not None]
+        gpu_ms = min(math.ceil(sum(declared) * 1000), MAX_USAGE) if declared else None
         timeout = _sum_timeouts_ms(step) if profile is not None else None
         if tokens_in or tokens_out:
             tokens_in += sum(found[before].tokens_out for before in step.refs if before in found)
-        if tokens_in or tokens_out or timeout:
-            found[index] = TokenEstimate(index, tokens_in, tokens_out, step.reads_input, timeout)
+        if tokens_in or tokens_out or timeout or gpu_ms:
+            found[index] = TokenEstimate(index, tokens_in, tokens_out, step.reads_input, timeout, gpu_ms)
     return tuple(found.values())
 
 
 def format_expected(expected: Mapping[int, UsageEstimate]) -> list[str]:
-    """Return the job's fields `tokens:<step>` → "in out", or "in out timeout_ms" for one with a timeout."""
+    """Return the job's fields `tokens:<step>` → `UsageEstimate.to_text`."""
     return [word for step, usage in expected.items() for word in (f"tokens:{step}", usage.to_text())]
 
 
@@ -67,7 +76,7 @@ def expect_usage(estimates: Sequence[TokenEstimate], value: bytes, length: int) 
         if one.reads_input and (tokens_in or tokens_out):
             tokens_in += length // JSON_BYTES_PER_TOKEN
             tokens_out = stated or tokens_out
-        steps[one.step] = UsageEstimate(tokens_in, tokens_out, one.timeout_ms)
+        steps[one.step] = UsageEstimate(tokens_in, tokens_out, one.timeout_ms, one.gpu_ms)
     return steps
 
 
@@ -79,11 +88,16 @@ def _sum_timeouts_ms(step: Step) -> int | None:
     return int(sum(min(each or 0, MAX_TIMEOUT_SECONDS) for each in seconds) * 1000)
 
 
-def _sum_tokens(step: Step, profile: Profile) -> tuple[int, int]:
-    tokens_in = tokens_out = 0
+def _list_estimates(step: Step, profile: Profile) -> list[Estimate]:
+    """Return what each stage of a step is expected to use, by its profile."""
+    found = []
     for op in step.ops:
-        call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
-        estimate = profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {})
-        tokens_in += min(estimate.tokens_in, MAX_USAGE)
-        tokens_out += min(estimate.tokens_out, MAX_USAGE)
-    return tokens_in, tokens_out
+        call = StageCall(
+            id=op.id,
+            name=op.name,
+            path=op.path,
+            implementation=op.implementation,
+            effects=[Effect(**effect) for effect in op.effects],
+        )
+        found.append(profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {}))
+    return found

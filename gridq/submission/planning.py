@@ -38,14 +38,17 @@ def place_stage(
     """Return the queue of a stage, its fall-backs and its declared cost.
 
     Built-in pure stages go to `gridq:pure`, other built-in stages to `gridq:local`, Python stages to the
-    queue of their module, and all others to the capability that a profile demands for their effects. Raises
-    CapabilityConflict, UnknownCapability and InvalidField.
+    queue of their module, and all others to the capability that a profile demands for their effects; so do
+    Python stages that demand one whose profile runs them. Raises CapabilityConflict, UnknownCapability and
+    InvalidField.
     """
     cents = sum(_read_cents(effect, path) for effect in effects if effect.effect == "Cost")
     demand = find_demand(effects, profiles, path, aliases)
     runner, _, rest = spec.implementation.partition(":")
     fallbacks: tuple[str, ...] = ()
-    if runner in ("builtin", "python"):
+    profile = None if demand is None else profiles.get(queue_names.get_kind(demand.queue))
+    runs_python = runner == "python" and profile is not None and profile.runs_python
+    if runner in ("builtin", "python") and not runs_python:
         if demand is not None:
             raise CapabilityConflict(
                 f"The stage {spec.name!r} needs {demand.queue}, but is implemented by {spec.implementation}",

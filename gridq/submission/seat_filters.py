@@ -19,6 +19,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Demand, Effect
 from gridq.protocol.queue_aliases import NO_ALIASES, QueueAliases
 from gridq.seats.access import ONLY
+from gridq.stages.python import PREFIX, parse_module
 
 MAX_NAMED = 5
 """Seats and queues that one error names."""
@@ -45,9 +46,17 @@ def find_demands(
         if step.ops and queue_names.get_kind(step.queue) in profiles:
             effects = [Effect(**effect) for effect in step.ops[0].effects]
             demand = find_demand(effects, profiles, step.path, aliases)
+            if demand is not None and step.ops[0].implementation.startswith(PREFIX):
+                demand = _add_module(demand, parse_module(step.ops[0].implementation))
             if demand is not None and any(one.needs for one in demand.alternatives):
                 found.append(StepDemand(index, step.path, demand))
     return tuple(found)
+
+
+def _add_module(demand: Demand, module: str) -> Demand:
+    """Return `demand` with the need of the Python module that has the stage."""
+    fallbacks = tuple(_add_module(fallback, module) for fallback in demand.fallbacks)
+    return demand.model_copy(update={"needs": {**demand.needs, "module": module}, "fallbacks": fallbacks})
 
 
 def find_excluded_seats(

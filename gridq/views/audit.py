@@ -264,10 +264,10 @@ class _State:
         totals: Counter[str] = Counter()
         wrong = []
         for job, reservation in self.found.table("reservations").items():
-            agent, team, money, *tokens = reservation.split(" ")
+            agent, team, *amounts = reservation.split(" ")
             for who in (f"a:{agent}", *((f"t:{team}",) if team != "-" else ())):
-                totals[who] += int(money)
-                totals[f"tokens {who}"] += sum(map(int, tokens))
+                for kind, amount in zip(("", "tokens ", "gpu_seconds "), amounts, strict=False):
+                    totals[kind + who] += int(amount)
             if job not in self.live:
                 wrong.append(f"{job} is gone and has reserved {reservation}")
         found = {who: int(total) for who, total in self.found.table("reserved").items()}

@@ -68,6 +68,7 @@ class StageView:
     tokens_in: int = 0
     tokens_out: int = 0
     micro_dollars: int | None = 0
+    gpu_seconds: float = 0.0
     excluded: tuple[str, ...] = ()
     cost: int = 0
     expects: UsageEstimate = NO_ESTIMATE
@@ -266,7 +267,16 @@ def _find_state(one: dict[str, bytes | None], worker: str | None) -> StageState:
 
 def _fill_recorded(stage: StageView, recorded: StageView | None) -> None:
     if recorded is not None:
-        for name in ("seat", "started", "wait_ms", "run_ms", "tokens_in", "tokens_out", "micro_dollars"):
+        for name in (
+            "seat",
+            "started",
+            "wait_ms",
+            "run_ms",
+            "tokens_in",
+            "tokens_out",
+            "micro_dollars",
+            "gpu_seconds",
+        ):
             setattr(stage, name, getattr(recorded, name))
 
 
@@ -333,6 +343,7 @@ def _list_recorded(rows: Iterable[HistoryRow]) -> Iterator[StageView]:
             tokens_in=row.tokens_in,
             tokens_out=row.tokens_out,
             micro_dollars=row.micro_dollars,
+            gpu_seconds=row.gpu_seconds,
         )
 
 

@@ -39,8 +39,8 @@ class SeatReport:
     Attempts: `recorded` succeeded, `wasted_attempts` did not, `recorded_for_others` were for other agents
     than the seat's `owner`, and `unpriced` used something without a price, as those of a subscription do.
     Money: `used`, `wasted` and `lent` are the cost of the first three, as far as there are prices; `cost` is
-    what the seat costs a month, `capacity` what its budget allows in the month, and `reclaimed` the part of
-    its cost that others used: cost · lent / capacity.
+    what the seat costs a month, `gpu_seconds` how long its device was used, `capacity` what its budget allows
+    in the month, and `reclaimed` the part of its cost that others used: cost · lent / capacity.
     """
 
     seat: str
@@ -50,6 +50,7 @@ class SeatReport:
     unpriced: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    gpu_seconds: float = 0.0
     used: int = 0
     wasted: int = 0
     recorded_for_others: int | None = None
@@ -68,6 +69,7 @@ class SeatReport:
         micro = entry.micro_dollars or 0
         self.tokens_in += entry.tokens_in
         self.tokens_out += entry.tokens_out
+        self.gpu_seconds = round(self.gpu_seconds + entry.gpu_ms / 1000, 3)
         self.unpriced += entry.used and entry.micro_dollars is None
         if entry.what != RECORDED:
             self.wasted_attempts += entry.what != LATE

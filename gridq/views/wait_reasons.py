@@ -11,7 +11,6 @@ from gridq.limits import accounts
 from gridq.protocol import queue_names
 from gridq.protocol.durations import format_seconds
 from gridq.protocol.meters import describe_shortage, format_local_time
-from gridq.protocol.money import format_dollars
 from gridq.protocol.states import JobState, StageState
 from gridq.seats.access import describe_access, find_pinned, is_excluded
 from gridq.seats.registry import LiveSeat, explain_no_seat, has_router, read_live_seats
@@ -69,11 +68,18 @@ def _explain_loading(client: Redis, keys: Keys, stage: StageView) -> str:
     """
     name, _, machine = stage.seat.rpartition("@")
     for seat in read_live_seats(client, keys, only=f"{machine}.{name}"):
-        loading = seat.details.get("loading")
-        if isinstance(loading, dict) and loading and stage.queue not in seat.warm:
-            model, share = next(iter(loading.items()))
-            return f"loading {model} on {seat.worker}{_format_share(share)}"
+        if loading := describe_loading(seat, stage.queue):
+            return loading
     return ""
+
+
+def describe_loading(seat: LiveSeat, queue: str) -> str:
+    """Return which model of a queue a seat loads, and the share that is done if that is known; "" if none."""
+    loading = seat.details.get("loading")
+    found = loading.get(queue) if isinstance(loading, dict) else None
+    if not isinstance(found, dict):
+        return ""
+    return f"loading {found.get('model')} on {seat.worker}{_format_share(found.get('share'))}"
 
 
 def explain_download(stage: StageView, seats: list[LiveSeat]) -> str:
@@ -145,8 +151,7 @@ def _explain_parked(report: accounts.AccountsReport, agent: str, team: str) -> s
         if not concerned or account.what.startswith("jobs") or account.limit is None:
             continue
         if account.limit == 0 or account.spent > account.limit:
-            numbers = (account.spent, account.limit)
-            used, limit = (format_dollars(n) if account.is_money else str(n) for n in numbers)
+            used, limit = account.format_amount(account.spent), account.format_amount(account.limit)
             until = f", until {format_local_time(account.resets_at)}" if account.resets_at is not None else ""
             what = f"{used} of {limit} ({account.what})"
             used_up.append(f"{account.kind} {account.name} has used {what}{until}")

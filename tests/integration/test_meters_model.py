@@ -21,7 +21,7 @@ from gridq.views.audit import find_breaches
 from tests.conftest import GridEnv
 from tests.machines import LONG
 from tests.unit.store.limits import DAY, HOUR, expire_meters, limit, turn, turn_at
-from tests.unit.store.plans import Grid, chain, one, plan, step, wide
+from tests.unit.store.plans import Grid, Tokens, chain, one, plan, step, wide
 
 SEEDS = range(40 if LONG else 3)
 STEPS = 1_000 if LONG else 200
@@ -41,9 +41,22 @@ FAMILIES: tuple[dict[str, list[str]], ...] = (
 WINDOWS = ("month", "week", "day", "5h", "1m", "3d")
 CALENDAR = ("month", "week", "day")
 AGENTS = ("ann", "bob", "cleo", "dora")
-THINGS: tuple[Resource, ...] = ("money", "tokens", "requests")
-AMOUNTS = {"money": (0, 900, 3_000, 20_000), "tokens": (0, 50, 700, 9_000), "requests": (0, 1, 4, 30)}
-KEYS = {"money": "dollars", "tokens": "tokens", "requests": "requests", "jobs": "jobs"}
+THINGS: tuple[Resource, ...] = ("money", "tokens", "requests", "gpu_seconds")
+AMOUNTS = {
+    "money": (0, 900, 3_000, 20_000),
+    "tokens": (0, 50, 700, 9_000),
+    "requests": (0, 1, 4, 30),
+    "gpu_seconds": (0, 2_000, 60_000, 200_000),
+}
+KEYS = {
+    "money": "dollars",
+    "tokens": "tokens",
+    "requests": "requests",
+    "jobs": "jobs",
+    "gpu_seconds": "gpu_seconds",
+}
+UNITS = {"money": 1_000_000, "gpu_seconds": 1_000}
+"""How much of a resource one unit in a file is, if not 1."""
 COSTS = (0, 0, 400, 1_000, 3_000)
 
 
@@ -91,7 +104,7 @@ class RandomCalls:
             seat, *SEATS[seat], inc=f"i{self.inc[seat]}", concurrency=3, limits=self.limits(4),
             owner=draw(OWNERS), families=draw(FAMILIES) if seat != "m.r" else {},
             prices=draw((None, (1_000_000, 5_000_000))),
-            hourly_price=draw((None, None, (3_600_000, 2_500), (999_999, 60_000))),
+            hourly_price=draw((None, None, (0, 30_000), (3_600_000, 2_500), (999_999, 60_000))),
         )  # fmt: skip
 
     def table(self, name: str, some: int, *, people: bool = False) -> str:
@@ -101,7 +114,8 @@ class RandomCalls:
                 lines += [] if people else [f"parallel = {one_of.amount}"]
             elif not (people and one_of.window not in CALENDAR):
                 resource = "jobs" if people and one_of.resource == "requests" else one_of.resource
-                amount = one_of.amount / 1_000_000 if resource == "money" else one_of.amount
+                amount = one_of.amount if resource not in UNITS else one_of.amount / UNITS[resource]
+                amount = int(amount) if resource == "gpu_seconds" else amount
                 budgets.append(f'{{{KEYS[resource]} = {amount}, per = "{one_of.window}"}}')
         return "\n".join([*lines, f"budgets = [{', '.join(budgets)}]", ""])
 
@@ -149,6 +163,7 @@ class RandomCalls:
         for number in range(len(made.steps)):
             if draw((True, False)):
                 tokens = f"{draw((0, 10, 300))} {draw((0, 20, 500, 10_000))}{draw(('', ' 900', ' 40000'))}"
+                tokens += draw(("", "", " g500", " g90000"))
                 self.grid.client.hset(self.grid.keys("job", job), f"tokens:{number}", tokens)
 
     def claim(self) -> None:
@@ -159,11 +174,12 @@ class RandomCalls:
         if isinstance(found, Claim):
             self.leases[found.lease] = found
 
-    def used(self, queue: str) -> tuple[int | None, tuple[int, int]]:
+    def used(self, queue: str) -> tuple[int | None, Tokens]:
         if queue == "gridq:local" and self.random.random() < 0.8:
             return 0, (0, 0)
         draw = self.random.choice
-        return draw((None, 0, 300, 1_000, 6_000)), (draw((0, 30, 400)), draw((0, 5, 500)))
+        tokens = draw((0, 30, 400)), draw((0, 5, 500)), draw((0.0, 0.0, 1.5, 80.0))
+        return draw((None, 0, 300, 1_000, 6_000)), tokens
 
     def pop_lease(self) -> Claim | None:
         if not self.leases:
@@ -280,6 +296,7 @@ class RandomCalls:
         if len(more) < 3:
             assert not before, (who, before)
             return
+        gpu_ms = int(more[2]) if len(more) > 3 else None
         holds = {
             "money": int(money),
             "tokens": int(more[0]),
@@ -289,7 +306,10 @@ class RandomCalls:
         if claim.queue.startswith("gridq:"):
             return  # what costs nothing goes on
         for meter in before:
-            if meter.applies_to(claim.queue):
+            if meter.resource == "gpu_seconds":
+                if gpu_ms is not None and meter.applies_to(claim.queue):
+                    assert meter.remaining >= max(min(gpu_ms, meter.limit), 1), (seat, meter, gpu_ms)
+            elif meter.applies_to(claim.queue):
                 need = holds[meter.resource]
                 if meter.resource in ("money", "tokens"):
                     need = max(min(need, meter.limit), meter.resource == "tokens")

@@ -108,9 +108,11 @@ def _list_remarks(seat: LiveSeat, device: Mapping[str, Any]) -> list[str]:
 
     remarks = [] if seat.state == "ready" else [format_state(seat)]
     loading = _get_dict(seat.details, "loading")
-    for name, done in loading.items():
+    shares = {each["model"]: each["share"] for each in loading.values()}
+    for name, done in shares.items():
         remarks.append(f"loading {name}" + ("" if done is None else f", {done:.0%}"))
     remarks += [_format_model(model) for model in seat.details.get("models") or ()]
+    remarks += [_format_stage(stage) for stage in seat.details.get("stages") or ()]
     for process in seat.details.get("processes") or ():
         if process.get("whose") != "ours":
             size = "" if process.get("memory_mb") is None else f", {_format_gb(process['memory_mb'])} GB"
@@ -132,6 +134,15 @@ def _format_model(model: Mapping[str, Any]) -> str:
         return f"{text}, in use{who}"
     used_at = model.get("used_at")
     return text if not used_at else f"{text}, used{who} {format_span(time.time() - used_at)} ago"
+
+
+def _format_stage(stage: Mapping[str, Any]) -> str:
+    """Format a Python stage: `train 8.0 GB, of ann for 2 min, protected`."""
+    who = f" of {stage['agent']}" if stage.get("agent") else ""
+    protected = ", protected" if stage.get("protected") else ""
+    began_at = stage.get("began_at")
+    since = f" for {format_span(time.time() - began_at)}" if isinstance(began_at, int | float) else ""
+    return f"{stage.get('name')} {_format_gb(stage.get('memory_mb'))} GB,{who}{since}{protected}"
 
 
 def _get_dict(details: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -87,6 +87,7 @@ def log(
                 "wasted": wasted,
                 "tokens_in": sums.tokens_in,
                 "tokens_out": sums.tokens_out,
+                "gpu_seconds": sums.gpu_seconds,
                 "entries": [entry.to_json() | {"micro_dollars": entry.cost} for entry in entries],
             }
         )
@@ -97,7 +98,8 @@ def log(
     make_console().print(make_log_table(entries))
     typer.echo(
         f"{attempts} attempts, {sums.recorded} recorded; used {format_money(used)}, "
-        f"wasted {format_money(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out.",
+        f"wasted {format_money(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out"
+        + (f", {sums.gpu_seconds:.1f} GPU seconds." if sums.gpu_seconds else "."),
         err=True,
     )
 

@@ -42,6 +42,7 @@ from workers.owner.rules import make_rules
 from workers.owner.watch import Watch
 from workers.process import timeouts
 from workers.process.heartbeat import Heartbeat
+from workers.process.last_resort import LastResort
 from workers.process.model_commands import ModelCommands
 
 log = logging.getLogger(__name__)
@@ -51,15 +52,17 @@ LOCK_WAIT_SECONDS = 0.5
 
 
 class SeatRunner:
-    """Runs the stages of one seat: built-in and Python stages itself, the others through the seat's
-    profile.
+    """Runs the stages of one seat: built-in stages itself, and Python stages unless the seat's profile runs
+    them; the others through the profile.
     """
 
     def __init__(self, profile: Profile | None) -> None:
         self.profile = profile
 
     def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        if self.profile is None or stage.implementation.startswith(("builtin:", "python:")):
+        runs_python = self.profile is not None and self.profile.runs_python
+        own = ("builtin:",) if runs_python else ("builtin:", "python:")
+        if self.profile is None or stage.implementation.startswith(own):
             return stages.run_builtin(stage, value, context)
         return self.profile.run(stage, value, context)
 
@@ -83,17 +86,25 @@ class Worker:
         self._is_live = False
         self._narrowed_to = None if tuple(serves) == seat.queues else frozenset(serves)
         worker = f"{seat.name}@{self.machine}"
+        last_resort: Sequence[str] = ()
+        if seat.profile is not None and seat.capability is not None:
+            last_resort = self._narrow(seat.profile.last_resort_queues(seat.capability))
+        self.last_resort = LastResort(
+            client, scripts.keys, f"{self.machine}.{seat.name}", last_resort, self._offer_changed
+        )
+        self.last_resort.look()
         self.session = Session(
             scripts,
             config,
             seat=f"{self.machine}.{seat.name}",
             host=get_host_id(self.machine),
             concurrency=concurrency,
-            queues=serves,
+            queues=self._yield(serves),
             runner=SeatRunner(seat.profile),
             worker=worker,
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm_queues if seat.profile is not None else None,
+            pass_over=seat.profile.pass_over_seconds if seat.profile is not None else None,
             find_queues=self._find_queues,
             terms=_make_terms(seat),
             on_end=partial(answers.publish_answer, app, scripts),
@@ -110,6 +121,7 @@ class Worker:
             capability=seat.offer.capability,
             descriptor=seat.capability,
             profile=seat.profile,
+            last_resort=last_resort,
             specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
             version=version("gridq"),
             owner=seat.terms.owner,
@@ -140,6 +152,7 @@ class Worker:
         self.session.scripts.adopt()  # before anything is written
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.watch_offer(self._offer_changed)
+            self.seat.profile.watch_warm_queues(self._warm_queues_changed)
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         install_revoke(self.session.scripts, partial(answers.publish_answer, self.app, self.session.scripts))
@@ -157,6 +170,7 @@ class Worker:
         self._is_live = True
         if self._offer_differs():  # since the probe
             self._offer_changed()
+        self.last_resort.start()
         run_stage.answer = self.answer_wake_up
 
     def stop(self) -> None:
@@ -185,9 +199,14 @@ class Worker:
         if fault:
             log.warning("seat %s: %s", self.seat.name, fault)
         self.heartbeat.change_capability(current)
-        queues = self._narrow(profile.queues(current))
+        queues = self._yield(self._narrow(profile.queues(current)))
         families = profile.families(current)
         self.session.change_offer(queues, families, Unavailable(UNREACHABLE, fault) if fault else None)
+
+    def _warm_queues_changed(self) -> None:
+        """Tell the claims which work the seat prefers now, and whoever looks what it loads."""
+        self.session.renew_soon()
+        self.heartbeat.refresh()
 
     def _offer_differs(self) -> bool:
         profile, capability = self.seat.profile, self.seat.capability
@@ -196,7 +215,7 @@ class Worker:
         return profile.current_capability(capability) != capability or bool(profile.health())
 
     def _find_queues(self, in_cooldown: Collection[str]) -> Sequence[str]:
-        """Return the queues that the seat serves while some of its models are in cooldown."""
+        """Return the queues that the seat could serve while some of its models are in cooldown."""
         profile, capability = self.seat.profile, self.seat.capability
         if profile is None or capability is None:
             return self.seat.queues
@@ -207,10 +226,15 @@ class Worker:
         """Return those of `queues` that this worker serves: all of them, or those that `-Q` named."""
         return [queue for queue in queues if self._narrowed_to is None or queue in self._narrowed_to]
 
+    def _yield(self, queues: Sequence[str]) -> list[str]:
+        """Return `queues` without those of the last resort that other seats serve now."""
+        return [queue for queue in queues if queue not in self.last_resort.served_elsewhere]
+
     def _changed(self) -> None:
         self.heartbeat.beat()
 
     def _leave(self) -> None:
+        self.last_resort.stop()
         self.owner.stop()
         self.recovery.stop()
         if self.commands is not None:
@@ -233,6 +257,7 @@ def _make_terms(seat: Seat) -> SeatTerms:
         families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
         prices = seat.profile.prices(seat.capability)
         hourly = seat.profile.hourly_price(seat.capability, seat.offer.config)
+        keeps_prompts = seat.profile.keeps_prompts(seat.offer.config)
     return SeatTerms(
         limits=seat.offer.limits,
         requests_per_minute=seat.offer.requests_per_minute,
@@ -241,6 +266,7 @@ def _make_terms(seat: Seat) -> SeatTerms:
         families=families,
         prices=prices,
         hourly=hourly,
+        keeps_prompts=keeps_prompts,
     )
 
 
@@ -257,7 +283,6 @@ def _lock_seat(home: Path, seat: str) -> TextIO:
             f"Another worker of this machine already serves the seat {seat!r}",
             {"worker": f"process {other}", "fix": "stop that worker"},
         ) from None
-        keeps_prompts = seat.profile.keeps_prompts(seat.offer.config)
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -266,7 +291,6 @@ def _lock_seat(home: Path, seat: str) -> TextIO:
 
 def _choose_seat(found: ProbeResult, name: str | None, queues: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
     """Return the seat and the queues to serve.
-        keeps_prompts=keeps_prompts,
 
     `name`: the value of `--seat`; None: the only seat of this machine, or the only one that serves `queues`.
     `queues`: the value of `-Q`; empty: all queues of the seat. ConfigError: there is no such seat, there are

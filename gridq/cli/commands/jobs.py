@@ -156,9 +156,11 @@ def format_header(view: JobView) -> list[str]:
         lines.append(f"deadline  {format_local_time(view.deadline)}, in {left}")
     tokens_in, tokens_out = (sum(getattr(row, n) for row in view.rows) for n in ("tokens_in", "tokens_out"))
     spent = sum_costs(row.micro_dollars for row in view.rows)
-    if tokens_in or tokens_out or spent:
+    gpu_seconds = sum(row.gpu_seconds for row in view.rows)
+    if tokens_in or tokens_out or spent or gpu_seconds:
         cost = "price unknown" if spent is None else format_money(spent)
-        lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}")
+        gpu = f", {gpu_seconds:.1f} GPU seconds" if gpu_seconds else ""
+        lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}{gpu}")
     dropped = dict.fromkeys(place for row in view.rows for place in row.dropped_fields)
     if dropped:
         lines.append(f"dropped   {to_one_line(', '.join(dropped))}")

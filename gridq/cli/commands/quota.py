@@ -8,12 +8,11 @@ import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.output import format_zone_time, make_console, make_table, print_json
-from gridq.protocol.money import format_dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gridq.limits.accounts import Account, AccountsReport, Window
+    from gridq.limits.accounts import AccountsReport, Window
 
 app = typer.Typer()
 
@@ -25,6 +24,7 @@ UNITS = {
     "requests": "requests",
     "jobs": "jobs",
     "parallel": "stages",
+    "gpu_seconds": "milliseconds",
     "pending": "stages",
 }
 """Resource → the unit of its numbers in JSON."""
@@ -107,24 +107,19 @@ def make_accounts_table(found: AccountsReport) -> Table:
     for account in found.accounts:
         if account.limit is None and not account.spent and not account.reserved:
             continue
-        remaining = "-" if account.remaining is None else format_amount(account, account.remaining)
+        remaining = "-" if account.remaining is None else account.format_amount(account.remaining)
         sliding = account.window is not None and account.window.kind == "sliding"
         table.add_row(
             f"{account.kind} {account.name}",
             account.what,
-            "none" if account.limit is None else format_amount(account, account.limit),
-            format_amount(account, account.spent),
-            format_amount(account, account.reserved),
+            "none" if account.limit is None else account.format_amount(account.limit),
+            account.format_amount(account.spent),
+            account.format_amount(account.reserved),
             remaining,
             "sliding" if sliding else format_zone_time(account.resets_at, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
         )
     return table
-
-
-def format_amount(account: Account, number: int) -> str:
-    """Format a number of the account's resource: `$12.50` or `100`."""
-    return format_dollars(number) if account.is_money else str(number)
 
 
 def to_json(found: AccountsReport) -> dict[str, Any]:

@@ -212,13 +212,13 @@ def _compute_used_ratio(seat: LiveSeat) -> float | None:
 
 
 def _build_account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
-    """Return the metrics of the accounts that `gridq quota` shows: money in dollars, all else as it is
-    counted.
+    """Return the metrics of the accounts that `gridq quota` shows: money in dollars, GPU time in seconds,
+    all else as it is counted.
     """
     names = ("limit", "used", "reserved", "left", "reset_timestamp_seconds")
     found: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in names}
     for account in group_agents(accounts):
-        unit = MICRO_PER_DOLLAR if account.is_money else 1
+        unit = account.units_per_amount
         until = None if account.resets_at is None else account.resets_at / 1000
         amounts = (account.limit, account.spent, account.reserved, account.remaining)
         values = (*(None if amount is None else amount / unit for amount in amounts), until)

@@ -20,7 +20,7 @@
 --   session           its session, or ''
 --   api_key           id of its API key, or '' (the inbox knows its own)
 --   micro_dollars     estimated cost
---   expected_tokens   estimated use
+--   expected_use      estimated use: 'tokens gpu-ms', the latter as its stages declare it
 --   stages            number of stages
 --   idempotency_key   '<agent>:<digest>', or ''
 --   body_digest       digest of the request body, or '' (the inbox knows its own)
@@ -106,7 +106,9 @@ if is_guarded and C('EXISTS', K .. 'limits') == 1 then
   --[
   local refusal, drops = check_room(groups, priority, agent, team)
   if refusal then return refuse(refusal) end
-  team, refusal = reserve(job, agent, team, tonumber(micro_dollars), tonumber(expected_tokens))
+  local tokens, gpu_ms = string.match(expected_use, '^(%d+) (%d+)$')
+  team, refusal = reserve(job, agent, team,
+    {money = tonumber(micro_dollars), tokens = tonumber(tokens), gpu_seconds = tonumber(gpu_ms)})
   if not team then return refuse(refusal) end
   charged_team = team
   dropped = make_room(drops)

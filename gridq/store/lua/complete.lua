@@ -4,7 +4,7 @@
 -- ARGS
 --   lease        the attempt's lease
 --   output       a value as JSON, or '@name' of a value that was written before
---   used         'micro-dollars,tokens in,tokens out'
+--   used         'micro-dollars,tokens in,tokens out,gpu-ms'
 --   rows         rows of the job's history, as JSON
 --   seat         name of the seat
 --   incarnation  the start of its worker that calls
@@ -21,7 +21,7 @@ local j = job_key(job)
 local current, done, answer, steps, header, arm_true, arm_false, team, agent, unfinished, budget, started_at, working = unpack(C('HMGET', j,
   'lease:' .. step, 'done:' .. step, 'answer', 'steps', 'header:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
   'charged_team', 'agent', 'unfinished', 'budget', 'started_at:' .. step, 'working'))
-local micro, tokens_in, tokens_out = parse_usage(used)
+local use = parse_usage(used)
 local is_link = string.sub(output, 1, 1) == '@'
 local result, ended, pure, later = 1, '', {}, {}
 if current ~= fence then
@@ -45,12 +45,11 @@ elseif is_link and C('EXISTS', K .. 'value:' .. string.sub(output, 2)) == 0 then
   return {-2, '', {'none'}, 0}
 else
   local holder, names = close_lease(lease)
-  local pays = team and micro + tokens_in + tokens_out > 0
-  if pays then count_use(agent, team, micro, tokens_in + tokens_out) end
+  if team and use.any then count_use(agent, team, use) end
   settle(lease, holder, used, 'done', describe_attempt(agent, header, started_at, team), names)
   if not holder then take_back(job, step, fence); C('DEL', K .. 'closed_lease:' .. lease) end
-  if pays then
-    local team_crossed = spend_reserved(job, agent, team, micro, tokens_in + tokens_out)
+  if team and use.any then
+    local team_crossed = spend_reserved(job, agent, team, use)
     local over = is_over_limit(agent, team)
     if over or team_crossed then
       --[
@@ -60,7 +59,7 @@ else
     end
   end
   local left = tonumber(unfinished) - 1
-  local budget_left = budget and micro > 0 and C('HINCRBY', j, 'budget', int_text(-micro)) or 0
+  local budget_left = budget and use.money > 0 and C('HINCRBY', j, 'budget', int_text(-use.money)) or 0
   local is_first_row = C('RPUSH', K .. 'rows:' .. job, rows) == 1
   if is_link then
     C('SADD', K .. 'values:' .. job, string.sub(output, 2))

@@ -5,7 +5,7 @@
 --   kind          stage (its own fault, it fails for good) | seat | unreached (the seat's endpoint got nothing of it) | died | lost |
 --                 back (handed back)
 --   pause_ms      how long the seat backs off from this stage
---   used          'micro-dollars,tokens in,tokens out'
+--   used          'micro-dollars,tokens in,tokens out,gpu-ms'
 --   error_record  the error as JSON
 --   row           row of the job's history as JSON, or ''
 --   seat          name of the seat

@@ -61,9 +61,14 @@ def branch(**fields: Any) -> Plan:
     return plan(*steps, arms=[Arms(0, (1, 2), (3,))])
 
 
-def usage(micro: int | None, tokens: tuple[int, int] = (0, 0)) -> Usage:
+Tokens = tuple[int, int] | tuple[int, int, float]
+"""Tokens in and out, and GPU seconds if there are any."""
+
+
+def usage(micro: int | None, tokens: Tokens = (0, 0)) -> Usage:
     """Return the usage of an attempt; None means that it has no price."""
-    return Usage(micro_dollars=micro, tokens_in=tokens[0], tokens_out=tokens[1])
+    seconds = float(sum(tokens[2:]))
+    return Usage(micro_dollars=micro, tokens_in=tokens[0], tokens_out=tokens[1], seconds=seconds)
 
 
 def quota(reply: AdmitReply) -> QuotaReached:
@@ -176,7 +181,7 @@ class Grid:
 
     def complete(
         self, lease: str | Claim, output: bytes = b"1", *, used: int | None = 0, go_on: bool = False,
-        tokens: tuple[int, int] = (0, 0), long: bytes | None = None, seat: str | None = None,
+        tokens: Tokens = (0, 0), long: bytes | None = None, seat: str | None = None,
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
         """Complete a lease from the slot that holds it."""
         lease = lease if isinstance(lease, str) else lease.lease
@@ -188,9 +193,7 @@ class Grid:
         )  # fmt: skip
         return result, ended, self._held(after, holder, inc, slot)
 
-    def done(
-        self, claim: Claim, output: bytes = b"1", used: int | None = 0, tokens: tuple[int, int] = (0, 0)
-    ) -> str:
+    def done(self, claim: Claim, output: bytes = b"1", used: int | None = 0, tokens: Tokens = (0, 0)) -> str:
         """Complete a claim, which must be recorded. Return how the job ended, or ''."""
         result, ended, _ = self.complete(claim, output, used=used, tokens=tokens)
         assert result == 1
@@ -198,7 +201,7 @@ class Grid:
 
     def fail(
         self, lease: str | Claim, kind: str = "seat", *, pause_ms: int = 0, used: int | None = 0,
-        tokens: tuple[int, int] = (0, 0), row: str = "",
+        tokens: Tokens = (0, 0), row: str = "",
     ) -> str:  # fmt: skip
         """Fail a lease from the seat that holds it."""
         lease = lease if isinstance(lease, str) else lease.lease

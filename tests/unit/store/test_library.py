@@ -73,7 +73,7 @@ def test_scripts_are_called_with_their_declared_arguments() -> None:
         for names in given:
             assert names == {*declared.names, *([declared.rest] if declared.rest else [])}, name
     admit = parse_arguments(read_lua("admit"))
-    assert {*admit.names, admit.rest} == {*NewJob.__slots__, "expected_tokens", "groups", "plan"}
+    assert {*admit.names, admit.rest} == {*NewJob.__slots__, "expected_use", "groups", "plan"}
     assert parse_arguments(read_lua("emit")).rest == "streams"
     fields = re.findall(r"^--   ([a-z]+)  ", read_lua("emit"), re.M)
     assert tuple("pieces" if field == "count" else field for field in fields) == Pieces._fields

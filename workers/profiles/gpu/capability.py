@@ -71,8 +71,9 @@ class GpuCapability(BaseModel):
 
     `usable_mb` is what a model or a stage may use: `memory_mb` without the headroom and the system's share;
     None in what older workers send. `compute_cap` is NVIDIA's compute capability, such as `"8.9"`. `models`
-    are those that fit the device and whose files exist, `too_large` those that do not fit.
-    `engine` runs them; it is None if none is installed.
+    are those that fit the device and whose files exist, `too_large` those that do not fit. `engine` runs
+    them; it is None if none is installed. `modules` are the Python modules whose stages it runs, `protected`
+    whether also those that the owner's pause must wait for.
 
     The seat of an engine that already runs (`running_engines`) has the backend `server` and no memory.
     """
@@ -90,6 +91,8 @@ class GpuCapability(BaseModel):
     models: tuple[ModelOffer, ...] = ()
     too_large: tuple[TooLarge, ...] = ()
     engine: str | None = None
+    modules: tuple[str, ...] = ()
+    protected: bool = True
 
 
 class GpuConfig(BaseModel):
@@ -104,9 +107,9 @@ class GpuConfig(BaseModel):
     not downloaded yet downloads it, if it has at most `pull_limit_gb`; all that gridq downloads stays within
     `cache_limit_gb`. `models` are added to the catalogue. `price_per_hour` is in dollars. `budgets` limit
     each seat. `protected`: whether Python stages may run that the owner's pause must wait for. `engines` are
-    engines that already run, by `running_engines.engine_table`. `model_folders`: if given, model files must be
-    in one of them, or be downloads of gridq. `share_models` is the address at which the other machines of the
-    grid get this machine's models, gated and private ones only with `share_gated`.
+    engines that already run, by `running_engines.engine_table`. `model_folders`: if given, model files must
+    be in one of them, or be downloads of gridq. `share_models` is the address at which the other machines of
+    the grid get this machine's models, gated and private ones only with `share_gated`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -124,23 +127,20 @@ class GpuConfig(BaseModel):
     pulls: bool = False
     pull_limit_gb: float = Field(default=PULL_LIMIT_GB, gt=0, le=1_000_000)
     cache_limit_gb: float | None = Field(default=None, gt=0, le=1_000_000)
-    models: list[Json] = Field(default_factory=list)
-    engines: list[Json] = Field(default_factory=list)
-
     budgets: list[Json] = Field(default_factory=list)
     protected: bool = True
     model_folders: tuple[str, ...] = ()
     share_models: str | None = None
     share_gated: bool = False
     share_mb_per_second: float | None = Field(default=None, gt=0, le=1_000_000)
+    models: list[Json] = Field(default_factory=list)
+    engines: list[Json] = Field(default_factory=list)
+
     @field_validator("min_compute", mode="before")
     @classmethod
     def _check_min_compute(cls, value: Json) -> str:
         return format_compute_cap(parse_compute_cap(value))
 
-
-class GpuSeat(BaseModel):
-    """The configuration of a gpu seat's runner: the device, the models and the engine.
     @field_validator("share_models")
     @classmethod
     def _check_share_models(cls, value: str | None) -> str | None:
@@ -149,9 +149,12 @@ class GpuSeat(BaseModel):
         return value
 
 
+class GpuSeat(BaseModel):
+    """The configuration of a gpu seat's runner: the device, the models and the engine.
+
     `memory_mb` is what its models may use together, and `device_mb` what all seats of all homes may use of
     the device (default: as much); `headroom_mb` stays free beside them. A request may pull a model of at most
-    `pull_bytes`; None: none.
+    `pull_bytes`; None: none. `model_folders` as in `GpuConfig`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -170,4 +173,5 @@ class GpuSeat(BaseModel):
     price_per_hour: float | None = None
     pull_bytes: int | None = None
     cache_bytes: int | None = None
+    model_folders: tuple[str, ...] = ()
     models: tuple[Model, ...] = ()

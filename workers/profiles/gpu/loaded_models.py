@@ -1,11 +1,13 @@
 """Decide which models of a seat are loaded: on demand, in the order of a line, and unloaded again.
 
 - A request whose model is loaded uses it at once. If a request of another model waits for room before it, it
-  passes only for a bounded time, which grows with the seconds that the other model takes to load: so models
-  that alternate share the device in runs, and none starves.
+  passes only for a bounded time, that of several loads: so models that alternate share the device in runs,
+  and none starves. The claim keeps the same order among stages that wait in the grid
+  (`Profile.pass_over_seconds`).
 - A model that is not loaded gets room by unloading idle models, those first that would be missed least:
   seconds of a reload, times recent uses. A model in use or loading is never unloaded.
 - A model that nobody has used for `idle_seconds` is unloaded.
+- A Python stage that needs memory of its own waits for it in the same line.
 - A load belongs to the seat: a client that leaves does not end it, and all who wait for the model attach to
   it.
 """
@@ -13,11 +15,13 @@
 from __future__ import annotations
 
 import collections
+import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from gridq.errors import GridError, SeatMemoryShort, SeatUnavailable, StageTimeout
@@ -30,14 +34,17 @@ from workers.profiles.gpu.model_process import ModelProcess
 POLL_SECONDS = 0.2
 """Interval at which a stage that waits for a model checks for its cancellation."""
 
-PATIENCE_FACTOR = 8.0
-"""A request that waits for room lets others pass for this many times the seconds of its model's load. So a
-swap takes at most a ninth of the time, if the loaded model has work all along.
+PATIENCE_FACTOR = 10.0
+"""A request that waits for room lets others pass for this many times the seconds of a load. So loads take at
+most an eleventh of the time, if the loaded models have work all along.
 """
 
-MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 1.0, 60.0
+MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 60.0
 DEFAULT_LOAD_SECONDS = 3.0
-"""Assumed for a model that was never loaded here."""
+"""Assumed for models that were never loaded here."""
+
+MIN_DEMAND = 0.5
+"""The demand of a model that is still in use: it was asked for within the half-life."""
 
 GAP_SECONDS = 0.05
 """A model that was used so lately may be between two stages of the same line. It is not unloaded yet, unless
@@ -104,39 +111,61 @@ class LoadedModel:
     is_used: bool = False
 
 
+@dataclass(frozen=True)
+class Room:
+    """Memory for something other than a model, such as a Python stage. `name` is unique."""
+
+    name: str
+
+
 @dataclass(eq=False)
 class LoadJob:
-    """A load under way, to which all requests for its model attach. `began_at` is None while it waits for
-    room.
+    """A load under way, to which all requests for its model attach; or a reservation of other memory.
+    `began_at` is None while it waits for room. `reserve` makes one try, and `make_error` says that it is in
+    vain. `victims` are the models that make room for it next, whoever asks for them; empty while those who
+    wait for it still let others pass.
     """
 
-    model: Model
+    model: Model | Room
+    reserve: Callable[[], Holding | Refusal]
+    make_error: Callable[[Refusal], SeatMemoryShort]
     context: StageContext = field(default_factory=StageContext)
     waiters: int = 0
     began_at: float | None = None
+    victims: frozenset[str] = frozenset()
     error: GridError | None = None
     is_over: bool = False
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A place in the line."""
+    """A place in the line. `ready_at`: since when the request waits, also before it came to this seat."""
 
-    model: Model
-    arrived_at: float = field(default_factory=time.monotonic)
+    model: Model | Room
+    ready_at: float
 
 
 class LoadedModels:
-    """The models of a seat that are loaded or loading."""
+    """The models of a seat that are loaded or loading. `on_change` is called when `list_warm` or
+    `list_crowded` may have changed.
+    """
 
-    def __init__(self, loader: Loader, idle_seconds: float = IDLE_UNLOAD_SECONDS) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        idle_seconds: float = IDLE_UNLOAD_SECONDS,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loader = loader
+        self._on_change = on_change
         self._idle_seconds = idle_seconds
         self._changed = threading.Condition()
         self._loaded: dict[str, LoadedModel] = {}
         self._job: LoadJob | None = None
         self._line: collections.deque[Ticket] = collections.deque()
         self._demands: dict[str, Demand] = collections.defaultdict(Demand)
+        self._crowded: set[str] = set()
+        self._settled_at = 0.0  # when a load last ended: a run of the loaded models begins
         self._is_closed = False
         self.loads = 0
         self.load_seconds = 0.0
@@ -166,6 +195,45 @@ class LoadedModels:
         """Load `model` if it is not loaded. Raises what `use` does."""
         self._release(self._acquire(model, context))
 
+    def reserve_room(
+        self,
+        name: str,
+        reserve: Callable[[], Holding | Refusal],
+        make_error: Callable[[Refusal], SeatMemoryShort],
+        context: StageContext,
+    ) -> Holding:
+        """Reserve memory by `reserve` for the stage `name`, in its turn, unloading idle models until it fits.
+
+        Raises what `make_error` returns if it does not fit beside what others use, SeatUnavailable if the
+        seat closes, and JobCancelled or StageTimeout.
+        """
+        room = Room(f"{name} {secrets.token_hex(4)}")
+        job = LoadJob(room, reserve, make_error, context, waiters=1)
+        ticket = Ticket(room, time.monotonic() - context.waited)
+        with self._changed:
+            self._line.append(ticket)
+        try:
+            with self._changed:
+                while self._job is not None or self._find_first() is not ticket:
+                    if self._is_closed:
+                        raise _make_closing_error()
+                    self._changed.wait(POLL_SECONDS)
+                    check_time(context, name)
+                self._job = job
+            return self._make_room(job)
+        finally:
+            with self._changed:
+                self._line.remove(ticket)
+                if self._job is job:
+                    self._job = None
+                self._changed.notify_all()
+
+    def release_room(self, hold: Holding) -> None:
+        """Give memory of `reserve_room` back."""
+        hold.release()
+        with self._changed:
+            self._changed.notify_all()
+
     def _release(self, loaded: LoadedModel, seconds: float = 0.0) -> None:
         with self._changed:
             loaded.users -= 1
@@ -189,6 +257,31 @@ class LoadedModels:
         """Return the loaded models. Takes no lock: a heartbeat must not wait for a process to end."""
         return [name for name, loaded in list(self._loaded.items()) if loaded.process.is_alive]
 
+    def list_warm(self) -> list[str]:
+        """Return the models whose requests wait least here: those that are loaded and stay, and the one that
+        is loading or is about to. Takes no lock.
+        """
+        job = self._job
+        if job is None or job.is_over or (job.began_at is None and not job.victims):
+            return self.list_names()
+        return [*(name for name in self.list_names() if name not in job.victims), job.model.name]
+
+    def list_crowded(self) -> list[str]:
+        """Return the models that are not warm, and had no room beside the loaded ones when last asked for."""
+        warm = self.list_warm()
+        return [name for name in list(self._crowded) if name not in warm]
+
+    def get_patience(self) -> float:
+        """Return for how many seconds requests for loaded models go before those for others.
+
+        It follows from the longest load of the models that are in use, and is the same for all of them:
+        else those with short loads could take turns for ever, and one with a long load would starve.
+        """
+        wanted = [name for name, demand in list(self._demands.items()) if demand.get() >= MIN_DEMAND]
+        loads = [seconds for name in wanted if (seconds := self._loader.get_load_seconds(name))]
+        seconds = PATIENCE_FACTOR * max(loads, default=DEFAULT_LOAD_SECONDS)
+        return min(MAX_PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, seconds))
+
     def list_loaded(self) -> list[LoadedModel]:
         """Return the loaded models, without a lock, as `list_names`."""
         return [loaded for loaded in list(self._loaded.values()) if loaded.process.is_alive]
@@ -202,7 +295,7 @@ class LoadedModels:
         The share is that of the time of the model's last load on this device.
         """
         job = self._job
-        if job is None or job.is_over:
+        if job is None or job.is_over or isinstance(job.model, Room):
             return {}
         expected = self._loader.get_load_seconds(job.model.name)
         if job.began_at is None or not expected:
@@ -216,7 +309,7 @@ class LoadedModels:
             models, self._loaded = list(self._loaded.values()), {}
             job = self._job
             self._changed.notify_all()
-        if job is not None:
+        if job is not None and not isinstance(job.model, Room):
             job.context.cancel()
         for loaded in models:
             self._loader.unload(loaded.process, loaded.hold)
@@ -226,7 +319,7 @@ class LoadedModels:
     # -- the line
 
     def _acquire(self, model: Model, context: StageContext) -> LoadedModel:
-        ticket = Ticket(model)
+        ticket = Ticket(model, time.monotonic() - context.waited)
         job: LoadJob | None = None
         with self._changed:
             self._demands[model.name].add()
@@ -248,12 +341,7 @@ class LoadedModels:
                         job.waiters -= 1
                         job = None  # it was loaded, and died or was unloaded since
                     self._changed.wait(POLL_SECONDS)
-                    context.check()
-                    if context.deadline is not None and time.monotonic() >= context.deadline:
-                        raise StageTimeout(
-                            "The stage's time limit passed while it waited for its model",
-                            {"model": model.name},
-                        )
+                    check_time(context, model.name)
             finally:
                 if job is not None:
                     job.waiters -= 1
@@ -268,33 +356,39 @@ class LoadedModels:
         return not self._has_lost_patience(job, before=ticket)
 
     def _has_lost_patience(self, job: LoadJob, before: Ticket | None = None) -> bool:
-        """Return whether a request of the job's model, ahead of another, has let others pass long enough."""
-        now = time.monotonic()
+        """Return whether a request of the job's model, ahead of another, has let others pass long enough:
+        since it waits, and since the last load.
+        """
+        since = time.monotonic() - self.get_patience()
         for each in self._line:
             if each is before:
                 return False
-            if each.model.name == job.model.name and now - each.arrived_at > self._get_patience(job.model):
+            if each.model.name == job.model.name and max(each.ready_at, self._settled_at) < since:
                 return True
         return False
-
-    def _get_patience(self, model: Model) -> float:
-        seconds = self._loader.get_load_seconds(model.name) or DEFAULT_LOAD_SECONDS
-        return min(MAX_PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, PATIENCE_FACTOR * seconds))
 
     def _attach(self, ticket: Ticket) -> LoadJob | None:
         """Return the load of the ticket's model, begun now if it is its turn; None if another model loads."""
         job = self._job
         if job is None:
-            first = next(each for each in self._line if each.model.name not in self._loaded)
-            if first.model.name != ticket.model.name:
+            first, model = self._find_first(), ticket.model
+            if first is None or first.model.name != model.name or isinstance(model, Room):
                 return None
-            job = self._job = LoadJob(ticket.model)
+            job = self._job = LoadJob(
+                model,
+                partial(self._loader.reserve, model),
+                partial(self._loader.make_short_error, model),
+            )
             name = f"gridq-load-{ticket.model.name}"
             threading.Thread(target=self._run_load, args=(job,), name=name, daemon=True).start()
         if job.model.name != ticket.model.name or job.is_over:
             return None
         job.waiters += 1
         return job
+
+    def _find_first(self) -> Ticket | None:
+        """Return the first in the line whose model is not loaded."""
+        return next((each for each in self._line if each.model.name not in self._loaded), None)
 
     # -- loads, each on a thread of its own
 
@@ -312,17 +406,21 @@ class LoadedModels:
             if loaded is not None and not self._is_closed:
                 self.loads += 1
                 self._loaded[job.model.name] = loaded
+                self._settled_at = time.monotonic()
                 loaded = None
             self._job = None
             self._changed.notify_all()
+        self._on_change()
         if loaded is not None:
             self._loader.unload(loaded.process, loaded.hold)
 
     def _load(self, job: LoadJob) -> LoadedModel:
         """Make room and load; once more, after unloading all idle models, if memory runs out meanwhile."""
+        assert isinstance(job.model, Model)
         for is_last in (False, True):
             hold = self._make_room(job)
             began_at = job.began_at = time.monotonic()
+            self._on_change()
             try:
                 process = self._loader.load(job.model, hold, job.context)
             except SeatMemoryShort:
@@ -342,15 +440,19 @@ class LoadedModels:
 
         Raises SeatMemoryShort if nothing that this seat can unload would make enough room.
         """
+        self._crowded.discard(job.model.name)
         while True:
-            hold = self._loader.reserve(job.model)
+            hold = job.reserve()
             if not isinstance(hold, Refusal):
                 if not self._is_closed:
                     return hold
                 hold.release()
+            if isinstance(job.model, Model):
+                self._crowded.add(job.model.name)
             with self._changed:
                 if self._is_closed or not isinstance(hold, Refusal):
                     raise _make_closing_error()
+                check_time(job.context, job.model.name)
                 if not job.waiters:
                     raise SeatUnavailable("No request waits for the model any more", {"retry_after": 0})
                 idle = sorted((each for each in self._loaded.values() if not each.users), key=self._get_value)
@@ -358,17 +460,27 @@ class LoadedModels:
                 idle_mb = sum(each.hold.mb for each in idle)
                 missing_mb = hold.need_mb - hold.free_mb
                 if missing_mb > idle_mb + busy_mb:
-                    raise self._loader.make_short_error(job.model, hold)
-                if missing_mb > idle_mb:  # unloading all idle models would not be enough, so keep them
+                    raise job.make_error(hold)
+                victims: list[LoadedModel] = []
+                is_due = self._has_lost_patience(job)
+                if is_due and not job.victims:
+                    all_loaded = sorted(self._loaded.values(), key=self._get_value)
+                    chosen = choose_victims(all_loaded, missing_mb)
+                    job.victims = frozenset(each.model.name for each in chosen)
+                elif missing_mb > idle_mb:  # unloading all idle models would not be enough, so keep them
                     self._changed.wait(POLL_SECONDS)
                     continue
-                victims = choose_victims(idle, missing_mb)
-                gap = GAP_SECONDS - (time.monotonic() - max(each.used_at for each in victims))
-                if gap > 0 and not self._has_lost_patience(job):
-                    self._changed.wait(gap)
-                    continue
+                else:
+                    victims = choose_victims(idle, missing_mb)
+                    gap = GAP_SECONDS - (time.monotonic() - max(each.used_at for each in victims))
+                    if gap > 0 and not is_due:
+                        self._changed.wait(gap)
+                        continue
                 for victim in victims:
                     del self._loaded[victim.model.name]
+                    self._crowded.add(victim.model.name)
+            if not victims:  # claims prefer requests for the model from now on
+                self._on_change()
             for victim in victims:
                 self._end(victim, "room")
 
@@ -427,6 +539,15 @@ def choose_victims(idle: list[LoadedModel], missing_mb: int) -> list[LoadedModel
             victims.remove(each)
             freed -= each.hold.mb
     return victims
+
+
+def check_time(context: StageContext, name: str) -> None:
+    """Raise JobCancelled or StageTimeout if a stage that waits for `name` is over."""
+    context.check()
+    if context.deadline is not None and time.monotonic() >= context.deadline:
+        raise StageTimeout(
+            "The stage's time limit passed while it waited for memory of its device", {"model": name}
+        )
 
 
 def copy_error(error: GridError) -> GridError:

@@ -6,6 +6,7 @@ also has the exact numbers, which are compared as numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from gridq.errors import InvalidField
@@ -25,6 +26,9 @@ KIND = "gpu"
 MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192)
 """Memory classes, in GB as vendors label them."""
 
+MAX_SECONDS = 40 * 86_400
+"""The longest that a stage may be expected to hold a device: no job lasts longer."""
+
 MIN_CLASS_SHARE = 0.94
 """A card belongs to a class if it has at least this share of the class's memory (GB of 1,000 MB).
 
@@ -37,7 +41,8 @@ BACKENDS = get_args(ComputeBackend)
 
 
 def parse_gpu_demand(effect: Effect) -> Demand | None:
-    """Return the demand of `{"effect": "Gpu", "backend"?, "memory_mb"?, "min_compute"?}`, None for others.
+    """Return the demand of `{"effect": "Gpu", "backend"?, "memory_mb"?, "min_compute"?, "seconds"?,
+    "protected"?}`, None for others.
 
     Without a backend, any GPU will do, but not the CPU: the queue is `gpu:any` or one of its classes.
     `min_compute` (also named `compute_cap`) alone means CUDA. Raises InvalidField naming the wrong field.
@@ -67,10 +72,26 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
         if isinstance(memory, bool) or not isinstance(memory, int | float) or memory < 0:
             raise _make_field_error("memory_mb", "a number of MB")
         needs["memory_mb"] = memory
+    seconds = fields.get("seconds")
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS
+    ):
+        raise _make_field_error("seconds", f"a number of seconds up to {MAX_SECONDS}")
+    protected = fields.get("protected")
+    if protected is not None and not isinstance(protected, bool):
+        raise _make_field_error("protected", "true or false")
+    if protected:
+        needs["protected"] = True
     slug = backend or "any"
     if backend != "cpu" and memory:
         slug += f"-{_find_class(memory)}g"
     return Demand(queue=queue_names.make_queue_name(KIND, slug), needs=needs)
+
+
+def find_seconds(effects: Sequence[Effect]) -> float | None:
+    """Return the seconds that a `Gpu` effect declares, None if there is none."""
+    seconds = next((each.fields.get("seconds") for each in effects if each.effect == EFFECT), None)
+    return None if seconds is None else float(seconds)
 
 
 def parse_demand(effect: Effect) -> Demand | None:
@@ -115,6 +136,11 @@ def explain_mismatch(demand: Demand, capability: GpuCapability) -> str:
         kept = capability.memory_mb - usable
         rest = f", {kept} of them kept free" if kept else ""
         return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB{rest}"
+    module = demand.needs.get("module")
+    if module is not None and module not in capability.modules:
+        return f"its machine does not have the stages of {module} (GRIDQ_STAGES)"
+    if demand.needs.get("protected") and not capability.protected:
+        return "its owner takes no protected stages"
     wanted = demand.needs.get("compute_cap")
     if wanted and not meets_compute(wanted, capability.compute_cap):
         has = capability.compute_cap or "none that its driver reports"

@@ -5,22 +5,28 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from gridq.config.settings import settings
-from gridq.errors import SeatMemoryShort
+from gridq.errors import ConfigError, SeatMemoryShort
 from gridq.profiles.profile import StageContext
+from gridq.stages.child_processes import list_tree
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, Model, verify_file
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.devices import cpu, discovery
 from workers.profiles.gpu.devices.device import DeviceError, Reading, list_visibility_variables
-from workers.profiles.gpu.devices.processes import measure_resident_mb
+from workers.profiles.gpu.devices.processes import measure_resident_mb, measure_tree_mb
 from workers.profiles.gpu.engines import selection
+from workers.profiles.gpu.engines.base import DEFAULT_KV_TYPE, KV_TYPES
 from workers.profiles.gpu.memory.device_book import DeviceBook, Refusal, Reservation
 from workers.profiles.gpu.memory.gguf_file import GgufHeader, make_file_error, read_gguf
 from workers.profiles.gpu.memory.model_needs import ModelNeeds, Need, compute_need
 from workers.profiles.gpu.model_files.local_models import LocalModels
+from workers.profiles.gpu.model_files.model_folders import check_folders
 from workers.profiles.gpu.model_process import LoadOrder, ModelProcess
 
 ALL_LAYERS = -1
@@ -92,19 +98,11 @@ class ModelLoader:
 
         Raises ModelFileError if the file cannot be loaded, or has another checksum than its table states.
         """
+        check_folders(model.name, list_files(model), self._seat.model_folders, self._home)
         verify_file(model, self._home / CHECKSUM_CACHE)  # before any engine sees it
         plan = self.plan(model, can_dry_run=True)
-        seat, need = self._seat, plan.need
-        reading = self._read_gpu()  # once for all: the book is locked while it measures
-        on_device = self._book.reserve(
-            need.device_mb,
-            total_mb=seat.device_mb or seat.memory_mb,
-            free_mb=self._find_free_mb(reading),
-            cap_mb=seat.memory_mb,
-            holder=self._holder,
-            model=model.name,
-            measure=lambda pid: self._find_process_mb(reading, pid),
-        )
+        need = plan.need
+        on_device = self.reserve_memory(need.device_mb, model.name)
         if isinstance(on_device, Refusal) or not need.host_mb:
             return on_device if isinstance(on_device, Refusal) else Hold(plan, on_device)
         in_host = self._host_book.reserve(
@@ -119,6 +117,38 @@ class ModelLoader:
             on_device.release()
             return in_host
         return Hold(plan, on_device, in_host)
+
+    def reserve_memory(self, mb: int, name: str) -> Reservation | Refusal:
+        """Reserve `mb` of the device for the model or stage `name`, at once or not at all."""
+        seat, reading = self._seat, self._read_gpu()  # once for all: the book is locked while it measures
+        return self._book.reserve(
+            mb,
+            total_mb=seat.device_mb or seat.memory_mb,
+            free_mb=self._find_free_mb(reading),
+            cap_mb=seat.memory_mb,
+            holder=self._holder,
+            model=name,
+            measure=lambda pid: self._find_process_mb(reading, pid),
+        )
+
+    def measure_memory_mb(self, pid: int) -> int | None:
+        """Return the memory of the device that a process and its descendants hold; None if the driver does
+        not tell.
+        """
+        reading = self._read_gpu()
+        if self._seat.backend != "cpu" and (reading is None or reading.processes is None):
+            return None
+        return self._find_process_mb(reading, pid)
+
+    def await_return(self, pids: Collection[int]) -> None:
+        """Wait until the driver lists none of these processes, which have ended, as long as it answers."""
+        end = time.monotonic() + RETURN_SECONDS
+        while pids and time.monotonic() < end:
+            reading = self._read_gpu()
+            processes = reading.processes if reading else None
+            if not any(each.pid in pids for each in processes or ()):
+                return
+            time.sleep(RETURN_POLL_SECONDS)
 
     def plan(self, model: Model, *, can_dry_run: bool = False) -> LoadPlan:
         """Return what a load of `model` would be, with the best that is known of its memory."""
@@ -149,7 +179,8 @@ class ModelLoader:
 
         Raises SeatMemoryShort if memory ran out, and the errors of `ModelProcess.start`.
         """
-        LocalModels(self._home).note_use(model.name)
+        with suppress(ConfigError):  # the disk is full: the model is only not known to be used now
+            LocalModels(self._home).note_use(model.name)
         order = hold.plan.order
         process = ModelProcess(order)
         started_at = time.monotonic()
@@ -172,19 +203,7 @@ class ModelLoader:
 
     def make_short_error(self, model: Model, refusal: Refusal) -> SeatMemoryShort:
         """Return the error of a model for which no memory is free now. Another seat may have it."""
-        device = self._seat.device
-        return SeatMemoryShort(
-            f"The model {model.name!r} needs {format_gb(refusal.need_mb)}; "
-            f"{device} has {format_gb(refusal.free_mb)} free of {format_gb(refusal.total_mb)}",
-            {
-                "model": model.name,
-                "need_mb": refusal.need_mb,
-                "free_mb": refusal.free_mb,
-                "total_mb": refusal.total_mb,
-                "retry_after": 5.0,
-                "fix": "wait, end other programs that use the device, or lower the model's context",
-            },
-        )
+        return make_short_error("model", model.name, self._seat.device, refusal, "lower the model's context")
 
     def _make_order(self, model: Model, path: Path, header: GgufHeader) -> LoadOrder:
         assert self._seat.engine is not None
@@ -197,6 +216,7 @@ class ModelLoader:
             threads=self._seat.threads,
             gpu_layers=0 if self._seat.backend == "cpu" else ALL_LAYERS,
             embeddings=model.embeddings,
+            kv_type=model.kv_type,
             devices=list_visibility_variables(self._seat.backend, self._seat.uuid),
         )
         return replace(order, prompt_cache_mb=self._compute_prompt_cache_mb(compute_need(order, header)))
@@ -252,11 +272,14 @@ class ModelLoader:
         return max(0, free - self._seat.headroom_mb)
 
     def _find_process_mb(self, reading: Reading | None, pid: int | None, *, peak: bool = False) -> int:
-        """Return the memory of the device that a process holds, 0 if it is not known."""
+        """Return the memory of the device that a process and its descendants hold, 0 if it is not known."""
+        if pid is None:
+            return 0
         if self._seat.backend not in {"cuda", "rocm"}:
-            return measure_resident_mb(pid, peak=peak)
+            return measure_resident_mb(pid, peak=True) if peak else measure_tree_mb(pid)
+        tree = set(list_tree(pid))
         processes = reading.processes or () if reading else ()
-        return sum(each.memory_mb or 0 for each in processes if each.pid == pid)
+        return sum(each.memory_mb or 0 for each in processes if each.pid in tree)
 
     def _await_return(self, expected_mb: int) -> None:
         """Wait until the driver reports so much as free, as long as it answers."""
@@ -287,8 +310,16 @@ def fit_context(model: Model, path: Path, header: GgufHeader) -> int:
     return trained
 
 
-def check_model(model: Model) -> GgufHeader:
-    """Return the header of the model's file. Raises ModelFileError if no engine could load it."""
+def list_files(model: Model) -> list[Path]:
+    """Return the files of a model that the owner or a download put somewhere, not those of a package."""
+    return [] if model.package else [model.locate_file(), *map(Path, model.parts)]
+
+
+def check_model(model: Model, folders: Sequence[str] = ()) -> GgufHeader:
+    """Return the header of the model's file. Raises ModelFileError if no engine could load it, or if it is in
+    none of the `folders` that the owner allows.
+    """
+    check_folders(model.name, list_files(model), folders, settings().home)
     path = model.locate_file()
     if not path.is_file():
         raise make_file_error(
@@ -296,7 +327,43 @@ def check_model(model: Model) -> GgufHeader:
         )
     header = read_gguf(path, model.name)
     fit_context(model, path, header)
+    _check_kv_type(model, path, header)
     return header
+
+
+def _check_kv_type(model: Model, path: Path, header: GgufHeader) -> None:
+    """Raise ModelFileError if the model's keys or values cannot be stored in the type that its table states:
+    quantized types store whole blocks.
+    """
+    _, block, _ = KV_TYPES[model.kv_type]
+    sizes = header.get_head_sizes()
+    if any(size % block for size in sizes):
+        raise make_file_error(
+            model.name,
+            path,
+            f"has keys and values of {' and '.join(map(str, sizes))} elements, and its table states kv_type = "
+            f"{model.kv_type!r}",
+            f"a multiple of {block} elements",
+            f'set kv_type = "{DEFAULT_KV_TYPE}"',
+        )
+
+
+def make_short_error(
+    kind: Literal["model", "stage"], name: str, device: str, refusal: Refusal, fix: str
+) -> SeatMemoryShort:
+    """Return the error of a model or stage for which a device has no memory now. `fix`: the last resort."""
+    return SeatMemoryShort(
+        f"The {kind} {name!r} needs {format_gb(refusal.need_mb)}; "
+        f"{device} has {format_gb(refusal.free_mb)} free of {format_gb(refusal.total_mb)}",
+        {
+            kind: name,
+            "need_mb": refusal.need_mb,
+            "free_mb": refusal.free_mb,
+            "total_mb": refusal.total_mb,
+            "retry_after": 5.0,
+            "fix": f"wait, end other programs that use the device, or {fix}",
+        },
+    )
 
 
 def format_gb(mb: float) -> str:

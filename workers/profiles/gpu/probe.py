@@ -8,19 +8,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pydantic import ValidationError
 
 from gridq.config.settings import settings
 from gridq.errors import ConfigError, ModelFileError, first_fault, suggest_fix
-from gridq.protocol import queue_names
-from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from gridq.protocol.budget_syntax import SEAT_UNITS, BudgetError, check_distinct, parse_limit
+from gridq.protocol.models import Json, Limit, ProbeReport, SeatOffer
 from workers.model_apis.demand import list_llm_queues
 from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu.capability import (
-    SERVER,
     GpuCapability,
     GpuConfig,
     GpuSeat,
@@ -50,6 +49,7 @@ def probe(
     Raises ConfigError if the `[gpu]` table or GRIDQ_ENGINE is wrong.
     """
     table = _parse(config)
+    limits = _parse_budgets(table)
     engine_tables = parse_tables(table.engines)
     aside = ThreadPoolExecutor(1)
     looking = aside.submit(
@@ -64,7 +64,7 @@ def probe(
     for model in models:
         if model.is_reference and table.pulls:
             pullable.append(model)
-        elif problem := _check_file(model):
+        elif problem := _check_file(model, table.model_folders):
             missing.append(problem)
         else:
             present.append(model)
@@ -101,7 +101,7 @@ def probe(
                     for model in present
                     if model.name in needs and model not in usable
                 ]
-        seats.append((device, usable))
+        seats.append((device, _prefer_others(usable)))
     missing += _explain_too_large(found, table, too_large)
     for device, usable in seats:
         offers.append(
@@ -110,12 +110,14 @@ def probe(
                 engine_note,
                 _make_seat(device, table, engine, usable, concurrency),
                 too_large.get(device.device, []),
+                takes_protected=table.protected,
             )
         )
     running, not_usable, not_lent = looking.result()
     if engine is not None and not running:
         missing += _suggest_model(seats, table)
-    return ProbeReport(found=offers + running, missing=missing + not_usable, not_lent=not_lent)
+    offers = [offer.model_copy(update={"limits": limits}) for offer in offers + running]
+    return ProbeReport(found=offers, missing=missing + not_usable, not_lent=not_lent)
 
 
 def _suggest_model(seats: Sequence[tuple[Device, list[Model]]], table: GpuConfig) -> list[str]:
@@ -131,26 +133,11 @@ def _suggest_model(seats: Sequence[tuple[Device, list[Model]]], table: GpuConfig
     return [f"No model of a useful size. One that fits {best.device}: {command}"] if best and command else []
 
 
-def yield_any(offer: SeatOffer, elsewhere: Collection[str]) -> SeatOffer:
-    """Return `offer` with `any = false` for its models of the last resort, if another of its models is `any`
-    or the queue is in `elsewhere`.
-    """
-    capability = GpuCapability.model_validate(offer.capability)
-    if capability.backend == SERVER:
-        return offer
-    seat = GpuSeat.model_validate(offer.config)
-    last = {model.name for model in seat.models if model.is_last_resort and model.any}
-    queue = queue_names.make_queue_name(queue_names.LLM, queue_names.ANY_MODEL)
-    if not last or (queue not in elsewhere and not any(m.any and m.name not in last for m in seat.models)):
-        return offer
-    models = tuple(m.model_copy(update={"any": False}) if m.name in last else m for m in seat.models)
-    offers = tuple(model.make_offer() for model in models)
-    return offer.model_copy(
-        update={
-            "capability": capability.model_copy(update={"models": offers}).model_dump(mode="json"),
-            "config": seat.model_copy(update={"models": models}).model_dump(mode="json"),
-        }
-    )
+def _prefer_others(models: list[Model]) -> list[Model]:
+    """Return `models` with `any = false` for those of the last resort, if another of them is `any`."""
+    if not any(model.any and not model.is_last_resort for model in models):
+        return models
+    return [model.model_copy(update={"any": False}) if model.is_last_resort else model for model in models]
 
 
 def _explain_unfit_device(device: Device, table: GpuConfig, engine: str, backends: list[str] | None) -> str:
@@ -197,10 +184,25 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
         ) from None
 
 
-def _check_file(model: Model) -> str:
+def _parse_budgets(table: GpuConfig) -> tuple[Limit, ...]:
+    """Return the limits of each seat of the table. Raises ConfigError."""
+    limits: list[Limit] = []
+    try:
+        for each in table.budgets:
+            limits = list(check_distinct([*limits, parse_limit(each, SEAT_UNITS)]))
+    except BudgetError as exc:
+        at = f"gpu.budgets.{table.budgets.index(each)}" + (f".{exc.key}" if exc.key else "")
+        raise ConfigError(
+            "The gpu table is not valid",
+            {"path": at, "reason": exc.message, "expected": exc.expected},
+        ) from None
+    return tuple(limits)
+
+
+def _check_file(model: Model, folders: Sequence[str]) -> str:
     """Return why the model's file cannot be used, else "". The first load verifies its checksum."""
     try:
-        check_model(model)
+        check_model(model, folders)
     except ModelFileError as error:
         return f"{error.message}: {error.reason + '; ' if error.reason else ''}{error.fix}"
     return ""
@@ -279,11 +281,19 @@ def _make_seat(
         price_per_hour=table.price_per_hour,
         pull_bytes=int(table.pull_limit_gb * GB) if table.pulls else None,
         cache_bytes=None if table.cache_limit_gb is None else int(table.cache_limit_gb * GB),
+        model_folders=table.model_folders,
         models=tuple(models),
     )
 
 
-def _make_offer(device: Device, engine_note: str, seat: GpuSeat, too_large: Sequence[TooLarge]) -> SeatOffer:
+def _make_offer(
+    device: Device,
+    engine_note: str,
+    seat: GpuSeat,
+    too_large: Sequence[TooLarge],
+    *,
+    takes_protected: bool,
+) -> SeatOffer:
     capability = GpuCapability(
         device=device.device,
         name=device.name,
@@ -296,6 +306,8 @@ def _make_offer(device: Device, engine_note: str, seat: GpuSeat, too_large: Sequ
         models=tuple(model.make_offer() for model in seat.models),
         too_large=tuple(too_large),
         engine=seat.engine,
+        modules=settings().stages,
+        protected=takes_protected,
     )
     return SeatOffer(
         name=device.device,

@@ -43,14 +43,17 @@ def start_pricing(price_per_hour: float | None) -> Callable[[Usage], Usage]:
 class Runner:
     """Loads the models of one seat and runs stages on them."""
 
-    def __init__(self, capability: GpuCapability, seat: GpuSeat) -> None:
+    def __init__(
+        self, capability: GpuCapability, seat: GpuSeat, on_warm_change: Callable[[], None] = lambda: None
+    ) -> None:
         self._capability = capability
         self._seat = seat
         self._pulls: RequestedPulls | None = None
         self._pulled: dict[str, Model] = {}  # the models that came since the probe, with their files
         if seat.pull_bytes is not None:
             self._pulls = RequestedPulls(settings().home, seat.pull_bytes, seat.cache_bytes)
-        self.loaded_models = LoadedModels(ModelLoader(seat), seat.idle_unload)
+        self.loader = ModelLoader(seat)
+        self.loaded_models = LoadedModels(self.loader, seat.idle_unload, on_warm_change)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         """Run `stage` and return its output.
@@ -110,8 +113,21 @@ class Runner:
         raise SeatUnavailable(f"The seat has no model {name!r}", {"model": name, "expected": f"one of {has}"})
 
     def warm_queues(self) -> list[str]:
-        """Return the queues whose first model is loaded."""
-        return list_warm_queues(self._seat.models, self.loaded_models.list_names())
+        """Return the queues whose first model is loaded and stays, or is about to be."""
+        return list_warm_queues(self._seat.models, self.loaded_models.list_warm())
+
+    def pass_over_seconds(self) -> dict[str, float]:
+        """Return for how long stages may be passed over whose model has no room beside the loaded ones."""
+        queues = list_warm_queues(self._seat.models, self.loaded_models.list_crowded())
+        return dict.fromkeys(queues, self.loaded_models.get_patience()) if queues else {}
+
+    def describe_loading(self) -> dict[str, Json]:
+        """Return by queue the model that is loading, and the share that is done; None: not known."""
+        return {
+            queue: {"model": name, "share": share}
+            for name, share in self.loaded_models.list_loading().items()
+            for queue in list_warm_queues(self._seat.models, {name})
+        }
 
     def describe_downloads(self) -> dict[str, Json]:
         """Return by queue the model that is being downloaded for its requests, and the share that is done."""

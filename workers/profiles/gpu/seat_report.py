@@ -12,6 +12,7 @@ from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.device import MB, Reading
 from workers.profiles.gpu.devices.processes import MemoryUse, summarize_memory
 from workers.profiles.gpu.loaded_models import LoadedModels
+from workers.profiles.gpu.python_stages.running import PythonStages
 
 MAX_PROCESSES = 8
 MAX_MODELS = 32
@@ -20,7 +21,7 @@ MAX_MODELS = 32
 METRIC_HELPS = {
     "gpu_memory_bytes": "Memory of the seat's device, by use: used by gridq's processes, of orphan "
     "processes of gridq's, foreign, reserved by the driver and free add up to all of it; allocated is what "
-    "gridq has reserved for models.",
+    "gridq has reserved for models and stages.",
     "gpu_utilisation_ratio": "Share of the time in which the device computed, from 0 to 1.",
     "gpu_temperature_celsius": "Temperature of the device.",
     "gpu_power_watts": "Power that the device draws.",
@@ -34,7 +35,7 @@ METRIC_HELPS = {
 }
 
 
-def make_metrics(reading: Reading | None, models: LoadedModels) -> dict[str, float]:
+def make_metrics(reading: Reading | None, models: LoadedModels, stages: PythonStages) -> dict[str, float]:
     """Return the metrics of a device's seat; those that its driver does not tell are left out."""
     loaded = models.list_loaded()
     found = {
@@ -51,6 +52,7 @@ def make_metrics(reading: Reading | None, models: LoadedModels) -> dict[str, flo
     if reading is None:
         return found
     allocated = sum(each.hold.mb for each in loaded)
+    allocated += sum(each.memory_mb for each in stages.list_running())
     use = summarize_memory(reading, allocated)
     parts = {**use.to_dict(), "allocated": allocated}
     optional = {
@@ -67,11 +69,15 @@ def make_metrics(reading: Reading | None, models: LoadedModels) -> dict[str, flo
 
 
 def make_details(
-    seat: GpuSeat, capability: GpuCapability, reading: Reading | None, models: LoadedModels
+    seat: GpuSeat,
+    capability: GpuCapability,
+    reading: Reading | None,
+    models: LoadedModels,
+    stages: PythonStages,
 ) -> dict[str, Json]:
-    """Return the device, the models and the processes of a device's seat."""
-    loaded = models.list_loaded()
-    allocated = sum(each.hold.mb for each in loaded)
+    """Return the device of a seat, its models, its Python stages and its processes."""
+    loaded, running = models.list_loaded(), stages.list_running()
+    allocated = sum(each.hold.mb for each in loaded) + sum(each.memory_mb for each in running)
     device: dict[str, Any] = {
         "uuid": seat.uuid,
         "memory_mb": capability.memory_mb,
@@ -108,6 +114,16 @@ def make_details(
     return {
         "device": device,
         "models": rows[:MAX_MODELS],
-        "loading": models.list_loading(),
+        "stages": [
+            {
+                "name": each.name,
+                "memory_mb": each.memory_mb,
+                "used_mb": each.child.used_mb,
+                "agent": each.agent,
+                "protected": each.is_protected,
+                "began_at": each.began_at + to_epoch,
+            }
+            for each in running
+        ],
         "processes": processes,
     }

@@ -67,10 +67,10 @@ local function open_lease(job, step, seat, slot, nonce, reserved, s)
 end
 
 -- On the seat that served a session last, the session's stage goes before others of its agent and class: one of the first eight, unless
--- the very first has waited for WARM_WAIT.
+-- the very first has waited for AFFINITY.
 local function prefer_session(c, seat)
   local sessions = K .. 'sessions:' .. c.agent
-  if c.mixed or first_stage(c, seat) <= NOW - WARM_WAIT or C('EXISTS', sessions) == 0 then return end
+  if c.mixed or first_stage(c, seat) <= NOW - AFFINITY or C('EXISTS', sessions) == 0 then return end
   for _, member in ipairs(C('ZRANGE', K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7)) do
     local session = C('HGET', job_key(string.match(member, '^[^:]+')), 'session')
     if session and C('HGET', sessions, session) == seat then c.step = member; return end
@@ -128,8 +128,10 @@ local function claim_stage(seat, incarnation, slot, nonce)
     for q in words(queues) do C('ZREM', K .. 'idle:' .. q, seat) end
     return {'limited'}
   end
-  local budgets, times, warm, tight = budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms), {}, {}, {}
+  local budgets, times, tight = budgets_of_seat(seat, own, grid, shared, prices, hourly_price, stage_ms), {}, {}
+  local warm, patience = {}, {}
   for q in words(warm_queues) do warm[q] = true end
+  for q, ms in string.gmatch(pass_over or '', '(%S+)=(%d+)') do patience[q] = tonumber(ms) end
   for _ = 1, 32 do
     local best, cut
     for q in words(queues) do
@@ -140,7 +142,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
           local mixed = excluded == '*' or tight[q .. cls] or false
           local c = find_candidate(q, cls, tonumber(priority), cost, mixed, seat, times, lent_to, lacks)
           if c == false then cut = true elseif c then
-            c.warm = warm[q] or false
+            c.warm, c.patience, c.since = warm[q] or false, patience[q] or AFFINITY, patience[q] and tonumber(warm_since) or 0
             if not best or goes_before(c, best, seat) then best = c end
           end
         end
@@ -162,10 +164,12 @@ local function claim_stage(seat, incarnation, slot, nonce)
         and not is_restarting(job, read_header(nil, nil, s.header).scope, s.working) then
         local reserved = '0'
         if budgets then
-          local tokens, estimate = estimate_use(budgets, best.q, s.tokens)
+          local tokens, estimate, gpu_ms = estimate_use(budgets, best.q, s.tokens)
           local money, request = math.max(tonumber(best.cost), estimate), is_free(best.q) and 0 or 1
-          update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
-          reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. ' ' .. shared_names(budgets, best.q)
+          update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request, gpu_seconds = gpu_ms},
+            {})
+          reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. (gpu_ms and ' ' .. int_text(gpu_ms) or '') .. ' '
+            .. shared_names(budgets, best.q)
         end
         local lease = open_lease(job, step, seat, slot, nonce, reserved, s)
         if s.session then remember_session(s.agent, s.session, seat, keeps_prompts) end

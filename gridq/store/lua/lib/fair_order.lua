@@ -1,5 +1,8 @@
 -- The order in which waiting stages are claimed: by priority, by the model that is loaded, then by each agent's fair turn (virtual time).
 
+-- How long, in ms, a session's next stage may pass others; and a stage whose model is loaded, unless its seat states another time.
+local AFFINITY = 2000
+
 -- Return the first members of a sorted set and some from further on, other ones each time: where each must be checked, none stays hidden.
 local function sample(key)
   local found, n = C('ZRANGE', key, 0, 7), C('ZCARD', key)
@@ -30,11 +33,14 @@ local function first_stage(c, seat)
   return c.score or FOREVER
 end
 
--- Return whether candidate a goes before b: by priority; then one whose model is loaded here, unless the other has waited for WARM_WAIT;
--- then by their agents' virtual time (relative to the kind's, for each kind has its own), then by ready time.
+-- Return whether candidate a goes before b: by priority; then one whose model is loaded here, unless the other has been passed over for
+-- its c.patience since c.since and since it became ready; then by their agents' virtual time (relative to the kind's, for each kind has its own), then by ready time.
 local function goes_before(a, b, seat)
   if a.priority ~= b.priority then return a.priority < b.priority end
-  if a.warm ~= b.warm and first_stage(a.warm and b or a, seat) > NOW - WARM_WAIT then return a.warm end
+  if a.warm ~= b.warm then
+    local other = a.warm and b or a
+    if math.max(first_stage(other, seat), other.since) > NOW - other.patience then return a.warm end
+  end
   if a.turn ~= b.turn then return a.turn < b.turn end
   return first_stage(a, seat) < first_stage(b, seat)
 end

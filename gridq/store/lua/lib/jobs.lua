@@ -4,20 +4,24 @@
 -- the shared budgets under which it was claimed, nil if no budget applied to its seat then.
 local function close_lease(lease)
   if C('ZREM', K .. 'leases', lease) == 0 then return nil end
-  local seat, slot, money, tokens, requests, names =
-    string.match(C('HGET', K .. 'lease_info', lease), '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*) ?(%S*)$')
-  names = names ~= '' and names or nil
-  if names then release_reserved(seat, tonumber(money), tonumber(tokens), tonumber(requests), names) end
+  local info = C('HGET', K .. 'lease_info', lease)
+  local seat, slot = string.match(info, '^(%S+) (%S+)')
+  local reserved, names = parse_reserved(info)
+  if names then release_reserved(seat, reserved, names) end
   C('HDEL', K .. 'lease_info', lease)
   if C('HGET', K .. 'slots:' .. seat, slot) == lease then C('HDEL', K .. 'slots:' .. seat, slot) end
   return seat, names
 end
 
--- Parse what an attempt used, as its worker reports it: 'micro-dollars,tokens in,tokens out', or only the first; without micro-dollars it
--- has no price; '-' if nothing is known. Return three numbers, and whether it has a price.
+-- Parse what an attempt used, as its worker reports it: 'micro-dollars,tokens in,tokens out,gpu-ms', or only the first ones; without
+-- micro-dollars it has no price; '-' if nothing is known. Return it by resource, with `any`: whether it is anything, and `priced`.
 local function parse_usage(text)
-  local micro, tokens_in, tokens_out = string.match(text, '^(%d*),?(%d*),?(%d*)$')
-  return tonumber(micro) or 0, tonumber(tokens_in) or 0, tonumber(tokens_out) or 0, tonumber(micro) ~= nil
+  local micro, tokens_in, tokens_out, gpu_ms = string.match(text, '^(%d*),?(%d*),?(%d*),?(%d*)$')
+  local use = {money = tonumber(micro) or 0, tokens_in = tonumber(tokens_in) or 0, tokens_out = tonumber(tokens_out) or 0,
+    gpu_seconds = tonumber(gpu_ms) or 0, priced = tonumber(micro) ~= nil}
+  use.tokens = use.tokens_in + use.tokens_out
+  use.any = use.money + use.tokens + use.gpu_seconds > 0
+  return use
 end
 
 -- Return what the ledger says of an attempt (agent, queue, time of its claim), from the job's fields agent, header:<step> and
@@ -29,15 +33,15 @@ end
 -- Charge an attempt to its seat, and enter it in the ledger. Attempts of free stages, of which there are many, are entered only if they
 -- used something all the same. `names`: as from close_lease. An attempt is one request of the seat, once, unless it was handed back
 -- without having used anything.
-local function record_attempt(what, lease, seat, of, micro, tokens_in, tokens_out, priced, names, again)
-  local used = micro + tokens_in + tokens_out > 0
-  if not used and (not of.q or is_free(of.q)) then return end
-  local request = names and not again and of.q and not is_free(of.q) and (used or what ~= 'back') and 1 or 0
-  charge_budgets(seat, names, micro, tokens_in + tokens_out, request)
+local function record_attempt(what, lease, seat, of, use, names, again)
+  if not use.any and (not of.q or is_free(of.q)) then return end
+  local request = names and not again and of.q and not is_free(of.q) and (use.any or what ~= 'back') and 1 or 0
+  charge_budgets(seat, names, use, request)
   local job, step, attempt = string.match(lease, '^([^:]+):(%d+):%d+:(%d+)')
-  local month = of.team and micro > 0 and current_window('month') or ''
-  append_ledger(ledger_entry(what, job, step, attempt, seat, of.agent or '', of.team or '', of.q or '', priced and int_text(micro) or '',
-    int_text(tokens_in), int_text(tokens_out), of.since and NOW - of.since or '', month) .. ' ' .. (names or '') .. ' ' .. request)
+  local month = of.team and use.money > 0 and current_window('month') or ''
+  append_ledger(ledger_entry(what, job, step, attempt, seat, of.agent or '', of.team or '', of.q or '',
+    use.priced and int_text(use.money) or '', int_text(use.tokens_in), int_text(use.tokens_out), of.since and NOW - of.since or '', month)
+    .. ' ' .. (names or '') .. ' ' .. request .. (use.gpu_seconds > 0 and ' ' .. int_text(use.gpu_seconds) or ''))
 end
 
 -- Remember a lease that ended without an output, with what was charged for it ('-' until its attempt reports). What it reports late is
@@ -52,26 +56,30 @@ end
 -- seat, nil if all was settled before, and whether this is the attempt's first report. Use only grows: an earlier report that comes again
 -- takes nothing back, and only the difference is entered.
 local function settle(lease, seat, used, what, of, names)
-  local micro, tokens_in, tokens_out, priced = parse_usage(used)
+  local use = parse_usage(used)
   if seat then
-    record_attempt(what, lease, seat, of, micro, tokens_in, tokens_out, priced, names)
+    record_attempt(what, lease, seat, of, use, names)
     return seat, true
   end
   local closed = C('GET', K .. 'closed_lease:' .. lease)
   if not closed then return nil, false end
   local holder, charged, agent, q, under = string.match(closed, '^(%S+) (%S+) (%S+) (%S+) (%S*)$')
   names = under ~= '' and under or nil
-  local micro_before, in_before, out_before, priced_before = parse_usage(charged)
-  priced = priced or priced_before
-  micro, tokens_in, tokens_out = math.max(micro, micro_before), math.max(tokens_in, in_before), math.max(tokens_out, out_before)
-  local more = micro + tokens_in + tokens_out > micro_before + in_before + out_before
+  local before, total, rest = parse_usage(charged), {}, {}
+  local priced = use.priced or before.priced
+  for i, name in ipairs({'money', 'tokens_in', 'tokens_out', 'gpu_seconds'}) do
+    total[i] = int_text(math.max(use[name], before[name]))
+    rest[i] = int_text(math.max(use[name] - before[name], 0))
+  end
+  if not priced then total[1], rest[1] = '', '' end
+  total, rest = table.concat(total, ','), parse_usage(table.concat(rest, ','))
+  local more = rest.any
   if charged == '-' or more then
-    local total = (priced and int_text(micro) or '') .. ',' .. int_text(tokens_in) .. ',' .. int_text(tokens_out)
     C('SET', K .. 'closed_lease:' .. lease, holder .. ' ' .. total .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
   end
   if what == 'done' or more then
     of.agent, of.q = of.agent or agent, q ~= '-' and q or of.q  -- a chain may have gone on to another link since
-    record_attempt(what, lease, holder, of, micro - micro_before, tokens_in - in_before, tokens_out - out_before, priced, names, true)
+    record_attempt(what, lease, holder, of, rest, names, true)
   end
   return holder, charged == '-'
 end
@@ -99,7 +107,7 @@ local function stop_step(job, step, j)
   if seat then
     local attempt = describe_attempt(agent, header, started_at)
     remember_closed(lease, seat, '-', attempt, names, j)
-    record_attempt('cancelled', lease, seat, attempt, 0, 0, 0, false, names)
+    record_attempt('cancelled', lease, seat, attempt, parse_usage('-'), names)
     publish_stop('revoked', job .. '.' .. step, seat)
   end
   return was_waiting or seat ~= nil

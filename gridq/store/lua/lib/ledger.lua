@@ -8,7 +8,7 @@
 --   micro-dollars ('' without a price), tokens in, tokens out, ms since the claim,
 --   start of the month in which agent and team were charged ('' if they were not)
 -- and for each attempt two words more: the shared budgets that it was charged to ('-' none, '' if its seat had no budget when it
--- was claimed), and its number of requests.
+-- was claimed), its number of requests, and, if there are any, the ms for which it used a device.
 --
 -- What it is:
 --   done       recorded, charged to seat and agent

@@ -1,7 +1,8 @@
 -- Meters and budgets: how much of a resource may be used in a window, how much was used, and how much the running work reserves.
 --
 -- A budget is all meters of one account, as one text: 'resource/window/limit/used/reserved/resets_at' of each, space separated.
---   resource   money (micro-dollars), tokens (in and out), requests (stages that a seat took), jobs, parallel (stages that run now)
+--   resource   money (micro-dollars), tokens (in and out), requests (stages that a seat took), jobs, parallel (stages that run now),
+--              gpu_seconds (in ms: the time that stages used a device; only seats with an hourly price, which may be 0, count it)
 --   window     month, week or day of the calendar; '5h' (m, h, d): so long, from its first use; '-': none, for parallel
 --   resets_at  the window's end in ms; '' if a window of the second kind has not begun, or there is no calendar yet
 -- A seat has two budgets of its own in its record: `own` (by its machine) and `grid` (by the quotas file). The hash `meters` has
@@ -11,20 +12,18 @@
 -- `refill`.
 
 -- Return the length in ms of a window that begins with its first use, nil for any other.
-local UNIT_MS = {m = 60000, h = 3600000, d = 86400000}
 local function window_length(kind)
   local n, unit = string.match(kind, '^(%d+)([mhd])$')
-  return n and n * UNIT_MS[unit]
+  return n and n * (unit == 'm' and 60000 or unit == 'h' and 3600000 or 86400000)
 end
 
--- The longest a calendar window may last, in ms, including days and weeks in which clocks are put back.
-local MAX_WINDOW_MS = {day = 25 * 3600000, week = 169 * 3600000, month = 745 * 3600000}
-
--- Bring a meter up to date: a window that is over is empty again. If the clock was set back, its end is computed anew.
+-- Bring a meter up to date: a window that is over is empty again. If the clock was set back, its end is computed anew. The longest days,
+-- weeks and months are those in which clocks are put back.
 local function refresh_meter(m)
   local length = window_length(m.window)
+  local hours = m.window == 'day' and 25 or m.window == 'week' and 169 or m.window == 'month' and 745
   if length and m.resets_at and m.resets_at - NOW > length then m.resets_at = NOW + length
-  elseif MAX_WINDOW_MS[m.window] and m.resets_at and m.resets_at - NOW > MAX_WINDOW_MS[m.window] then m.resets_at = nil end
+  elseif hours and m.resets_at and m.resets_at - NOW > hours * 3600000 then m.resets_at = nil end
   if m.resets_at and m.resets_at <= NOW then m.used, m.resets_at, m.fresh = 0, nil, true end
   if not (m.resets_at or length or m.window == '-') then
     local _, stop = current_window(m.window)
@@ -35,7 +34,7 @@ end
 
 local function parse_budget(text)
   local meters = {}
-  for resource, kind, limit, used, reserved, resets_at in string.gmatch(text, '(%a+)/([^/]+)/(%d+)/(%d+)/(%d+)/(%d*)') do
+  for resource, kind, limit, used, reserved, resets_at in string.gmatch(text, '([%a_]+)/([^/]+)/(%d+)/(%d+)/(%d+)/(%d*)') do
     meters[#meters + 1] = refresh_meter({resource = resource, window = kind, limit = tonumber(limit), used = tonumber(used),
       reserved = tonumber(reserved), resets_at = tonumber(resets_at)})
   end
@@ -88,19 +87,20 @@ local function expected_ms(stage_ms, q, timeout)
   return math.min(slowest or timeout, timeout)
 end
 
--- Return how many tokens a stage of a queue will use, and what they and its time cost at the seat's prices. `tokens`: 'in out' by
--- its estimate, with its own timeout in ms behind, if it has one (false: no estimate).
-local MAX_USED = 1e12  -- as MAX_USAGE in Python: larger sums are not exact
+-- Return how many tokens a stage of a queue will use, what they and its time cost at the seat's prices, and for how many ms it will
+-- use the seat's device, nil if the seat does not count that. `tokens`: 'in out' by its estimate, with its own timeout in ms behind, and
+-- 'g' and the ms that it declares, if it has them (false: no estimate).
 local function estimate_use(budgets, q, tokens)
-  local tokens_in, tokens_out, own_timeout = string.match(tokens or '0 0', '^(%d+) (%d+) ?(%d*)$')
+  local tokens_in, tokens_out, own_timeout, declared = string.match(tokens or '0 0', '^(%d+) (%d+) ?(%d*) ?g?(%d*)$')
   local price_in, price_out = string.match(budgets.prices or '0 0', '^(%d+) (%d+)$')
   local cost = math.ceil((tokens_in * price_in + tokens_out * price_out) / 1000000)
   local hour, timeout = string.match(budgets.hourly_price or '', '^(%d+) (%d+)$')
+  local gpu_ms
   if hour and not is_free(q) then
-    local ms = expected_ms(budgets.stage_ms, q, tonumber(own_timeout) or tonumber(timeout))
-    cost = cost + math.min(math.ceil(hour * ms / 3600000), MAX_USED)
+    gpu_ms = tonumber(declared) or expected_ms(budgets.stage_ms, q, tonumber(own_timeout) or tonumber(timeout))
+    cost = cost + math.min(math.ceil(hour * gpu_ms / 3600000), 1e12)  -- as MAX_USAGE in Python: larger sums are not exact
   end
-  return tokens_in + tokens_out, cost
+  return tokens_in + tokens_out, cost, gpu_ms
 end
 
 -- Return the first meter without room for a stage of a queue, and its budget's name; nil if all have. `tokens`: its estimate as for
@@ -110,15 +110,17 @@ local function find_shortage(budgets, q, declared, tokens)
   if not budgets then return nil end
   local free, money = is_free(q), tonumber(declared)
   if free and money == 0 then return nil end  -- stages that combine answers go on when money is used up
-  local used, cost = 0, 0
-  if tokens ~= nil then used, cost = estimate_use(budgets, q, tokens) end
+  local used, cost, gpu_ms = 0, 0, budgets.hourly_price and not free and 0 or nil
+  if tokens ~= nil then used, cost, gpu_ms = estimate_use(budgets, q, tokens) end
   for _, budget in ipairs(budgets) do
     if not budget.queues or budget.queues[q] then
       for _, m in ipairs(budget.meters) do
         local need = 1
         if m.resource == 'money' then need = math.max(money, math.min(cost, math.max(m.limit, 1)))
-        elseif m.resource == 'tokens' then need = math.max(1, math.min(used, m.limit)) end
-        if not (free and m.resource ~= 'money') and m.used + m.reserved + need > m.limit then return m, budget.name end
+        elseif m.resource == 'tokens' then need = math.max(1, math.min(used, m.limit))
+        elseif m.resource == 'gpu_seconds' then need = math.max(1, math.min(gpu_ms or 0, m.limit)) end
+        local counts = m.resource == 'money' or not free and (m.resource ~= 'gpu_seconds' or gpu_ms)
+        if counts and m.used + m.reserved + need > m.limit then return m, budget.name end
       end
     end
   end
@@ -193,24 +195,36 @@ local function budgets_of_lease(seat, names)
   return lease_budgets[id]
 end
 
--- Release what a lease reserves: 'money tokens requests names' of its entry in `lease_info`. `requests` is 0 for free queues.
-local function release_reserved(seat, money, tokens, requests, names)
-  local budgets = budgets_of_lease(seat, names)
-  if budgets then update_budgets(budgets, nil, {money = -money, tokens = -tokens, requests = -requests, parallel = -requests}, {}) end
+-- Parse what a lease reserves, 'money tokens requests gpu-ms names' after seat and slot of its entry in `lease_info`: a table by resource,
+-- and the names; nil if no budget applied to its seat. `requests` is 0 for free queues, gpu-ms is left out if it is 0.
+local function parse_reserved(info)
+  local money, tokens, requests, gpu_ms, names = string.match(info, '^%S+ %S+ (%d+) (%d+) (%d+) ?(%d*) (%S+)$')
+  if not names then return nil end
+  return {money = tonumber(money), tokens = tonumber(tokens), requests = tonumber(requests), parallel = tonumber(requests),
+    gpu_seconds = tonumber(gpu_ms) or 0}, names
+end
+
+-- Release what a lease reserves.
+local function release_reserved(seat, reserved, names)
+  local budgets, less = budgets_of_lease(seat, names), {}
+  for resource, n in pairs(reserved) do less[resource] = -n end
+  if budgets then update_budgets(budgets, nil, less, {}) end
 end
 
 -- Charge what an attempt used. `names`: the budgets under which it was claimed, nil if there were none: then it is no request
 -- either.
-local function charge_budgets(seat, names, micro, tokens, requests)
-  if micro == 0 and (not names or tokens + requests == 0) then return end
+local function charge_budgets(seat, names, use, requests)
+  if use.money == 0 and (not names or use.tokens + use.gpu_seconds + requests == 0) then return end
   local budgets = budgets_of_lease(seat, names)
-  if budgets then update_budgets(budgets, nil, {}, {money = micro, tokens = tokens, requests = requests}) end
+  if budgets then
+    update_budgets(budgets, nil, {}, {money = use.money, tokens = use.tokens, gpu_seconds = use.gpu_seconds, requests = requests})
+  end
 end
 
 -- Return the meters for `limits`. `before`: meters to keep, by name; `reserved_of`: how much of a resource is reserved now.
 local function build_meters(limits, before, reserved_of)
   local meters = {}
-  for resource, kind, limit in string.gmatch(limits or '', '(%a+)/([^/]+)/(%d+)') do
+  for resource, kind, limit in string.gmatch(limits or '', '([%a_]+)/([^/]+)/(%d+)') do
     local m = before[resource .. '/' .. kind]
       or refresh_meter({resource = resource, window = kind, used = 0, reserved = reserved_of(resource), fresh = true})
     m.limit = tonumber(limit)
@@ -232,13 +246,9 @@ end
 
 -- Return a function resource → what these leases reserve, by their entries in `lease_info`.
 local function sum_leases(leases)
-  local sum = {money = 0, tokens = 0, requests = 0, parallel = 0}
+  local sum = {}
   for _, info in ipairs(leases) do
-    local money, tokens, requests = string.match(info or '', '^%S+ %S+ (%d+) ?(%d*) ?(%d*)')
-    if requests and requests ~= '' then
-      sum.money, sum.tokens = sum.money + money, sum.tokens + tokens
-      sum.requests, sum.parallel = sum.requests + requests, sum.parallel + requests
-    end
+    for resource, n in pairs(parse_reserved(info or '') or {}) do sum[resource] = (sum[resource] or 0) + n end
   end
   return function(resource) return sum[resource] or 0 end
 end
@@ -260,7 +270,7 @@ end
 
 -- The same for an agent or team, whose running jobs reserve money and tokens.
 local function sum_jobs(account)
-  local field = {money = account, tokens = 'tokens ' .. account}
+  local field = {money = account, tokens = 'tokens ' .. account, gpu_seconds = 'gpu_seconds ' .. account}
   return function(resource) return field[resource] and tonumber(C('HGET', K .. 'reserved', field[resource]) or 0) or 0 end
 end
 

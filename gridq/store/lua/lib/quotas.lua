@@ -2,9 +2,9 @@
 --
 -- An account is a:<agent> or t:<team>. limits: account → its limits ('-' for none). spent:<start of the month>: 'money <account>' and
 -- 'jobs <account>', kept for all accounts while there are limits at all. reservations: job → agent, team ('-' for none), the money and,
--- if a meter counts them, the tokens that it still reserves. reserved: account and 'tokens <account>' → their sums. Meters of other
--- windows and of tokens exist only for accounts with such limits. A job that was admitted under limits has the field `charged_team`;
--- nothing here concerns other jobs.
+-- if a meter counts them, the tokens and GPU ms that it still reserves. reserved: account, 'tokens <account>' and
+-- 'gpu_seconds <account>' → their sums. Meters of other windows, of tokens and of GPU seconds exist only for accounts with such limits.
+-- A job that was admitted under limits has the field `charged_team`; nothing here concerns other jobs.
 
 local function add_spent(what, account, n)
   local key, _, stop = spent_key(), current_window('month')
@@ -56,7 +56,7 @@ local function update_accounts(accounts, reserved, used)
   update_budgets(budgets, nil, reserved, used)
 end
 
--- Return whether an agent or its team has used more money or tokens than it may; a limit of 0 is exceeded at once. Computed once in a
+-- Return whether an agent or its team has used more money, tokens or GPU seconds than it may; a limit of 0 is exceeded at once. Computed once in a
 -- script.
 local over_limit_cache = {}
 local function is_over_limit(agent, team)
@@ -75,21 +75,31 @@ local function is_over_limit(agent, team)
   return over_limit_cache[id]
 end
 
-local function format_reservation(agent, team, micro, tokens)
-  return agent .. ' ' .. team .. ' ' .. int_text(micro) .. (tokens > 0 and ' ' .. int_text(tokens) or '')
+-- Write what a job reserves, `use`, which has changed by `change`, and add that to the sums of its agent and team.
+local function set_reservation(job, agent, team, accounts, use, change)
+  for _, one in ipairs(accounts) do
+    for resource, n in pairs(change) do
+      if n ~= 0 then add_reserved(resource == 'money' and one.account or resource .. ' ' .. one.account, n) end
+    end
+  end
+  if use.money + use.tokens + use.gpu_seconds == 0 then return C('HDEL', K .. 'reservations', job) end
+  local text = agent .. ' ' .. team .. ' ' .. int_text(use.money)
+  if use.tokens + use.gpu_seconds > 0 then text = text .. ' ' .. int_text(use.tokens) end
+  if use.gpu_seconds > 0 then text = text .. ' ' .. int_text(use.gpu_seconds) end
+  C('HSET', K .. 'reservations', job, text)
 end
 
--- Return whether a meter of these accounts counts tokens.
-local function counts_tokens(accounts)
+-- Return whether a meter of these accounts counts a resource.
+local function counts_resource(accounts, resource)
   for _, one in ipairs(accounts) do
-    for _, m in ipairs(one.meters) do if m.resource == 'tokens' then return true end end
+    for _, m in ipairs(one.meters) do if m.resource == resource then return true end end
   end
   return false
 end
 
--- Return the limit that a job of this cost and size would exceed: {quota, limit, name, used, reserved, limit, needed, end of the window or
+-- Return the limit that a job of this expected `use` would exceed: {quota, limit, name, used, reserved, limit, needed, end of the window or
 -- '', window}; nil for none. An agent with nothing left starts nothing, even if the job declares no cost.
-local function find_quota(accounts, micro, tokens)
+local function find_quota(accounts, use)
   local _, stop = current_window('month')
   for _, one in ipairs(accounts) do
     local spent_money, spent_jobs = unpack(C('HMGET', spent_key(), 'money ' .. one.account, 'jobs ' .. one.account))
@@ -100,11 +110,11 @@ local function find_quota(accounts, micro, tokens)
       return {'quota', one.kind .. '_' .. what, one.name, int_text(n), int_text(held), int_text(limit), int_text(needed),
         resets_at and int_text(resets_at) or '', window or 'month'}
     end
-    local needed = math.max(micro, 1)
+    local needed = math.max(use.money, 1)
     if one.money and used + reserved + needed > one.money then return refuse('money', used, reserved, one.money, needed) end
     if one.jobs and jobs >= one.jobs then return refuse('jobs', jobs, 0, one.jobs, 1) end
     for _, m in ipairs(one.meters) do
-      local n = m.resource == 'money' and needed or m.resource == 'tokens' and math.max(math.min(tokens, m.limit), 1) or 1
+      local n = m.resource == 'money' and needed or math.max(math.min(use[m.resource] or 1, m.limit), 1)
       if m.used + m.reserved + n > m.limit then return refuse(m.resource, m.used, m.reserved, m.limit, n, m.window, m.resets_at) end
     end
   end
@@ -112,49 +122,49 @@ end
 
 -- Reserve what a job may cost and count the job, or neither: every limit is checked before anything is written. Return the team that it
 -- counts for, or nil and the refusal.
-local function reserve(job, agent, team, micro, tokens)
+local function reserve(job, agent, team, use)
   team = team_of(agent, team)
   local accounts = read_account_limits(agent, team)
-  if not counts_tokens(accounts) then tokens = 0 end
-  local refusal = find_quota(accounts, micro, tokens)
-  if refusal then return nil, refusal end
-  update_accounts(accounts, {money = micro, tokens = tokens}, {jobs = 1})
-  append_ledger(ledger_entry('job', job, '', '', '', agent, team, '', '', '', '', '', (current_window('month'))))
-  for _, one in ipairs(accounts) do
-    add_spent('jobs', one.account, 1)
-    if micro > 0 then add_reserved(one.account, micro) end
-    if tokens > 0 then add_reserved('tokens ' .. one.account, tokens) end
+  for _, resource in ipairs({'tokens', 'gpu_seconds'}) do
+    if not counts_resource(accounts, resource) then use[resource] = 0 end
   end
-  if micro + tokens > 0 then C('HSET', K .. 'reservations', job, format_reservation(agent, team, micro, tokens)) end
+  local refusal = find_quota(accounts, use)
+  if refusal then return nil, refusal end
+  update_accounts(accounts, use, {jobs = 1})
+  append_ledger(ledger_entry('job', job, '', '', '', agent, team, '', '', '', '', '', (current_window('month'))))
+  for _, one in ipairs(accounts) do add_spent('jobs', one.account, 1) end
+  if use.money + use.tokens + use.gpu_seconds > 0 then set_reservation(job, agent, team, accounts, use, use) end
   return team
 end
 
 -- Release so much of a job's reservation, or all of it.
-local function release_reservation(job, micro, tokens)
-  local agent, team, money, expected = string.match(C('HGET', K .. 'reservations', job) or '', '^(%S+) (%S+) (%d+) ?(%d*)$')
+local function release_reservation(job, use)
+  local agent, team, money, tokens, gpu_ms =
+    string.match(C('HGET', K .. 'reservations', job) or '', '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*)$')
   if not agent then return end
-  money, expected = tonumber(money), tonumber(expected) or 0
-  micro, tokens = math.min(money, micro or money), math.min(expected, tokens or expected)
-  if micro + tokens == 0 then return end
-  local accounts = read_account_limits(agent, team)
-  update_accounts(accounts, {money = -micro, tokens = -tokens}, {})
-  for _, one in ipairs(accounts) do
-    if micro > 0 then add_reserved(one.account, -micro) end
-    if tokens > 0 then add_reserved('tokens ' .. one.account, -tokens) end
+  local left = {money = tonumber(money), tokens = tonumber(tokens) or 0, gpu_seconds = tonumber(gpu_ms) or 0}
+  local less, sum = {}, 0
+  for resource, n in pairs(left) do
+    less[resource] = -(use and math.min(n, use[resource]) or n)
+    sum = sum + less[resource]
   end
-  if micro + tokens == money + expected then C('HDEL', K .. 'reservations', job)
-  else C('HSET', K .. 'reservations', job, format_reservation(agent, team, money - micro, expected - tokens)) end
+  if sum == 0 then return end
+  for resource, n in pairs(less) do left[resource] = left[resource] + n end
+  local accounts = read_account_limits(agent, team)
+  update_accounts(accounts, less, {})
+  set_reservation(job, agent, team, accounts, left, less)
 end
 
 -- Count what a recorded stage used in the meters of agent and team. To be called before its ledger entry.
-local function count_use(agent, team, micro, tokens)
-  update_accounts(read_account_limits(agent, team), {}, {money = micro, tokens = tokens})
+local function count_use(agent, team, use)
+  update_accounts(read_account_limits(agent, team), {}, use)
 end
 
 -- Move what a recorded stage used from its job's reservation, as far as that goes, to what agent and team have spent. Return whether this
 -- brought the team over its limit: other agents of the team must be parked too.
-local function spend_reserved(job, agent, team, micro, tokens)
-  release_reservation(job, micro, tokens)
+local function spend_reserved(job, agent, team, use)
+  local micro = use.money
+  release_reservation(job, use)
   if micro > 0 then add_spent('money', 'a:' .. agent, micro) end
   over_limit_cache = {}
   if team == '-' then return false end
@@ -162,7 +172,7 @@ local function spend_reserved(job, agent, team, micro, tokens)
   local sum = micro > 0 and add_spent('money', 't:' .. team, micro) or 0
   local crossed = of_team.money ~= nil and sum > of_team.money and sum - micro <= of_team.money
   for _, m in ipairs(of_team.meters) do
-    local n = m.resource == 'money' and micro or m.resource == 'tokens' and tokens or 0
+    local n = use[m.resource] or 0
     crossed = crossed or m.used > m.limit and m.used - n <= m.limit
   end
   return crossed

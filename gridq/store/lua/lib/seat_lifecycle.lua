@@ -14,7 +14,7 @@ local function lose_lease(lease, why, kind)
     'started_at:' .. step, 'pieces:' .. step))
   local attempt = describe_attempt(agent, header, started_at)
   remember_closed(lease, seat, '-', attempt, names)
-  record_attempt('lost', lease, seat, attempt, 0, 0, 0, false, names)
+  record_attempt('lost', lease, seat, attempt, parse_usage('-'), names)
   count_outcomes(seat, 0, 1)
   if not header then return 0 end
   C('HINCRBY', K .. 'attempts_lost', 'count', 1)
@@ -47,7 +47,7 @@ end
 local function set_warm(seat, before, now)
   for q in words(before) do C('ZREM', K .. 'warm:' .. q, seat) end
   for q in words(now) do C('ZADD', K .. 'warm:' .. q, NOW, seat) end
-  C('HSET', K .. 'seat:' .. seat, 'warm', now)
+  C('HSET', K .. 'seat:' .. seat, 'warm', now, 'warm_since', NOW)
 end
 
 -- Merge how long stages take on a seat ('queue=ms …'): what `news` does not name stays as it was `before`, for the queues that it serves.

@@ -12,6 +12,7 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gridq.stages.child_processes import list_tree
 from workers.profiles.gpu.devices.device import DeviceProcess, Reading, Whose
 
 OWNER_VARIABLE = "GRIDQ_OWNER"
@@ -131,3 +132,23 @@ def measure_resident_mb(pid: int | None, *, peak: bool = False) -> int:
         return 0
     match = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
     return -(-int(match[1]) // 1024) if match else 0
+
+
+def measure_tree_mb(pid: int) -> int:
+    """Return the memory of a process and its descendants, rounded up; 0 if it is not known. What several of
+    them share counts once.
+    """
+    tree = list_tree(pid)
+    if len(tree) == 1:
+        return measure_resident_mb(pid)
+    return -(-sum(_read_proportional_kb(each) for each in tree) // 1024)
+
+
+def _read_proportional_kb(pid: int) -> int:
+    """Return the memory of a process in kB, with its part of what it shares with others."""
+    try:
+        text = (PROC / str(pid) / "smaps_rollup").read_text("ascii", "replace")
+    except OSError:
+        return measure_resident_mb(pid) * 1024
+    match = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) if match else 0

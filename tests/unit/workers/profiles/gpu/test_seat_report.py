@@ -27,6 +27,7 @@ MODELS: Any = SimpleNamespace(
     use_seconds=7.0,
     unloads=collections.Counter({"room": 2}),
 )
+NO_STAGES: Any = SimpleNamespace(list_running=list, sum_seconds=lambda: 0.0)
 SEAT = GpuSeat(device="gpu0", backend="cuda", uuid="GPU-1", memory_mb=24_064)
 CARD = GpuCapability(device="gpu0", name="x", vendor="nvidia", backend="cuda", memory_mb=24_576)
 
@@ -35,7 +36,7 @@ def test_metrics_are_in_base_units_and_the_memory_adds_up() -> None:
     reading = Reading(
         24 * 1024, 20 * 1024, 512, (), utilisation=0.5, temperature=61.0, power_watts=100.0, energy_joules=9.5
     )
-    found = make_metrics(reading, MODELS)
+    found = make_metrics(reading, MODELS, NO_STAGES)
     parts = {use: found[f'gpu_memory_bytes{{use="{use}"}}'] for use in ("used", "orphan", "foreign")}
     rest = [found[f'gpu_memory_bytes{{use="{use}"}}'] for use in ("reserved", "free")]
     assert sum(parts.values()) + sum(rest) == 24 * GB
@@ -49,14 +50,14 @@ def test_metrics_are_in_base_units_and_the_memory_adds_up() -> None:
 
 
 def test_what_the_driver_does_not_tell_is_absent_not_zero() -> None:
-    found = make_metrics(Reading(1000, 500), MODELS)
+    found = make_metrics(Reading(1000, 500), MODELS, NO_STAGES)
     assert not any("temperature" in key or "energy" in key or "utilisation" in key for key in found)
-    assert make_metrics(None, MODELS)["gpu_seconds_total"] == 7
+    assert make_metrics(None, MODELS, NO_STAGES)["gpu_seconds_total"] == 7
 
 
 def test_details_stay_within_their_bound() -> None:
     many = tuple(DeviceProcess(1000 + number, number, "x" * 15) for number in range(64))
-    details = make_details(SEAT, CARD, Reading(24_576, 1, 0, many), MODELS)
+    details = make_details(SEAT, CARD, Reading(24_576, 1, 0, many), MODELS, NO_STAGES)
     assert [each["memory_mb"] for each in details["processes"]] == list(range(63, 55, -1))
     assert len(str(details)) < MAX_DETAILS_CHARACTERS / 4
     assert details["device"]["uuid"] == "GPU-1"
@@ -73,7 +74,7 @@ def test_a_model_says_who_is_running_it_and_who_was_last() -> None:
     model = Model(name="m", file="m.gguf")
 
     def show() -> dict[str, Any]:
-        (row,) = make_details(SEAT, CARD, None, models)["models"]
+        (row,) = make_details(SEAT, CARD, None, models, NO_STAGES)["models"]
         return row
 
     def use() -> None:

