@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, SeatUnavailable
 from workers.profiles.gpu.devices.processes import PROC, read_start
 from workers.profiles.gpu.memory.locked_json import read_json, update_json
 
@@ -134,6 +134,18 @@ class DeviceBook:
         self._released.add(entry_id)
         with self._survive_faults(), self._update():
             pass  # which removes what was released
+
+    @contextmanager
+    def _report_faults(self) -> Iterator[None]:
+        """Raise SeatUnavailable in place of the faults of a book: another seat may load the model."""
+        try:
+            yield
+        except (OSError, ConfigError) as exc:
+            reason = exc.message if isinstance(exc, ConfigError) else f"{exc.strerror}: {exc.filename}"
+            fix = f"make its folder writable, or set {BOOKS_VARIABLE} to another"
+            raise SeatUnavailable(
+                f"The book of the memory of {self._name} cannot be written", {"reason": reason, "fix": fix}
+            ) from None
 
     @contextmanager
     def _survive_faults(self) -> Iterator[None]:

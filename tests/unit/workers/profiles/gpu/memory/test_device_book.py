@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, SeatUnavailable
 from tests.waiting import wait_for
 from workers.profiles.gpu.memory import device_book
 from workers.profiles.gpu.memory.device_book import DeviceBook, Refusal, Reservation
@@ -141,9 +141,11 @@ def test_books_that_others_could_write_are_refused(tmp_path: Path, monkeypatch: 
     assert isinstance(reserve(book, 1), Reservation)
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
-    for read in (device_book.find_books_folder, book.read, lambda: reserve(book, 1)):
+    for read in (device_book.find_books_folder, book.read):
         with pytest.raises(ConfigError):
             read()
+    with pytest.raises(SeatUnavailable, match="cannot be written"):  # not the fault of who asks for a model
+        reserve(book, 1)
 
 
 def test_nothing_is_left_on_the_disk_of_the_last_reservation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -224,7 +226,9 @@ def test_a_book_that_cannot_be_written_fails_loads_alone_and_keeps_nothing_for_g
     lock.mkdir()
     first.settle(500, None)
     first.release()
-    with pytest.raises(OSError):
+    with pytest.raises(SeatUnavailable) as caught:
         reserve(book, 1)
+    assert str(lock) in str(caught.value.reason)
+    assert caught.value.fix
     lock.rmdir()
     assert isinstance(reserve(book, 1000), Reservation)
