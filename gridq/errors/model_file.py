@@ -27,7 +27,7 @@ class ModelFileTruncated(ModelFileError):
 
 
 class ModelPartMissing(ModelFileError):
-    """A model is split over several files, and some of them are missing; or `file` is not the first of them."""
+    """A model is split over several files, and some are missing; or `file` is not the first of them."""
 
     code = "model.part_missing"
     remedy = "Put all parts into one folder, and set `file` to the first."

@@ -282,7 +282,12 @@ def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> 
 
     table = read_gpu_table(config)
     reference, known = find_reference(text, table.get("models", []), config.home)
-    options = replace(options, cache_bytes=read_limit(table, "cache_limit_gb"))
+    folders = table.get("model_folders")
+    options = replace(
+        options,
+        cache_bytes=read_limit(table, "cache_limit_gb"),
+        folders=tuple(map(str, folders)) if isinstance(folders, list) else (),
+    )
     if known is not None:
         options = replace(
             options,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from gridq.errors import ConfigError, ModelFileError, first_fault
+from gridq.errors import ConfigError, ModelFileDamaged, ModelFileError, first_fault
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
 from workers.model_apis.model_kinds import add_uses
@@ -241,7 +241,7 @@ def _compute_sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
-        raise ModelFileError(
+        raise ModelFileDamaged(
             "Cannot read a model's file",
             {
                 "path": str(path),

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from gridq.config.settings import settings
 from gridq.errors import GridError
@@ -28,7 +29,8 @@ def main() -> None:
     if order is None:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    options = {**order["options"], "families": tuple(order["options"].get("families", ()))}
+    stated: dict[str, Any] = order["options"]
+    options = {name: tuple(each) if isinstance(each, list) else each for name, each in stated.items()}
     with contextlib.suppress(KeyboardInterrupt):
         try:
             pull(

@@ -13,16 +13,21 @@ DETAIL = "shares_models"
 OPTIONS = ("share_models", "share_gated", "share_mb_per_second")
 
 
-def update_mirror(deployment: Deployment) -> None:
-    """Start, restart or stop the mirror as the seats file says now. Call it once the file was checked."""
+def update_mirror(deployment: Deployment, *, restart: bool = False) -> None:
+    """Start, restart or stop the mirror as the seats file says now. Call it once the file was checked.
+
+    `restart`: the settings have changed, so one that runs is restarted.
+    """
     table = read_gpu_table(deployment.config)
     wanted = {name: table[name] for name in OPTIONS if name in table} if table.get("share_models") else {}
-    is_running = programs.MIRROR in deployment.supervisor.children
-    if wanted == deployment.details.get(DETAIL, {}) and is_running == bool(wanted):
+    child = deployment.supervisor.children.get(programs.MIRROR)
+    is_as_wanted = child is None if not wanted else child is not None and not child.gave_up_reason
+    if is_as_wanted and wanted == deployment.details.get(DETAIL, {}) and not (wanted and restart):
         return
     deployment.details[DETAIL] = wanted
     if not wanted:
-        deployment.supervisor.remove(programs.MIRROR)
+        if child is not None:
+            deployment.supervisor.remove(programs.MIRROR)
         return
     command = (sys.executable, "-m", "workers.process.model_mirror")
     log = deployment.logs / f"{programs.MIRROR}.log"

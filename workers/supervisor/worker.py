@@ -77,7 +77,7 @@ def reload_seats(deployment: Deployment, names: Sequence[str]) -> None:
     restart_all = config.model_dump() != deployment.config.model_dump()
     deployment.configure(config)
     deployment.missing = found.missing
-    update_mirror(deployment)
+    update_mirror(deployment, restart=restart_all)
     done: dict[str, list[str]] = {"started": [], "stopped": [], "restarted": []}
     for part, seat in deployment.list_seats().items():
         if seat.name not in wanted:

@@ -25,6 +25,7 @@ import workers
 from gridq.errors import (
     ChildDied,
     GridError,
+    ModelArchitectureUnknown,
     ModelFileError,
     SeatDegraded,
     SeatMemoryShort,
@@ -107,10 +108,10 @@ class LoadOrder:
         }
 
 
-def make_architecture_error(order: LoadOrder, reason: str) -> ModelFileError:
+def make_architecture_error(order: LoadOrder, reason: str) -> ModelArchitectureUnknown:
     """Return the error of a model that the installed engine is too old, or not made, to run."""
     package = order.engine.replace("_", "-")
-    return ModelFileError(
+    return ModelArchitectureUnknown(
         f"The installed {package} cannot run the model {order.model!r}",
         {
             "model": order.model,

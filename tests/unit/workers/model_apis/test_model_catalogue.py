@@ -75,6 +75,7 @@ def test_a_corrupt_file_is_detected_and_a_repaired_one_accepted(tmp_path: Path):
     file.write_bytes(b"wrong")
     with pytest.raises(ModelFileError, match="corrupt") as caught:
         verify_file(model)
+    assert caught.value.code == "model.damaged"
     assert caught.value.path == str(file)
     file.write_bytes(b"right")
     assert verify_file(model) == file

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gridq.errors import ModelFileError
+from gridq.errors import ModelFileDamaged, ModelFileError, ModelFileTruncated, ModelPartMissing
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -78,6 +78,14 @@ class GgufHeader:
             value = max(value, default=None)
         return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
+    def get_head_sizes(self) -> tuple[int, int]:
+        """Return how many elements the key and the value of a head have."""
+        heads = self.get_number("attention.head_count") or 1
+        default = (self.get_number("embedding_length") or 0) // heads
+        names = ("attention.key_length", "attention.value_length")
+        key, value = (self.get_number(name) or default for name in names)
+        return key, value
+
     def get_layers(self, name: str, default: int) -> list[int]:
         """Return a number for each layer, whether the file states one for all or an array."""
         layers = self.get_number("block_count") or 0
@@ -109,9 +117,11 @@ def read_gguf(path: Path, model: str) -> GgufHeader:
     )
 
 
-def make_file_error(model: str, path: Path, what: str, reason: str, fix: str) -> ModelFileError:
+def make_file_error(
+    model: str, path: Path, what: str, reason: str, fix: str, kind: type[ModelFileError] = ModelFileError
+) -> ModelFileError:
     """Return the error of a file that cannot be used: what is wrong, why, and what to do."""
-    return ModelFileError(
+    return kind(
         f"The file of the model {model!r} {what}",
         {"model": model, "path": str(path), "reason": reason, "fix": fix},
     )
@@ -126,7 +136,12 @@ def _list_parts(path: Path, model: str) -> list[Path]:
     if int(split["part"]) != 1:
         first = f"{split['stem']}-00001-of-{split['parts']}.gguf"
         raise make_file_error(
-            model, path, "is not the first part of its split file", path.name, f"set file to …/{first}"
+            model,
+            path,
+            "is not the first part of its split file",
+            path.name,
+            f"set file to …/{first}",
+            ModelPartMissing,
         )
     found = [path.with_name(f"{split['stem']}-{n:05d}-of-{split['parts']}.gguf") for n in range(1, parts + 1)]
     missing = [part.name for part in found if not part.is_file()]
@@ -137,6 +152,7 @@ def _list_parts(path: Path, model: str) -> list[Path]:
             f"lacks {len(missing)} of its {parts} parts",
             "missing: " + ", ".join(missing[:5]) + (" …" if len(missing) > 5 else ""),
             f"download the missing parts into {path.parent}",
+            ModelPartMissing,
         )
     return found
 
@@ -172,7 +188,7 @@ class _Reader:
             raise self._make_truncated_error("its header is incomplete") from None
         except (ValueError, KeyError, RecursionError) as exc:
             reason = f"{type(exc).__name__}: {exc}"[:200]
-            raise self._make_error("is corrupt", reason, "download it again") from None
+            raise self._make_error("is corrupt", reason, "download it again", ModelFileDamaged) from None
 
     def _read(self) -> GgufHeader:
         (version,) = self._unpack("I")
@@ -273,7 +289,10 @@ class _Reader:
         return list(self._unpack(layout))
 
     def _make_truncated_error(self, reason: str) -> ModelFileError:
-        return self._make_error("is truncated", reason, "download it again; the last download broke off")
+        fix = "download it again; the last download broke off"
+        return self._make_error("is truncated", reason, fix, ModelFileTruncated)
 
-    def _make_error(self, what: str, reason: str, fix: str) -> ModelFileError:
-        return make_file_error(self._model, self._path, what, reason, fix)
+    def _make_error(
+        self, what: str, reason: str, fix: str, kind: type[ModelFileError] = ModelFileError
+    ) -> ModelFileError:
+        return make_file_error(self._model, self._path, what, reason, fix, kind)

@@ -14,6 +14,7 @@ __all__ = [
     "memory_estimate",
     "mirror_server",
     "mirrors",
+    "model_folders",
     "pulling",
     "requested_pulls",
     "suggestions",

@@ -39,6 +39,8 @@ class MirrorSource:
 
     mirror: Mirror
     sha256: str
+    unreachable: set[str]
+    """Gets the machine's name if it cannot be reached."""
     is_origin: bool = False
 
     @property
@@ -61,6 +63,9 @@ class MirrorSource:
             ):
                 _check_answer(answer, start, offered.size)
                 _copy(answer, file, start, offered.size, report, is_last=is_last)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            self.unreachable.add(self.name)
+            raise SourceFailed(type(exc).__name__) from None
         except httpx.HTTPError as exc:
             raise SourceFailed(type(exc).__name__) from None
 
@@ -104,6 +109,7 @@ class Mirrors:
     """The mirrors that one pull may use: all but this machine, looked up when the first file is missing."""
 
     def __init__(self, find: FindMirrors, machine: str) -> None:
+        self._unreachable: set[str] = set()  # each may cost CONNECT_SECONDS, once
         self._find: Callable[[], list[Mirror]] = lambda: [each for each in find() if each.machine != machine]
 
     @cached_property
@@ -116,7 +122,11 @@ class Mirrors:
         """Return the mirrors that have the file with this digest."""
         if sha256 is None:
             return []
-        return [MirrorSource(each, sha256) for each in self._mirrors if each.find_file(sha256) is not None]
+        return [
+            MirrorSource(each, sha256, self._unreachable)
+            for each in self._mirrors
+            if each.machine not in self._unreachable and each.find_file(sha256) is not None
+        ]
 
     def find_size(self, sha256: str) -> int | None:
         """Return the size of the file with this digest, None if no mirror has it."""

@@ -56,6 +56,7 @@ from workers.profiles.gpu.model_files.local_models import (
 )
 from workers.profiles.gpu.model_files.mirror_client import Mirrors
 from workers.profiles.gpu.model_files.mirrors import FindMirrors
+from workers.profiles.gpu.model_files.model_folders import check_folders
 from workers.profiles.gpu.model_files.references import (
     CatalogueReference,
     FileReference,
@@ -112,7 +113,8 @@ class PullProgress:
 class PullOptions:
     """What to register a model as, and limits. `name`: None for one made from the reference.
 
-    `max_bytes` limits this model, `cache_bytes` all that gridq has downloaded.
+    `max_bytes` limits this model, `cache_bytes` all that gridq has downloaded. `folders`: those in which a
+    file of this machine may be; empty: any.
     """
 
     name: str | None = None
@@ -122,6 +124,7 @@ class PullOptions:
     embeddings: bool | None = None
     max_bytes: int | None = None
     cache_bytes: int | None = None
+    folders: tuple[str, ...] = ()
 
 
 Watch = Callable[[PullProgress], None]
@@ -390,6 +393,7 @@ def _pull(
     elif isinstance(reference, UrlReference):
         files = [_fetch_url(reference, home, name, options, progress, mirrors=mirrors)]
     else:
+        check_folders(name, [reference.path], options.folders, home)
         files, is_owned = [_read_file(reference, progress)], False
     model = _describe(str(reference), name, files, options, is_owned=is_owned)
     return model.model_copy(update=of_hub)

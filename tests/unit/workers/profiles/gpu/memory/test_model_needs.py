@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from gridq.errors import ModelFileError
 from tests.gguf_files import write_gguf
 from workers.profiles.gpu.memory import model_needs
+from workers.model_apis.model_catalogue import KvType
+from workers.profiles.gpu.engines.base import KV_TYPES
 from workers.profiles.gpu.memory.dry_run import DryRun
 from workers.profiles.gpu.memory.gguf_file import GgufHeader, read_gguf
 from workers.profiles.gpu.memory.model_needs import GPU_CONTEXT_MB, WORKING_MB, ModelNeeds, Need, compute_need
@@ -41,6 +44,25 @@ def test_the_header_counts_keys_and_values_of_each_slot(header: GgufHeader):
         compute_need(replace(wide, concurrency=2), header).device_mb - compute_need(wide, header).device_mb
     )
     assert grown == 2**20 * 2 * 2 * 2 * 16 * 2 // 2**20
+
+
+@pytest.mark.parametrize(("kv_type", "bytes_per_block"), [("f32", 128), ("q8_0", 34), ("q4_0", 18)])
+def test_the_type_of_keys_and_values_counts(header: GgufHeader, kv_type: str, bytes_per_block: int):
+    """A block has 32 elements: the sizes of llama.cpp's types."""
+    wide = replace(CPU, context=2**20, concurrency=1, kv_type=kv_type)
+    grown = (
+        compute_need(replace(wide, concurrency=2), header).device_mb - compute_need(wide, header).device_mb
+    )
+    assert grown == 2**20 * 2 * 2 * 2 * 16 * bytes_per_block // 32 // 2**20
+
+
+def test_what_was_measured_holds_for_its_type_of_keys_and_values(needs: ModelNeeds, header: GgufHeader):
+    record(needs, CARD, header, 700)
+    assert needs.find(replace(CARD, kv_type="q8_0"), header, "cpu", "1.0").source == "header"
+
+
+def test_the_types_that_a_table_may_state_are_those_of_the_engines():
+    assert set(get_args(KvType)) == set(KV_TYPES)
 
 
 def test_what_was_measured_comes_before_the_header(needs: ModelNeeds, header: GgufHeader):
@@ -121,6 +143,7 @@ def test_an_architecture_that_the_engine_does_not_know_is_an_error_with_the_fix(
     monkeypatch.setattr(model_needs, "dry_run", lambda order: DryRun(reason=reason))
     with pytest.raises(ModelFileError) as caught:
         needs.determine(CPU, header, "cpu", "1.0", can_dry_run=True)
+    assert caught.value.code == "model.architecture"
     assert caught.value.reason == reason
     assert "xllamacpp" in (caught.value.fix or "")
 
