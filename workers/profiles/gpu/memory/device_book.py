@@ -89,8 +89,10 @@ class DeviceBook:
         Free is the least of three: `total_mb` without all reservations; `free_mb`, the driver's word, without
         what other loads have reserved and not yet taken; and `cap_mb`, the owner's limit for the seat
         `holder`, without its own reservations. `measure` returns what a process holds of the device now.
+
+        Raises SeatUnavailable if the book cannot be written.
         """
-        with self._update() as entries:
+        with self._report_faults(), self._update() as entries:
             reserved = sum(each["mb"] for each in entries.values())
             free = total_mb - reserved
             if free_mb is not None:
