@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gridq import stages
@@ -81,7 +81,6 @@ def probe_machine(
         except Exception as exc:
             found.missing.append(f"{kind}: the profile offers an invalid seat: {type(exc).__name__}: {exc}")
     check_distinct(found.seats)
-    found.seats = _yield_queues(found.seats)
     for seat in found.seats[:]:
         found.seats.remove(seat)
         try:
@@ -97,23 +96,6 @@ def _select_table(table: Json, seat: str) -> Json:
     if not isinstance(table, list):
         return table
     return [each for each in table if isinstance(each, dict) and each.get("name") == seat]
-
-
-def _yield_queues(seats: Sequence[Seat]) -> list[Seat]:
-    """Return the seats without the queues that they serve only where no other seat of the machine does."""
-    firm = [_yield_seat(seat, seat.queues).queues for seat in seats]
-    found = []
-    for at, seat in enumerate(seats):
-        others = {queue for other, queues in enumerate(firm) if other != at for queue in queues}
-        found.append(_yield_seat(seat, others))
-    return found
-
-
-def _yield_seat(seat: Seat, elsewhere: Collection[str]) -> Seat:
-    if seat.profile is None:
-        return seat
-    offer = seat.profile.yield_queues(seat.offer, elsewhere)
-    return seat if offer is seat.offer else _make_seat(seat.profile, offer)
 
 
 def _apply_terms(seat: Seat, terms: Terms) -> Seat:

@@ -33,7 +33,8 @@ class ModelOffer(BaseModel):
     `context` counts the tokens of prompt and answer together; None if it is not known. `embeddings`: it runs
     `llm:embed`. `any`: it takes text requests for the model `any`. `responses`: its endpoint has OpenAI's
     Responses, as the model's own table says, else its seat's. `betas`: those of Anthropic's API that its seat
-    takes, as in `gridq.protocol.betas`, None at other APIs.
+    takes, as in `gridq.protocol.betas`, None at other APIs. `is_last_resort`: it is `any` only while no other
+    seat or model of the grid is.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -46,6 +47,7 @@ class ModelOffer(BaseModel):
     responses: bool = False
     betas: tuple[str, ...] | None = None
 
+    is_last_resort: bool = False
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
@@ -68,7 +70,6 @@ class Model(ModelOffer):
     the least compute capability that an NVIDIA GPU needs, such as "8.0"; it does not bind other devices.
     `file` is a path, or a reference to a download. `parts` are the further files of a split model, and the
     digest of each.
-    `is_last_resort`: it is `any` only where no other seat or model of the machine is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,7 +78,6 @@ class Model(ModelOffer):
     package: str | None = None
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     parts: dict[str, str] = Field(default_factory=dict)
-    is_last_resort: bool = False
     context: int = Field(default=4096, ge=1)
     memory_mb: int | None = Field(default=None, ge=1)
     min_compute: str | None = Field(default=None, pattern=r"^\d{1,3}(\.\d{1,3})?$")
@@ -130,6 +130,7 @@ def load_catalogue(
     extra: Iterable[Json] = (), source: str = "models", pulled: Iterable[Json] = ()
 ) -> list[Model]:
     """Return the operator's models (`extra`, tables of the seats file), those that were pulled by name, then
+            is_last_resort=self.is_last_resort,
     gridq's own.
 
     An earlier model replaces a later one of the same name. Raises ConfigError naming the table and the field.

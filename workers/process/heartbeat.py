@@ -41,6 +41,7 @@ class Heartbeat:
         capability: dict[str, Json],
         descriptor: BaseModel | None = None,
         profile: Profile | None = None,
+        last_resort: Collection[str] = (),
         specs: list[dict[str, Json]] | None = None,
         version: str = "",
         owner: str = "",
@@ -56,6 +57,7 @@ class Heartbeat:
         self.descriptor = descriptor
         """The capability as the profile's own model."""
         self.profile = profile
+        self.last_resort = list(last_resort)
         self.specs = specs or []
         self.version = version
         self.owner = owner
@@ -113,6 +115,7 @@ class Heartbeat:
             queues=list(session.queues),
             capability=self._describe_offer([each.model for each in in_cooldown]),
             models_in_cooldown=in_cooldown,
+            last_resort=self.last_resort,
             state=state,
             reason=reason,
             since=self._since if since is None else since,

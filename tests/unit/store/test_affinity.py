@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.unit.store.plans import Grid, one
@@ -11,8 +13,13 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 COLD, WARM = "bench:cold", "bench:warm"
 
 
-def warm(grid: Grid, *queues: str, seat: str = "m.a") -> None:
-    assert grid.scripts.renew(seat, "i1", [], queues) == []
+def warm(grid: Grid, *queues: str, seat: str = "m.a", pass_over: Mapping[str, float] | None = None) -> None:
+    assert grid.scripts.renew(seat, "i1", [], queues, pass_over=pass_over) == []
+
+
+def set_warm_since(grid: Grid, seconds: float, seat: str = "m.a") -> None:
+    """Let the seat's models have been loaded for so long."""
+    grid.client.hset(grid.keys("seat", seat), "warm_since", grid.now() - round(seconds * 1000))
 
 
 def set_waiting(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
@@ -48,6 +55,34 @@ def test_no_stage_is_passed_over_for_longer_than_the_bound(grid: Grid) -> None:
     grid.job(one(queue=WARM), "second", agent="ann")
     set_waiting(grid, "first", COLD)
     assert [grid.take(slot=slot).job for slot in "01"] == ["first", "second"]
+
+
+def test_a_seat_states_for_how_long_its_loaded_models_go_first(grid: Grid) -> None:
+    """Two models that do not fit together: however long all have waited, the loaded one has its run."""
+    grid.seat("m.a", COLD, WARM, concurrency=4)
+    warm(grid, WARM, pass_over={COLD: 30.0})
+    for number in range(2):
+        grid.job(one(queue=COLD), f"cold{number}", agent="ann")
+        grid.job(one(queue=WARM), f"warm{number}", agent="ann")
+        set_waiting(grid, f"cold{number}", COLD)
+    set_warm_since(grid, 29)
+    assert grid.take(slot="0").job == "warm0"
+    set_warm_since(grid, 31)
+    assert grid.take(slot="1").job == "cold0"
+    warm(grid, COLD, pass_over={WARM: 30.0})  # it is being loaded: the run of its model begins
+    assert [grid.take(slot=slot).job for slot in "23"] == ["cold1", "warm1"]
+
+
+def test_a_stage_is_passed_over_for_the_usual_time_if_its_model_fits_beside_the_loaded_ones(
+    grid: Grid,
+) -> None:
+    grid.seat("m.a", COLD, WARM, concurrency=2)
+    warm(grid, WARM, pass_over={COLD: 30.0})
+    warm(grid, WARM, pass_over={})
+    grid.job(one(queue=COLD), "cold", agent="ann")
+    grid.job(one(queue=WARM), "warm", agent="ann")
+    set_waiting(grid, "cold", COLD)
+    assert grid.take().job == "cold"
 
 
 def test_priority_counts_for_more_than_a_loaded_model(grid: Grid) -> None:
@@ -121,3 +156,16 @@ def test_sessions_are_hints_and_do_not_pile_up(grid: Grid) -> None:
     grid.take()
     assert grid.client.hgetall(seats) == {b"new": b"m.a"}
     assert grid.client.pttl(seats) > 500_000
+
+
+def test_a_guessed_session_is_remembered_only_of_a_seat_that_keeps_prompts(grid: Grid) -> None:
+    sessions = grid.keys("sessions", "ann")
+    for keeps_prompts, remembered in ((False, {}), (True, {b"@@s1": b"m.a"})):
+        grid.seat("m.a", WARM, keeps_prompts=keeps_prompts)
+        grid.job(one(queue=WARM), session="@@s1")
+        grid.done(grid.take())
+        assert grid.client.hgetall(sessions) == remembered
+    grid.seat("m.a", WARM)  # it no longer does
+    grid.job(one(queue=WARM), session="@@s2")
+    grid.done(grid.take())
+    assert grid.client.hgetall(sessions) == {b"@@s1": b"m.a"}

@@ -69,31 +69,20 @@ def test_a_missing_model_is_offered_only_where_the_owner_allows_pulls(own_home: 
     assert read_limit({"cache_limit_gb": 0.5}, "cache_limit_gb") == 500_000_000
 
 
-def test_the_last_resort_is_any_only_where_nothing_else_is(own_home: Path, model_file: Path) -> None:
+def test_the_last_resort_is_any_only_where_no_other_model_of_the_seat_is(
+    own_home: Path, model_file: Path
+) -> None:
     profile = GpuProfile()
-    [offer] = probe().found
-    alone = profile.yield_queues(offer, [])
-    assert alone is offer
-    assert "llm:any" in profile.queues(profile.Capability.model_validate(offer.capability))
-    yielded = profile.yield_queues(offer, ["llm:any"])
-    assert "llm:any" not in profile.queues(profile.Capability.model_validate(yielded.capability))
-    assert [model.any for model in GpuSeat.model_validate(yielded.config).models] == [False]
+    capability = profile.Capability.model_validate(probe().found[0].capability)
+    assert "llm:any" in profile.queues(capability)
+    assert profile.last_resort_queues(capability) == ("llm:any",)
     pull(parse_reference(f"file:{model_file}"), own_home, PullOptions(name="mine"))
     [offer] = probe().found
-    models = GpuSeat.model_validate(profile.yield_queues(offer, []).config).models
-    assert {model.name: model.any for model in models} == {"mine": True, "smollm2-135m-instruct": False}
-
-
-def test_of_two_seats_with_the_last_resort_alone_both_stay_any(own_home: Path) -> None:
-    profile = GpuProfile()
-    [offer] = probe().found
     capability = profile.Capability.model_validate(offer.capability)
-    seat = Seat(offer, tuple(profile.queues(capability)), profile, capability)
-    twins = probing._yield_queues([seat, replace(seat, offer=offer.model_copy(update={"name": "twin"}))])
-    assert ["llm:any" in each.queues for each in twins] == [True, True]
-    other = Seat(SeatOffer(name="x", kind="llm", capability={}, concurrency=1), ("llm:any",))
-    mixed = probing._yield_queues([seat, other])
-    assert ["llm:any" in each.queues for each in mixed] == [False, True]
+    models = GpuSeat.model_validate(offer.config).models
+    assert {model.name: model.any for model in models} == {"mine": True, "smollm2-135m-instruct": False}
+    assert "llm:any" in profile.queues(capability)
+    assert profile.last_resort_queues(capability) == ()
 
 
 def test_a_machine_without_a_model_is_told_the_command(own_home: Path, tmp_path: Path) -> None:
