@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ import pytest
 
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
-from gridq.protocol.models import ProbeReport, SeatOffer
+from gridq.protocol.models import ProbeReport
 from tests.gguf_files import write_gguf
-from workers.machine import probing
-from workers.machine.seats import Seat
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.model_files.local_models import LocalModels
