@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -46,8 +47,8 @@ class ModelOffer(BaseModel):
     any: bool = True
     responses: bool = False
     betas: tuple[str, ...] | None = None
-
     is_last_resort: bool = False
+
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
@@ -63,11 +64,16 @@ class ModelOffer(BaseModel):
         return families
 
 
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+"""How an engine stores the keys and values of a context."""
+
+
 class Model(ModelOffer):
     """A model of the catalogue: an offer and its file.
 
     `memory_mb` is the least memory that is reserved for it; None: what it is found to need. `min_compute` is
     the least compute capability that an NVIDIA GPU needs, such as "8.0"; it does not bind other devices.
+    `kv_type` is how the keys and values of its context are stored: q8_0 takes half the memory of f16.
     `file` is a path, or a reference to a download. `parts` are the further files of a split model, and the
     digest of each.
     """
@@ -81,6 +87,7 @@ class Model(ModelOffer):
     context: int = Field(default=4096, ge=1)
     memory_mb: int | None = Field(default=None, ge=1)
     min_compute: str | None = Field(default=None, pattern=r"^\d{1,3}(\.\d{1,3})?$")
+    kv_type: KvType = "f16"
 
     @model_validator(mode="before")
     @classmethod
@@ -123,6 +130,7 @@ class Model(ModelOffer):
             context=self.context,
             embeddings=self.embeddings,
             any=self.any,
+            is_last_resort=self.is_last_resort,
         )
 
 
@@ -130,7 +138,6 @@ def load_catalogue(
     extra: Iterable[Json] = (), source: str = "models", pulled: Iterable[Json] = ()
 ) -> list[Model]:
     """Return the operator's models (`extra`, tables of the seats file), those that were pulled by name, then
-            is_last_resort=self.is_last_resort,
     gridq's own.
 
     An earlier model replaces a later one of the same name. Raises ConfigError naming the table and the field.
@@ -167,7 +174,8 @@ def _parse(table: Json, path: str) -> Model:
                 "path": f"{path}.{field}" if field else path,
                 "reason": reason,
                 "expected": "name, file; "
-                "optional: families, package, sha256, context, memory_mb, embeddings, any, min_compute",
+                "optional: families, package, sha256, context, memory_mb, embeddings, any, min_compute, "
+                "kv_type",
             },
         ) from None
 
@@ -198,7 +206,6 @@ def remember_checksum(path: Path, sha256: str, cache: Path) -> None:
         _store_checksum(cache, str(path), entry)
 
 
-def _verify(name: str, path: Path, sha256: str | None, cache: Path | None) -> None:
 def has_checksum(path: str, found: os.stat_result, sha256: str, cache: Path) -> bool:
     """Return whether the file at `path` was verified to have this checksum and is unchanged since. `found` is
     what the system says of it now. Nothing is read but `cache`.
@@ -206,6 +213,7 @@ def has_checksum(path: str, found: os.stat_result, sha256: str, cache: Path) -> 
     return _load_checksums(cache).get(path) == (found.st_size, found.st_mtime_ns, sha256)
 
 
+def _verify(name: str, path: Path, sha256: str | None, cache: Path | None) -> None:
     try:
         stat = path.stat()
     except OSError as exc:
@@ -226,7 +234,7 @@ def has_checksum(path: str, found: os.stat_result, sha256: str, cache: Path) -> 
             _store_checksum(cache, str(path), entry)
         _checksums[str(path)] = entry
     if entry[2] != sha256:
-        raise ModelFileError(
+        raise ModelFileDamaged(
             f"The file of the model {name!r} is corrupt or a different file",
             {
                 "path": str(path),
@@ -242,7 +250,7 @@ def _compute_sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
-        raise ModelFileDamaged(
+        raise ModelFileError(
             "Cannot read a model's file",
             {
                 "path": str(path),

@@ -68,9 +68,11 @@ class Heartbeat:
         self._state = ""
         self._sample: tuple[dict[str, float], dict[str, Json], str] = ({}, {}, "")
         self._keys = Keys(config.prefix)
+        self._sampler = PeriodicThread("sample", config.heartbeat / 2, self._sample_and_beat)
+        self._is_refreshing = False
         self._repeats = [PeriodicThread("heartbeat", config.heartbeat, self.beat)]
         if profile is not None:
-            self._repeats.append(PeriodicThread("sample", config.heartbeat / 2, self._read_sample))
+            self._repeats.append(self._sampler)
 
     def start(self) -> None:
         """Advertise now, then with each beat."""
@@ -113,9 +115,9 @@ class Heartbeat:
             kind=self.kind,
             concurrency=session.concurrency,
             queues=list(session.queues),
+            last_resort=self.last_resort,
             capability=self._describe_offer([each.model for each in in_cooldown]),
             models_in_cooldown=in_cooldown,
-            last_resort=self.last_resort,
             state=state,
             reason=reason,
             since=self._since if since is None else since,
@@ -154,6 +156,17 @@ class Heartbeat:
         """Advertise now."""
         registry.advertise(self.client, self._keys, self.build_advertisement(), self.config.heartbeat)
         self.publish_stages()
+
+    def refresh(self) -> None:
+        """Sample the profile and advertise the sample soon."""
+        self._is_refreshing = True
+        self._sampler.hurry()
+
+    def _sample_and_beat(self) -> None:
+        is_refreshing, self._is_refreshing = self._is_refreshing, False
+        self._read_sample()
+        if is_refreshing or self._sample[1].get("loading"):  # how far that is must not be old
+            self.beat()
 
     def _read_sample(self) -> None:
         assert self.profile is not None
