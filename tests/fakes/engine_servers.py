@@ -1,8 +1,8 @@
-"""Servers of models that behave as Ollama, LM Studio, llama-server, vLLM, SGLang, TGI and MLX document.
+"""Servers of models that behave as the documents of each engine say, and its source where we could read it.
 
 Each answers its own API and OpenAI's. What it has, what is loaded and what it refuses can be changed while it
 runs. Sources: docs.ollama.com/api, lmstudio.ai/docs/developer/rest, llama.cpp's tools/server/README.md,
-docs.vllm.ai, docs.sglang.io, huggingface.co/docs/text-generation-inference, mlx-lm's SERVER.md.
+docs.vllm.ai, docs.sglang.io, huggingface.co/docs/text-generation-inference, mlx-lm's SERVER.md, localai.io.
 """
 
 from __future__ import annotations
@@ -284,6 +284,10 @@ class FakeLlamaRouter(FakeEngine):
         model = self.find(body["model"])
         if model is None:
             return 404, {"error": {"code": 404, "message": "model is not found", "type": "not_found_error"}}
+        if model.is_loaded == (path == "/models/load"):
+            state = "already" if model.is_loaded else "not"
+            message = f"model is {state} running"
+            return 400, {"error": {"code": 400, "message": message, "type": "invalid_request_error"}}
         model.is_loaded = path == "/models/load"
         return 200, {"success": True}
 
@@ -309,7 +313,7 @@ class FakeVllm(FakeEngine):
         return {**super().list_item(model), "root": model.name, "max_model_len": model.context}
 
     def post(self, path: str, body: Any) -> tuple[int, Any] | None:
-        if not self.has_sleep_mode or path not in ("/sleep?level=1", "/wake_up"):
+        if not self.has_sleep_mode or path not in ("/sleep?level=1&mode=wait", "/wake_up"):
             return None
         self.is_sleeping = path != "/wake_up"
         return 200, {}
@@ -383,3 +387,30 @@ class FakeMlx(FakeEngine):
 
     def list_item(self, model: FakeModel) -> dict[str, Any]:
         return {"id": model.name, "object": "model", "created": 1}
+
+
+class FakeLocalAI(FakeEngine):
+    """It answers Ollama's API too, with `:latest` after its names."""
+
+    def get(self, path: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        if path == "/system":
+            loaded = [{"id": each.name} for each in self.models if each.is_loaded]
+            return 200, {"backends": ["llama-cpp"], "loaded_models": loaded}
+        if path == "/version":
+            return 200, {"version": "v3.9.0"}
+        if path == "/api/version":
+            return 200, {"version": "0.9.0"}
+        if path == "/api/tags":
+            return 200, {"models": [{"name": f"{each.name}:latest", "digest": "d"} for each in self.models]}
+        return super().get(path, query)
+
+    def post(self, path: str, body: Any) -> tuple[int, Any] | None:
+        if path not in ("/backend/load", "/backend/shutdown"):
+            return None
+        model = self.find(body["model"])
+        if path == "/backend/shutdown" and (model is None or not model.is_loaded):
+            return 404, {"error": {"code": 404, "message": "model not found", "type": ""}}
+        if model is None:
+            return 500, {"message": f"failed to load model: {body['model']}"}
+        model.is_loaded = path == "/backend/load"
+        return 200, {"loaded": [model.name], "message": "model loaded"}

@@ -6,6 +6,7 @@
 | 429 | SeatRateLimited, of one model if it says so; SeatDegraded if the credit is used up |
 | 408, 5xx, 529, anything but 4xx | SeatUnavailable |
 | 403, 404, 410 or another that names the model; 404 or 405 for the path itself | ModelUnavailable |
+| any that says that an engine could not load the model, or that its process ended | ModelUnavailable |
 | 403 of a moderation; 403 or 404 that names a file or the like of the request | StageError |
 | 400 and the others of REQUEST_STATUSES | StageError, with the endpoint's own message |
 | any other 4xx: a 403 or 404 that does not say why, 409, 425 | RequestRefused |
@@ -68,11 +69,25 @@ endpoint quotes stands further on, so it cannot pass for one.
 CONTEXT_MESSAGE = re.compile(
     r"prompt is too long: \d+ tokens|input token count .{0,40}exceeds the maximum number of tokens"
     r"|maximum context length|exceeds? the (?:(?:available|model's) )?context|longer than the model's context"
-    r"|loaded with context length of only \d+|`?inputs`? must have less than \d+ tokens|`inputs` tokens \+",
+    r"|loaded with context length of only \d+|`?inputs`? must have less than \d+ tokens|`inputs` tokens \+"
+    r"|\d+ tokens\) is larger than the max context size|prompt is longer than the context length",
     re.IGNORECASE,
 )
 """How endpoints without that code say the same: Anthropic, Google, vLLM, llama.cpp, Ollama, SGLang and LM
 Studio with status 400, TGI with 422.
+"""
+
+BATCH_MESSAGE = re.compile(r"input \(\d+ tokens\) is too large to process", re.IGNORECASE)
+"""What llama.cpp says, with status 500, of a text for embeddings that is longer than its batch."""
+
+LOAD_MESSAGE = re.compile(
+    r"\W*(?:model name=\S{1,200} failed to load|failed to load model\b|unable to load model\b"
+    r"|model requires more (?:system )?memory"
+    r"|(?:llama-server|llama runner) process (?:has terminated|no longer))",
+    re.IGNORECASE,
+)
+"""The start of a message about one model of an engine, which cannot be loaded or whose process has ended:
+of llama-server as a router, Ollama and LM Studio. Their other models go on.
 """
 
 ACCOUNT_MESSAGE = re.compile(
@@ -206,7 +221,9 @@ def make_error(
     masked. `usual_path` is the end of the vendor's own URL.
     """
     reason, code, kind, param, error_details = _parse_error(raw, keys)
-    if status in {400, 422} and CONTEXT_MESSAGE.search(reason):
+    if status == 500 and BATCH_MESSAGE.match(reason):
+        status, code = 400, CONTEXT_LENGTH_EXCEEDED
+    elif status in {400, 422} and CONTEXT_MESSAGE.search(reason):
         code = CONTEXT_LENGTH_EXCEEDED
     details = {**details, "status": status, "reason": reason or f"HTTP {status}"}
     own_words = QUOTED_TEXT.sub("", reason)
@@ -232,6 +249,11 @@ def make_error(
             details["scope"] = "model"
             return SeatRateLimited("The endpoint's rate limit for this model is reached", details)
         return SeatRateLimited("The endpoint's rate limit is reached", details)
+    if LOAD_MESSAGE.match(reason):
+        details["fix"] = (
+            "read the engine's log: the file may be damaged, too large, or too new for the engine"
+        )
+        return ModelUnavailable("The engine cannot load this model", details)
     if status == OVERLOADED:
         details["state"] = "overloaded"
     if status == 408 or not 400 <= status < 500:

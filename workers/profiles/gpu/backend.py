@@ -29,7 +29,9 @@ from workers.profiles.gpu.model_process import ModelProcess
 SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
 """Fields of text completions and embeddings that an engine does not get. All others go to it as they are."""
 
-TOO_LONG = re.compile(r"exceeds? (?:the available )?context (?:size|window)")
+TOO_LONG = re.compile(
+    r"exceeds? (?:the available )?context (?:size|window)|too large to process|larger than the max context size"
+)
 """What the engines say of a prompt that does not fit. OpenAI's clients know it by a code."""
 
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import ClassVar, TypedDict
 
 from gridq.protocol.models import Json
@@ -15,7 +15,11 @@ LOAD_SECONDS = 600.0
 """Time for an order to load a model."""
 
 UNLOAD_SECONDS = 30.0
-NOTHING: Mapping[str, Json] = {}
+
+MAX_MODELS = 1000
+"""Models of one engine that are lent: each has a queue, and stands in the seat's heartbeat."""
+
+MAX_NAME_CHARACTERS = 256
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class EngineModel:
 class EngineState:
     """What an engine said: its version, its models, the preferred one first, and how many requests it runs at
     once (None if it does not say it). `skipped` names what it lists and gridq does not lend, and why.
+
+    Models with a name that nobody could send, and those beyond MAX_MODELS, are left out.
     """
 
     version: str = ""
@@ -45,9 +51,23 @@ class EngineState:
     slots: int | None = None
     skipped: tuple[str, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        named = [model for model in self.models if _is_usable(model.name)]
+        left_out = []
+        if len(named) < len(self.models):
+            left_out.append(f"{len(self.models) - len(named)} models have names that cannot be used")
+        if len(named) > MAX_MODELS:
+            left_out.append(f"it has {len(named)} models; the first {MAX_MODELS} are lent")
+        object.__setattr__(self, "models", tuple(named[:MAX_MODELS]))
+        object.__setattr__(self, "skipped", (*self.skipped, *left_out))
+
     @property
     def loaded(self) -> list[str]:
         return [model.name for model in self.models if model.is_loaded]
+
+
+def _is_usable(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
 
 
 class RunningEngine(ABC):
@@ -123,3 +143,12 @@ def guess_uses(name: str) -> Uses:
     """Return the uses of a model of which only the name is known."""
     kind = guess_kind(name)
     return {"embeddings": kind == "embeddings", "any": kind == "text"}
+
+
+def find_short_names(name: str) -> tuple[str, ...]:
+    """Return the last part of a name that is a path, as engines name models that they were given as a file or
+    folder.
+    """
+    path = PurePath(name)
+    is_path = path.is_absolute() or path.suffix == ".gguf"
+    return (path.name.removesuffix(".gguf"),) if is_path and path.name else ()

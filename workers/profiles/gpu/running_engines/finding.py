@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -12,18 +13,23 @@ from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFau
 from workers.profiles.gpu.running_engines.engine_table import read_port
 from workers.profiles.gpu.running_engines.llama_server import LlamaServer
 from workers.profiles.gpu.running_engines.lm_studio import LMStudio
+from workers.profiles.gpu.running_engines.local_ai import LocalAI
 from workers.profiles.gpu.running_engines.ollama import Ollama
 from workers.profiles.gpu.running_engines.openai_compatible import Mlx, OpenAICompatible
 from workers.profiles.gpu.running_engines.sglang import SGLang
 from workers.profiles.gpu.running_engines.tgi import Tgi
 from workers.profiles.gpu.running_engines.vllm import Vllm
 
-KINDS: tuple[type[RunningEngine], ...] = (Ollama, LlamaServer, LMStudio, Vllm, SGLang, Tgi, Mlx)
-"""The engines that have something of their own to be known by, in the order in which they are tried."""
+KINDS: tuple[type[RunningEngine], ...] = (LocalAI, Ollama, LlamaServer, LMStudio, Vllm, SGLang, Tgi, Mlx)
+"""The engines that have something of their own to be known by, in the order in which they are tried: LocalAI
+also answers Ollama's API.
+"""
 
 USUAL_PORTS = tuple(dict.fromkeys(port for kind in KINDS for port in kind.ports))
 FIND_SECONDS = 1.6
 """Time for all engines together. A probe has two seconds."""
+
+CONNECT_SECONDS = 0.2
 
 LOADING = 503
 """The status of llama-server while it loads its model, and of others that are not ready."""
@@ -51,6 +57,8 @@ class FoundEngine:
     engine: RunningEngine | None = None
     state: EngineState = NOTHING_YET
     fault: str = ""
+    is_other: bool = False
+    """True if the program there is none to lend: gridq's own gateway, or no engine."""
 
 
 def identify(api: EngineApi, *, is_named: bool) -> RunningEngine:
@@ -87,13 +95,43 @@ def _look(api: EngineApi, *, is_named: bool) -> FoundEngine:
     except EngineUnreachable as exc:
         return FoundEngine(url, fault=f"nothing answers there ({exc})")
     except EngineFault as fault:
-        return FoundEngine(url, fault=str(fault))
+        return FoundEngine(url, fault=str(fault), is_other=isinstance(fault, NoEngine | OwnGateway))
     try:
         return FoundEngine(url, engine, engine.read_state())
     except EngineUnreachable:
         return FoundEngine(url, fault="it has just ended")
     except EngineFault as fault:
         return FoundEngine(url, engine, fault=str(fault))
+
+
+class NewEngines:
+    """Looks for engines that have come to the usual ports `ports` since the last look.
+
+    A port where nothing listens costs one refused connection, and a program that is no engine is asked once
+    while it listens.
+    """
+
+    def __init__(self, ports: Collection[int] = USUAL_PORTS) -> None:
+        self._ports = ports
+        self._known: set[int] = set()
+
+    def look(self) -> bool:
+        """Return whether a new one has models."""
+        listening = {port for port in self._ports if _is_listening(port)}
+        self._known &= listening
+        is_new = False
+        for port in sorted(listening - self._known):
+            found = look_at(f"http://127.0.0.1:{port}", lambda: None, is_named=False)
+            if found.is_other or found.state.models:  # else it is still starting
+                self._known.add(port)
+            is_new = is_new or bool(found.state.models)
+        return is_new
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(CONNECT_SECONDS)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def look_at_all(

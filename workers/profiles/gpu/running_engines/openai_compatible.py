@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from workers.profiles.gpu.running_engines.engine import EngineModel, EngineState, RunningEngine, guess_uses
+from workers.profiles.gpu.running_engines.engine import (
+    EngineModel,
+    EngineState,
+    RunningEngine,
+    find_short_names,
+    guess_uses,
+)
 from workers.profiles.gpu.running_engines.engine_api import EngineApi
 
 
@@ -19,8 +25,12 @@ class OpenAICompatible(RunningEngine):
         return isinstance(api.get("v1/models").fields.get("data"), list)
 
     def read_state(self) -> EngineState:
-        items = self._read_listed_models()
-        return EngineState(models=tuple(EngineModel(each["id"], **guess_uses(each["id"])) for each in items))
+        names = [item["id"] for item in self._read_listed_models()]
+        return EngineState(
+            models=tuple(
+                EngineModel(name, aliases=find_short_names(name), **guess_uses(name)) for name in names
+            )
+        )
 
 
 class Mlx(OpenAICompatible):
@@ -33,6 +43,7 @@ class Mlx(OpenAICompatible):
     kind: ClassVar[str] = "mlx"
     title: ClassVar[str] = "MLX"
     ports: ClassVar[tuple[int, ...]] = (8080,)
+    default_slots: ClassVar[int] = 8
 
     @classmethod
     def recognizes(cls, api: EngineApi) -> bool:

@@ -10,6 +10,7 @@ from workers.profiles.gpu.running_engines.engine import (
     EngineModel,
     EngineState,
     RunningEngine,
+    find_short_names,
     guess_uses,
     parse_tokens,
 )
@@ -37,6 +38,7 @@ class SGLang(RunningEngine):
                 item["id"],
                 context=parse_tokens(item.get("max_model_len")) or parse_tokens(info.get("context_length")),
                 is_loaded=True,
+                aliases=find_short_names(item["id"]),
                 **(ONLY_EMBEDDINGS if info.get("is_embedding") else guess_uses(item["id"])),
             )
             for item in self._read_listed_models()

@@ -9,6 +9,7 @@ from workers.profiles.gpu.running_engines.engine import (
     EngineModel,
     EngineState,
     RunningEngine,
+    find_short_names,
     parse_tokens,
 )
 from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault
@@ -29,8 +30,12 @@ class Tgi(RunningEngine):
         info = self.api.get("info").fields
         if not _is_tgi(info):
             raise EngineFault("it does not answer as TGI does")
+        name = str(info["model_id"])
         model = EngineModel(
-            str(info["model_id"]), context=parse_tokens(info.get("max_total_tokens")), is_loaded=True
+            name,
+            context=parse_tokens(info.get("max_total_tokens")),
+            is_loaded=True,
+            aliases=find_short_names(name),
         )
         slots = parse_tokens(info.get("max_concurrent_requests"))
         return EngineState(str(info.get("version") or ""), (model,), slots)

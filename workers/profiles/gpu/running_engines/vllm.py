@@ -12,6 +12,7 @@ from workers.profiles.gpu.running_engines.engine import (
     EngineModel,
     EngineState,
     RunningEngine,
+    find_short_names,
     guess_uses,
     parse_tokens,
 )
@@ -54,6 +55,7 @@ class Vllm(RunningEngine):
                 item["id"],
                 context=parse_tokens(item.get("max_model_len")),
                 is_loaded=is_awake,
+                aliases=find_short_names(item["id"]),
                 **guess_uses(item["id"]),
             )
             for item in items
@@ -65,8 +67,11 @@ class Vllm(RunningEngine):
         self._order("wake_up", LOAD_SECONDS, wanted=False)
 
     def unload(self, model: str) -> None:
-        """Let the server sleep: the weights move to the machine's memory, the rest is given back."""
-        self._order("sleep?level=1", UNLOAD_SECONDS, wanted=True)
+        """Let the server sleep: the weights move to the machine's memory, the rest is given back.
+
+        Its other users' requests may end first: without `mode=wait` it would abort them.
+        """
+        self._order("sleep?level=1&mode=wait", UNLOAD_SECONDS, wanted=True)
 
     def _order(self, path: str, seconds: float, *, wanted: bool) -> None:
         try:

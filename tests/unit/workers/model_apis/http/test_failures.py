@@ -399,10 +399,36 @@ def test_errors_within_a_stream_are_found(event: dict[str, Any], kind: type[Grid
         },
         google_error(400, "The input token count (9) exceeds the maximum number of tokens allowed (8)."),
         {"error": {"message": "This model's maximum context length is 8 tokens.", "code": 400}},
+        {"error": {"message": "request (9 tokens) exceeds the available context size (8 tokens), try …"}},
+        {"error": {"message": "input (9 tokens) is larger than the max context size (8 tokens). skipping"}},
+        {"error": {"message": "the prompt is longer than the context length currently available …"}},
     ],
 )
 def test_a_prompt_that_is_too_long_has_the_code_that_clients_know(body: Any) -> None:
     assert fault(400, body).details["endpoint_code"] == "context_length_exceeded"
+
+
+def test_a_text_that_is_longer_than_llama_cpps_batch_is_too_long_too() -> None:
+    """It says so with status 500."""
+    message = "input (901 tokens) is too large to process. increase the physical batch size (current … 512)"
+    found = fault(500, {"error": {"code": 500, "message": message, "type": "server_error"}})
+    assert isinstance(found, StageError)
+    assert (found.details["status"], found.details["endpoint_code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (500, "model name=strange failed to load"),
+        (500, "llama-server process has terminated: exit status 1"),
+        (500, "llama runner process has terminated: exit status 2"),
+        (500, "model requires more system memory (8.0 GiB) than is available (4.0 GiB)"),
+        (400, 'Failed to load model "org/m". Error: insufficient memory'),
+    ],
+)
+def test_a_model_that_an_engine_cannot_load_blames_that_model_alone(status: int, message: str) -> None:
+    assert type(fault(status, {"error": {"message": message}})) is ModelUnavailable
+    assert type(fault(500, {"error": {"message": f"x: {message}"}})) is SeatUnavailable
 
 
 def test_the_field_in_anthropics_message_is_named() -> None:

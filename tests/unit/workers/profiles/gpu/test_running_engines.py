@@ -19,6 +19,7 @@ from tests.fakes.engine_servers import (
     FakeEngine,
     FakeLlamaRouter,
     FakeLMStudio,
+    FakeLocalAI,
     FakeMlx,
     FakeModel,
     FakeOllama,
@@ -76,7 +77,8 @@ def model_names(offer: SeatOffer) -> list[str]:
         (FakeVllm, "vllm", 8),
         (FakeSGLang, "sglang", 48),
         (FakeTgi, "tgi", 64),
-        (FakeMlx, "mlx", 1),
+        (FakeMlx, "mlx", 8),
+        (FakeLocalAI, "localai", 1),
     ],
 )
 def test_each_engine_is_adopted_with_its_models_and_slots(
@@ -89,7 +91,7 @@ def test_each_engine_is_adopted_with_its_models_and_slots(
     assert (offer.concurrency, offer.capability["engine"]) == (slots, kind)
     assert model_names(offer) == ["org/chat-model"]
     context = offer.capability["models"][0]["context"]
-    assert context == (None if kind == "mlx" else 4096)
+    assert context == (None if kind in {"mlx", "localai"} else 4096)
     profile = GpuProfile()
     queues = profile.queues(profile.Capability.model_validate(offer.capability))
     assert queues == ["llm:org%2Fchat-model", "llm:any"]
@@ -126,6 +128,15 @@ def test_ollamas_names_work_without_latest_and_its_cloud_stays_out(run: Any, usu
     assert model_names(offer) == ["llama3.2:latest", "qwen3:8b"]
     assert offer.capability["models"][0]["families"] == ["llama3.2"]
     assert any("gpt-oss:120b-cloud" in note for note in report.not_lent)
+
+
+@pytest.mark.parametrize("fake", [FakeVllm, FakeSGLang, FakeTgi, FakeMlx, FakeLlamaRouter])
+def test_a_model_that_is_named_by_its_path_has_a_short_name(
+    run: Any, usual_ports: list[int], fake: type[FakeEngine]
+) -> None:
+    usual_ports.append(run(fake(FakeModel("/srv/models/tiny"))).port)
+    [offer] = probe().found
+    assert offer.capability["models"][0]["families"] == ["tiny"]
 
 
 def test_an_ollama_with_hundreds_of_models_is_adopted_at_once(run: Any, open_seat: Any) -> None:
@@ -299,15 +310,17 @@ def identify() -> Iterator[Any]:
         api.close()
 
 
-@pytest.mark.parametrize("fake", [FakeOllama, FakeLMStudio, FakeLlamaRouter])
+@pytest.mark.parametrize("fake", [FakeOllama, FakeLMStudio, FakeLlamaRouter, FakeLocalAI])
 def test_a_model_is_loaded_and_unloaded_by_order(run: Any, identify: Any, fake: type[FakeEngine]) -> None:
     engine = run(fake(FakeModel("m"), FakeModel("v", embeddings=True)))
     adopted = identify(engine)
     assert adopted.read_state().loaded == []
-    adopted.load("m")
-    assert adopted.read_state().loaded == ["m"]
-    adopted.unload("m")
-    assert adopted.read_state().loaded == []
+    for _ in range(2):  # an order that changes nothing succeeds too
+        adopted.load("m")
+        assert adopted.read_state().loaded == ["m"]
+    for _ in range(2):
+        adopted.unload("m")
+        assert adopted.read_state().loaded == []
     with pytest.raises(EngineFault):
         adopted.load("unknown")
 
@@ -491,3 +504,31 @@ def test_an_order_that_fails_says_why(run: Any, open_seat: Any) -> None:
     with pytest.raises(SeatUnavailable) as caught:
         runner.unload("m")
     assert "sleep" in str(caught.value.details["reason"])
+
+
+# -- what no engine should say
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [FakeModel(""), FakeModel("m")],
+        [FakeModel("\ud800"), FakeModel("m")],  # half of a pair of JSON's escapes
+        [FakeModel("a\nb"), FakeModel("a\0b"), FakeModel("m")],
+        [FakeModel("x" * 1_000_000), FakeModel("m")],
+        [FakeModel("m"), FakeModel("m"), FakeModel("any")],
+    ],
+)
+def test_models_whose_names_cannot_be_used_are_left_out(
+    run: Any, open_seat: Any, items: list[FakeModel]
+) -> None:
+    runner, _ = open_seat(run(FakeVllm(*items)))
+    assert [model.name for model in runner.capability.models] == ["m"]
+    assert not runner.fault
+
+
+def test_an_engine_that_lists_a_whole_catalogue_lends_a_part_and_says_so(run: Any) -> None:
+    engine = run(FakeEngine(*[FakeModel(f"m{number}") for number in range(2000)]))
+    report = probe({"url": engine.url, "name": "box"})
+    assert len(model_names(report.found[0])) == 1000
+    assert any(note.startswith("box: ") and "2000" in note for note in report.not_lent)
