@@ -2,7 +2,7 @@
 
 In: a probe's tables, a stage and its input.
 Out: the seats of this machine, the output of a stage.
-Imported by: workers.cli, workers.demo.
+Imported by: workers.machine, workers.process, workers.cli, workers.demo.
 """
 
 __all__ = ["gpu"]

@@ -16,6 +16,7 @@ __all__ = [
     "mirrors",
     "model_folders",
     "pulling",
+    "references",
     "requested_pulls",
     "suggestions",
 ]
