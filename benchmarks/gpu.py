@@ -21,12 +21,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+import httpx
+
 from benchmarks.large_model import write_large_model
 from benchmarks.measure import Figure, Measurement, Ratio, print_progress
 from benchmarks.sides import use_environment
 from gridq.client import BrokerClient
-from gridq.config.settings import settings
+from gridq.config.settings import Settings, settings
 from gridq.store.connection import connect
+from tests.gateways import serving
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
@@ -43,9 +46,6 @@ MIN_BATCHING = 1.2
 MAX_CACHED_SHARE = 0.1
 MAX_LATE_SECONDS = 1.0
 MAX_SWAP_LOSS = 1.15
-AFFINITY_SECONDS = 30.0
-"""As the page about GPUs says: about ten times the seconds of a load, for models that do not fit together."""
-
 LARGE_FILE_MB = 1000
 
 WORDS = [
@@ -59,6 +59,7 @@ def run(*, rounds: int = 15, tokens: int = 96, prefixes: int = 6, requests: int 
     return [
         *_measure_engine(rounds, tokens),
         _measure_prompt_cache(prefixes),
+        _measure_conversations(prefixes),
         _measure_swaps(requests, clients=10),
         _measure_heartbeat(),
     ]
@@ -99,8 +100,9 @@ class Side(Protocol):
 class ModelGrid:
     """A grid whose only seat is the CPU, with the models in `tables`."""
 
-    def __init__(self, client: BrokerClient, prefix: str, store: Any) -> None:
-        self.client, self.prefix, self.store = client, prefix, store
+    def __init__(self, client: BrokerClient, config: Settings, store: Any) -> None:
+        self.client, self.config, self.store = client, config, store
+        self.prefix = config.prefix
 
     def ask(self, prompt: str, tokens: int, model: str = "one") -> Answer:
         """Return when the pieces of an answer to a bare prompt came."""
@@ -120,12 +122,8 @@ class ModelGrid:
 
 
 @contextmanager
-def run_grid(
-    *, seat: str = "cpu", engine: str = "xllamacpp", affinity: float | None = None, **table: Any
-) -> Iterator[ModelGrid]:
-    """Run a grid with one gpu seat. `table`: further keys of its `[gpu]` table. `affinity`: GRIDQ_AFFINITY,
-    in seconds.
-    """
+def run_grid(*, seat: str = "cpu", engine: str = "xllamacpp", **table: Any) -> Iterator[ModelGrid]:
+    """Run a grid with one gpu seat. `table`: further keys of its `[gpu]` table."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
         server = stack.enter_context(EmbeddedServer())
@@ -144,8 +142,6 @@ def run_grid(
         config = stack.enter_context(use_environment(server.url, home, 600.0, profiles="gpu"))
         books = str(folder / "books")
         env = {"GRIDQ_DEVICE_BOOKS": books, "GRIDQ_SKIP_ENGINES": "1", "GRIDQ_ENGINE": engine}
-        if affinity is not None:
-            env["GRIDQ_AFFINITY"] = str(affinity)
         machine = GridProcesses(config, [seat], folder=folder / "logs", env=env)
         stack.callback(machine.stop, 5.0)
         machine.start(READY_TIMEOUT_SECONDS)
@@ -153,7 +149,7 @@ def run_grid(
         stack.callback(client.close)
         store = connect(server.url, name="bench")
         stack.callback(store.close)
-        yield ModelGrid(client, config.prefix, store)
+        yield ModelGrid(client, config, store)
 
 
 def make_model(name: str, **fields: Any) -> dict[str, Any]:
@@ -278,11 +274,82 @@ def _measure_prompt_cache(prefixes: int) -> Measurement:
     return Ratio(name, median(seen), median(new), "s", MAX_CACHED_SHARE, other="the first round")
 
 
+def _measure_conversations(count: int) -> Measurement:
+    """Return the first token of each conversation's second turn, beside that of its first.
+
+    Two seats have had the first turns by turns. No request of the second says which conversation it goes on
+    with, or which seat it would like.
+    """
+    with run_grid() as grid, _run_second_machine(grid), serving(grid.config) as gateway:
+        seats = [seat.seat for seat in grid.client.workers() if seat.kind == "gpu"]
+        assert len(seats) == 2
+        for seat in seats:  # loads the model
+            _ask_for_chat(gateway.http, [{"role": "user", "content": "Rain"}], seat)
+        turns = [[{"role": "user", "content": f"{_make_text(number, 400)}."}] for number in range(count)]
+        firsts, workers = [], []
+        for number, messages in enumerate(turns):
+            first, answer, worker = _ask_for_chat(gateway.http, messages, seats[number % 2])
+            firsts.append(first)
+            workers.append(worker)
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+        found = [_ask_for_chat(gateway.http, messages) for messages in turns]
+        same = sum(again == worker for (_, _, again), worker in zip(found, workers, strict=True))
+        print_progress(
+            f"{len(set(workers))} seats had the first turns; {same} of {count} came back to theirs"
+        )
+    name = f"{count} conversations of 400 tokens in turn on two seats, second turn: first token"
+    seconds = [second for second, _, _ in found]
+    return Ratio(name, median(seconds), median(firsts), "s", MAX_CACHED_SHARE, other="the first turn")
+
+
+@contextmanager
+def _run_second_machine(grid: ModelGrid) -> Iterator[None]:
+    """Run another worker with the seats file of the grid, in a home folder of its own."""
+    config = grid.config
+    with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder:
+        home = Path(folder) / "home"
+        home.mkdir(mode=0o700)
+        (home / "seats.toml").write_text((config.home / "seats.toml").read_text())
+        env = {"GRIDQ_SKIP_ENGINES": "1", "GRIDQ_ENGINE": "xllamacpp", "GRIDQ_HOME": str(home)}
+        machine = GridProcesses(
+            config.model_copy(update={"home": home}),
+            ["cpu"],
+            routers=0,
+            folder=Path(folder) / "logs",
+            env=env,
+        )
+        try:
+            machine.start(READY_TIMEOUT_SECONDS)
+            yield
+        finally:
+            machine.stop(5.0)
+
+
+def _ask_for_chat(
+    http: httpx.Client, messages: list[dict[str, str]], prefer: str = ""
+) -> tuple[float, str, str]:
+    """Return when the answer's first token came, in seconds, its text, and the worker that gave it."""
+    body = {"model": "one", "messages": messages, "max_tokens": 4, "temperature": 0, "stream": True}
+    answer, text, worker = Answer(), "", ""
+    headers = {"x-gridq-prefer": prefer} if prefer else {}
+    with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as reply:
+        for line in reply.iter_lines():
+            name, _, value = line.partition(": ")
+            if name == "data" and value != "[DONE]":
+                for choice in json.loads(value)["choices"]:
+                    if piece := choice["delta"].get("content"):
+                        answer.note_piece()
+                        text += piece
+            elif value.startswith("x-gridq-worker"):
+                worker = value.partition(": ")[2]
+    return answer.first, text, worker
+
+
 def _measure_swaps(requests: int, clients: int) -> Measurement:
     """Return the time of requests for two models that do not fit together, beside that of the best order."""
     seconds: dict[str, float] = {}
     alternating = list(itertools.islice(itertools.cycle(("one", "two")), requests))
-    with run_grid(affinity=AFFINITY_SECONDS, memory_mb=ONE_MODEL_MB, prompt_cache_mb=0) as grid:
+    with run_grid(memory_mb=ONE_MODEL_MB, prompt_cache_mb=0) as grid:
         for name, order in (("best order", sorted(alternating)), ("alternating", alternating)):
             grid.ask("Rain", 1, "one")
             loads, load_seconds = grid.read_loads()

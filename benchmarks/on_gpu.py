@@ -297,6 +297,7 @@ class EngineAlone:
             threads=cpu.count_spare_cores(),
             gpu_layers=layers,
             embeddings=False,
+            kv_type="f16",
             prompt_cache_mb=0,
             scratch=str(scratch),
         )

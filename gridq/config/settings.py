@@ -264,14 +264,6 @@ class Settings(BaseSettings):
             "how long a quarantined stage waits for an operator, in seconds; 0: its job fails at once"
         ),
     )
-    affinity: float = Field(
-        2.0,
-        ge=0,
-        description=(
-            "how long a seat may pass over work for work whose model is loaded or whose session it knows, "
-            "in seconds"
-        ),
-    )
     ledger_days: int = Field(
         62, ge=32, le=3660, description="days for which the ledger is kept; set the same on every router"
     )

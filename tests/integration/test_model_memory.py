@@ -16,11 +16,13 @@ from gridq.config.settings import settings
 from gridq.errors import ModelFileError, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
+from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu import GpuProfile
-from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.profiles.gpu.memory.dry_run import dry_run
+from workers.profiles.gpu.model_loader import ModelLoader
 from workers.profiles.gpu.model_process import LoadOrder, make_child_environment
 
 SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
@@ -37,6 +39,9 @@ params.model.path = sys.argv[1]
 params.n_ctx, params.n_parallel = int(sys.argv[2]) * int(sys.argv[3]), int(sys.argv[3])
 params.n_gpu_layers = params.cache_ram_mib = 0
 params.fit_params = params.warmup = False
+params.cache_type_k = params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + sys.argv[4].upper())
+if sys.argv[4].startswith("q"):
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
 params.verbosity = 4
 server = xllamacpp.Server(params)  # kept: its cleanup may hang
 os._exit(0)
@@ -54,8 +59,10 @@ def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     settings.cache_clear()
 
 
-def make_order(context: int, slots: int) -> LoadOrder:
-    return LoadOrder("smol", "xllamacpp", SMOL.locate_file(), context, slots, 1, 0, False, {})
+def make_order(context: int, slots: int, kv_type: str = "f16") -> LoadOrder:
+    return LoadOrder(
+        "smol", "xllamacpp", SMOL.locate_file(), context, slots, 1, 0, False, {}, kv_type=kv_type
+    )
 
 
 def open_seat(**table: Any) -> GpuProfile:
@@ -75,11 +82,14 @@ def read_books(path: Path) -> list[dict[str, Any]]:
     return DeviceBook("cpu", path).read()
 
 
-@pytest.mark.parametrize(("context", "slots"), [(2048, 1), (2048, 4), (8192, 2)])
-def test_a_dry_run_is_within_two_percent_of_the_loaded_engine(context: int, slots: int):
-    found = dry_run(make_order(context, slots))
+@pytest.mark.parametrize(
+    ("context", "slots", "kv_type"),
+    [(2048, 1, "f16"), (2048, 4, "f16"), (8192, 2, "f16"), (8192, 2, "q8_0"), (8192, 2, "f32")],
+)
+def test_a_dry_run_is_within_two_percent_of_the_loaded_engine(context: int, slots: int, kv_type: str):
+    found = dry_run(make_order(context, slots, kv_type))
     assert found.reason == ""
-    arguments = [str(SMOL.locate_file()), str(context), str(slots)]
+    arguments = [str(SMOL.locate_file()), str(context), str(slots), kv_type]
     loaded = subprocess.run(
         [sys.executable, "-c", LOADED, *arguments],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, env=make_child_environment({}),
@@ -89,6 +99,21 @@ def test_a_dry_run_is_within_two_percent_of_the_loaded_engine(context: int, slot
     assert len(sizes) >= 4
     actual = sum(map(float, sizes))
     assert actual <= found.device_mb + found.host_mb <= actual * 1.02
+
+
+def test_a_model_with_quantized_keys_and_values_answers_in_less_memory():
+    needs = {}
+    for kv_type in ("f16", "q8_0"):
+        model = {"name": "smol", "file": str(SMOL.locate_file()), "context": 8192, "kv_type": kv_type}
+        profile = open_seat(models=[{**model, "embeddings": False}])
+        try:
+            assert ask(profile, "smol", words=50)
+            assert profile._runner is not None
+            [loaded] = profile._runner.loaded_models.list_loaded()
+            needs[kv_type] = loaded.hold.mb
+        finally:
+            profile.close()
+    assert 200 < needs["f16"] - needs["q8_0"] < 500, "keys and values of 4 slots take 720 MB as f16"
 
 
 def test_a_plan_is_never_below_what_is_measured(tmp_path: Path):
@@ -242,3 +267,52 @@ def test_prompts_that_the_engine_keeps_are_reported_as_cached():
         assert cached[0][0] == 0
     finally:
         profile.close()
+
+
+def test_the_memory_of_kept_prompts_is_part_of_the_reservation(tmp_path: Path):
+    """Whatever it is set to, 0 included, and before it is used; a changed setting is another shape."""
+    reserved = {}
+    for limit in (0, 300, 100, 0):
+        profile = open_seat(prompt_cache_mb=limit)
+        try:
+            ask(profile)
+            assert profile._runner is not None
+            [loaded] = profile._runner.loaded_models.list_loaded()
+            assert loaded.process.order.prompt_cache_mb == limit
+            (entry,) = read_books(tmp_path / "books")
+            reserved.setdefault(limit, entry["mb"])
+            assert entry["mb"] == reserved[limit], "it is found again as it was measured"
+        finally:
+            profile.close()
+        assert read_books(tmp_path / "books") == []
+    assert abs(reserved[300] - reserved[0] - 300) <= 5
+    assert abs(reserved[100] - reserved[0] - 100) <= 5
+
+
+def test_an_engine_that_is_killed_gives_back_the_memory_of_its_prompts(tmp_path: Path):
+    profile = open_seat(prompt_cache_mb=200)
+    try:
+        ask(profile)
+        (before,) = read_books(tmp_path / "books")
+        assert profile._runner is not None
+        (process,) = profile._runner.loaded_models.list_processes()
+        process.kill()
+        wait_for(lambda: not process.is_alive)
+        assert read_books(tmp_path / "books") == [], "nobody holds it any more"
+        ask(profile)
+        (after,) = read_books(tmp_path / "books")
+        assert abs(after["mb"] - before["mb"]) <= 5
+    finally:
+        profile.close()
+
+
+def test_an_engine_that_keeps_no_prompts_reserves_nothing_for_them(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("llama_cpp")
+    needs = {}
+    for engine in ("llama_cpp", "xllamacpp"):
+        monkeypatch.setenv("GRIDQ_ENGINE", engine)
+        offer = GpuProfile().probe({"gpus": False, "prompt_cache_mb": 200, "concurrency": 1}).found[0]
+        loader = ModelLoader(GpuSeat.model_validate(offer.config))
+        plan = loader.plan(SMOL)
+        needs[engine] = plan.order.prompt_cache_mb
+    assert needs == {"llama_cpp": 0, "xllamacpp": 200}

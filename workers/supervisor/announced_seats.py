@@ -1,4 +1,6 @@
-"""Seats that files announce: while a deployment runs, they come and go with these files."""
+"""Seats that come while a deployment runs: those that files announce, which come and go with these files, and
+those that a profile finds when it looks again.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from workers.supervisor.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
+SEARCH_SECONDS = 60.0
+"""Time between two looks for seats that no file announces."""
+
 LOOK_MS = 1000
 """Time after which the folders are read even if the system reports no change, as on some network disks."""
 
 
 class AnnouncedSeats:
-    """Watches the folders of the profiles, from `start` to `stop`. `update`, in the main thread, applies what
-    has changed since. `names`: the seats to serve; empty: all.
+    """Watches the folders of the profiles and looks for new seats, from `start` to `stop`. `update`, in the
+    main thread, applies what has changed since. `names`: the seats to serve; empty: all.
     """
 
     def __init__(self, deployment: Deployment, names: Sequence[str]) -> None:
@@ -33,6 +38,7 @@ class AnnouncedSeats:
         self._reported: set[str] = set()
         home = deployment.config.home
         profiles = profile.load_profiles(deployment.config.profiles).values()
+        self._looks = [look for found in profiles if (look := found.look_for_seats()) is not None]
         self._folders = [each for found in profiles if (each := found.announcement_folder(home)) is not None]
 
     def start(self) -> None:
@@ -43,14 +49,22 @@ class AnnouncedSeats:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as exc:
                 self._deployment.report(f"Engines cannot be announced in {folder}: {exc.strerror}")
+        self._deployment.exit_callbacks.append(self.stop)
+        if self._looks:
+            threading.Thread(target=self._search, name="seat-search", daemon=True).start()
         folders = [folder for folder in self._folders if folder.is_dir()]
         if folders:
-            self._deployment.exit_callbacks.append(self.stop)
             arguments = [str(folder) for folder in folders]
             threading.Thread(target=self._watch, args=(arguments,), name="announced", daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
+
+    def _search(self) -> None:
+        while not self._stop.wait(SEARCH_SECONDS):
+            for look in self._looks:
+                if look():
+                    self._changed.set()
 
     def _watch(self, folders: Sequence[str]) -> None:
         import watchfiles
@@ -69,7 +83,9 @@ class AnnouncedSeats:
             log.warning("the folders of announced seats cannot be watched: %s", exc)
 
     def update(self) -> None:
-        """Start, restart and stop the seats whose files have changed. Say once what is wrong with a file."""
+        """Start, restart and stop the seats whose files have changed, and start those that were found since.
+        Say once what is wrong with a file.
+        """
         if not self._changed.is_set():
             return
         self._changed.clear()
@@ -82,7 +98,8 @@ class AnnouncedSeats:
         wanted = {
             seat.name: seat
             for seat in found.seats
-            if seat.offer.announcement and (not self._names or seat.name in self._names)
+            if (seat.offer.announcement or seat.offer.notice)
+            and (not self._names or seat.name in self._names)
         }
         served = deployment.list_seats()
         for part, seat in served.items():
@@ -94,7 +111,7 @@ class AnnouncedSeats:
             before = present.get(name)
             if before is None or before.offer.announcement != seat.offer.announcement:
                 deployment.replace_seat(seat)
-                deployment.report(f"{name} is announced: {seat.offer.note}")
+                deployment.report(seat.offer.notice or f"{name} is announced: {seat.offer.note}")
         problems = {why for why in found.missing if self._names_folder(why)}
         for why in sorted(problems - self._reported):
             deployment.report(why)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from fastapi import FastAPI
 from redis import Redis
+from redis.exceptions import RedisError
 
+from gridq.errors import GridError
 from gridq.gateway.grid import models
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http.bounds import BodyLimit
+from gridq.gateway.streaming import sse
 from gridq.limits import api_keys
+from gridq.protocol.states import StageState
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 from gridq.store.capacity import read_largest_value
@@ -23,6 +28,7 @@ from gridq.store.ttl_cache import TtlCache
 from gridq.views import queues
 from gridq.views.jobs import JobReader, JobView
 from gridq.views.queues import QueueView
+from gridq.views.wait_reasons import describe_loading
 
 T = TypeVar("T")
 
@@ -71,6 +77,18 @@ class GridSnapshot:
             reader = JobReader(self.grid.client.redis, self.grid.keys, job)
             cached = self._jobs[job] = Cached(partial(self.grid.call, reader.read), JOB_CACHE_SECONDS)
         return cached
+
+    async def make_comment(self, job: str) -> bytes:
+        """Return the comment for a stream of which nothing came for a while: it says which model its stage's
+        seat loads, if it does.
+        """
+        with suppress(RedisError, GridError):
+            view = await self.job(job).get()
+            seats = {seat.worker: seat for seat in await self.seats.get() if seat.details.get("loading")}
+            for stage in view.find_stages(StageState.RUNNING):
+                if stage.seat in seats and (loading := describe_loading(seats[stage.seat], stage.queue)):
+                    return sse.format_comment(loading)
+        return sse.KEEP_ALIVE
 
     def _cache(self, read_grid: Callable[[Redis, Keys], T]) -> Cached[T]:
         async def read() -> T:

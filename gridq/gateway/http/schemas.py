@@ -91,6 +91,7 @@ STATUS_DESCRIPTIONS = {
     409: "The request conflicts with the current state.",
     413: "The request body or the graph is too large.",
     429: "A limit is reached. Retry-After says when to retry.",
+    502: "The seat has failed.",
     503: "The grid cannot take the request now. Retry-After says when to retry.",
 }
 
@@ -240,6 +241,16 @@ class DrainResult(BaseModel):
     drained: bool = Field(description="True if the seat is to take no new work.")
     drain_acknowledged: bool = Field(description="True once its worker has applied the change.")
     busy: int = Field(description="How many stages still run on it.")
+
+
+class ModelResult(BaseModel):
+    """The result of an order to load or unload a model of a seat."""
+
+    seat: str = Field(description="The seat's full name.")
+    model: str = Field(description="The model, as the request names it.")
+    state: Literal["waiting", "running", "done"] = Field(
+        description="`waiting` until the seat's worker has read the order, `running` until it is carried out."
+    )
 
 
 class Queue(BaseModel):

@@ -25,13 +25,13 @@ from fastapi.responses import Response, StreamingResponse
 
 from gridq.errors import BrokerUnreachable, GridError
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.snapshot import JOB_CACHE_SECONDS, Cached, get_snapshot
+from gridq.gateway.grid.snapshot import JOB_CACHE_SECONDS, GridSnapshot, get_snapshot
 from gridq.gateway.http.errors import format_grid_error, get_request_id
 from gridq.gateway.http.schemas import describe_errors, get_noether_status, redact_error, to_cents
 from gridq.gateway.routes.jobs import JobId, Reader, find_job
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.resume import BEGINNING, EventId, find_resume_entry, parse_entry_id
-from gridq.gateway.streaming.sse import KEEP_ALIVE, encode_json, format_event
+from gridq.gateway.streaming.sse import encode_json, format_event
 from gridq.jobs import waiting
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.money import sum_costs
@@ -92,7 +92,7 @@ async def follow_job(
     after_entry = find_resume_entry(job, last_event_id or after)
     if after_entry != BEGINNING and await _is_complete(grid, job, after_entry):
         return Response(status_code=204)
-    stream = _EventStream(grid, get_snapshot(request.app).job(job), job, after_entry, get_request_id(request))
+    stream = _EventStream(grid, get_snapshot(request.app), job, after_entry, get_request_id(request))
     headers = {"x-gridq-job": job, "cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(stream.frames(), media_type="text/event-stream", headers=headers)
 
@@ -120,10 +120,11 @@ class _EventStream:
     """The events that one client reads."""
 
     def __init__(
-        self, grid: GridConnection, cached_view: Cached[JobView], job: str, after_entry: str, request_id: str
+        self, grid: GridConnection, snapshot: GridSnapshot, job: str, after_entry: str, request_id: str
     ) -> None:
         self.grid = grid
-        self.cached_view = cached_view
+        self.snapshot = snapshot
+        self.cached_view = snapshot.job(job)
         self.job = job
         self.after_entry = after_entry
         self.request_id = request_id
@@ -166,7 +167,7 @@ class _EventStream:
                 yield await self._read_end(entry.id)
                 return
             if time.monotonic() >= alive_at:
-                yield KEEP_ALIVE
+                yield await self.snapshot.make_comment(self.job)
                 alive_at = time.monotonic() + self.grid.options.keep_alive
 
     async def _read_changes(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Routes for seats: list them, read one, drain and undrain it."""
+"""Routes for seats: list them, read one, drain and undrain it, load and unload its models."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from gridq.errors import SeatNotFound
+from gridq.errors import SeatNotFound, error_from_record
 from gridq.gateway.auth.caller import Caller, require_scope
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import get_snapshot
-from gridq.gateway.http.schemas import DrainResult, Worker, describe_errors, to_cents
+from gridq.gateway.http.schemas import DrainResult, ModelResult, Worker, describe_errors, to_cents
 from gridq.protocol.models import Json
 from gridq.protocol.queue_names import LLM, get_kind, get_name
-from gridq.seats import registry
+from gridq.seats import model_commands, registry
+from gridq.seats.model_commands import Action
 from gridq.seats.registry import LiveSeat
 
 router = APIRouter(tags=["workers"])
@@ -40,9 +41,10 @@ WaitSeconds = Annotated[
     Query(
         ge=0,
         allow_inf_nan=False,
-        description="Seconds to wait until the seat's worker has applied the change, at most 10.",
+        description="Seconds to wait until the seat's worker has done it, at most 10.",
     ),
 ]
+ModelName = Annotated[str, Query(min_length=1, max_length=200, description="A model of the seat.")]
 SeatName = Annotated[
     str,
     Path(
@@ -134,6 +136,52 @@ async def undrain_worker(
         seat_name = (await find_seat(request, seat)).seat
         await grid.call(registry.undrain, grid.client.redis, grid.keys, seat_name)
     return await _wait_for_seat(request, seat_name, wait, drained=False)
+
+
+@router.post(
+    "/workers/{seat}/load",
+    summary="Load a model",
+    response_model=ModelResult,
+    responses=describe_errors(400, 401, 403, 404, 429, 502, 503),
+)
+async def load_model(
+    request: Request, seat: SeatName, caller: Operator, model: ModelName, wait: WaitSeconds = 0.0
+) -> ModelResult:
+    """Load a model of a seat before a request needs it. The load goes on after the answer; the same request
+    again attaches to it.
+    """
+    return await _order(request, seat, "load", model, wait)
+
+
+@router.post(
+    "/workers/{seat}/unload",
+    summary="Unload a model",
+    response_model=ModelResult,
+    responses=describe_errors(400, 401, 403, 404, 429, 502, 503),
+)
+async def unload_model(
+    request: Request, seat: SeatName, caller: Operator, model: ModelName, wait: WaitSeconds = 0.0
+) -> ModelResult:
+    """Unload an idle model of a seat. The next request for it loads it again."""
+    return await _order(request, seat, "unload", model, wait)
+
+
+async def _order(request: Request, seat: str, action: Action, model: str, wait: float) -> ModelResult:
+    """Send an order to a seat, and return its state once it is carried out, or after `wait` seconds. Raises
+    the seat's error.
+    """
+    grid: GridConnection = request.app.state.grid
+    name = (await find_seat(request, seat)).seat
+    redis, keys = grid.client.redis, grid.keys
+    order = await grid.call(model_commands.send_command, redis, keys, name, action, model)
+    until = time.monotonic() + min(wait, MAX_WAIT_SECONDS)
+    while True:
+        answer = await grid.call(model_commands.read_answer, redis, keys, order)
+        if answer.state == "failed":
+            raise error_from_record(answer.error or {})
+        if answer.state == "done" or time.monotonic() >= until:
+            return ModelResult(seat=name, model=model, state=answer.state)
+        await asyncio.sleep(0.1)
 
 
 async def find_seat(request: Request, given: str) -> LiveSeat:

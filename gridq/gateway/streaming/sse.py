@@ -30,6 +30,13 @@ _TYPE = re.compile(rb'\{"type":"([a-z_.]{1,64})"')
 _NAME = re.compile(r"[a-z_.]{1,64}")
 
 
+def format_comment(text: str) -> bytes:
+    """Return a comment in place of KEEP_ALIVE, which people see who read the stream themselves. `text` is one
+    line.
+    """
+    return b": %b\n" % text.encode()
+
+
 def format_event(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
     """Return one event. `data` is JSON text on one line, as all stored JSON is."""
     named = b"event: %b\n" % event if event else b""

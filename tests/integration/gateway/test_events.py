@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gridq.protocol.models import Advertisement
+from gridq.seats import registry
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches, serving
 from tests.waiting import wait_for
@@ -91,6 +94,26 @@ def test_a_silent_stream_is_kept_alive(gateway: Gateway) -> None:
     assert seen[-1] == {"comment": "keep-alive"}
     assert [e["event"] for e in seen if "event" in e][:2] == ["stage", "progress"]
     gateway.ask("DELETE", f"/jobs/{job}", 200)
+
+
+def test_a_silent_stream_says_which_model_its_seat_loads(place: Benches, gateway: Gateway) -> None:
+    job = submit(gateway, {"root": stage("bench_sleep", ms=60_000)})
+    wait_for(lambda: gateway.get(f"/jobs/{job}"), true=lambda now: now["status"] == "running")
+    [running] = gateway.get(f"/jobs/{job}")["stages"]
+    seat = next(each for each in gateway.get("/workers") if running["seat"] in (each["seat"], each["worker"]))
+    loading = {"loading": {running["queue"]: {"model": "qwen3-8b", "share": 0.4}}}
+    ad = Advertisement(
+        seat=seat["seat"], machine="m", worker=running["seat"], incarnation="i", kind="bench", concurrency=1,
+        queues=[running["queue"]], capability={}, details=loading,
+    )  # fmt: skip
+    registry.advertise(place.grid.scripts.client, place.grid.scripts.keys, ad, 600)
+    try:
+        comments = (e["comment"] for e in gateway.events(f"/jobs/{job}/events") if "comment" in e)
+        wanted = f"loading qwen3-8b on {running['seat']}, 40 %"
+        assert next(each for each in itertools.islice(comments, 30) if each != "keep-alive") == wanted
+    finally:
+        registry.withdraw(place.grid.scripts.client, place.grid.scripts.keys, seat["seat"])
+        gateway.ask("DELETE", f"/jobs/{job}", 200)
 
 
 @pytest.mark.parametrize("options", [{"stream": False}, {"stream": True}])

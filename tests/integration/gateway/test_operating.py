@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
+from gridq.errors import SeatUnavailable
+from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Advertisement
 from gridq.seats import registry
 from tests.builders import stage
 from tests.gateways import Benches, Gateway, benches, serving
 from tests.refusals import check_refusal
 from tests.waiting import wait_for
+from workers.process.model_commands import ModelCommands
+from workers.profiles.gpu import GpuProfile
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
@@ -94,6 +99,45 @@ def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
         reply = gateway.post("/workers/bench/undrain?wait=10")
     assert reply == {"seat": "m.bench", "drained": False, "drain_acknowledged": True, "busy": reply["busy"]}
     assert gateway.get(f"/jobs/{job}?wait=30")["state"] == "done"
+
+
+class Models(GpuProfile):
+    """A profile whose models load at once, but for `slow`, which loads until `go`, and `broken`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.go = threading.Event()
+
+    def load(self, model: str, context: StageContext) -> None:
+        if model == "broken":
+            raise SeatUnavailable("no such model", {"model": model, "fix": "ask for another"})
+        if model == "slow":
+            self.go.wait(30)
+        self.log.append(f"+{model}")
+
+    def unload(self, model: str) -> None:
+        self.log.append(f"-{model}")
+
+
+def test_models_of_a_seat_are_loaded_and_unloaded(place: Benches, gateway: Gateway) -> None:
+    profile = Models()
+    commands = ModelCommands(place.grid.scripts.client, place.grid.scripts.keys, "m.bench", profile)
+    commands.start()
+    try:
+        reply = gateway.post("/workers/bench/load?model=qwen3%3A8b&wait=10")
+        assert reply == {"seat": "m.bench", "model": "qwen3:8b", "state": "done"}
+        assert gateway.post("/workers/m.bench/unload?model=qwen3%3A8b&wait=10")["state"] == "done"
+        assert profile.log == ["+qwen3:8b", "-qwen3:8b"]
+        reply = gateway.post("/workers/bench/load?model=broken&wait=10", None, 502)
+        assert (reply["error"]["code"], reply["error"]["fix"]) == ("seat.unavailable", "ask for another")
+        assert gateway.post("/workers/bench/load?model=slow&wait=2")["state"] == "running"
+        profile.go.set()
+    finally:
+        commands.stop()
+    assert gateway.post("/workers/bench/load?model=slow")["state"] == "waiting"
+    assert gateway.post("/workers/bench/load", None, 400)["error"]["path"] == "query.model"
+    assert gateway.post("/workers/nobody/load?model=slow", None, 404)["error"]["code"] == "seat.not_found"
 
 
 def _queue(gateway: Gateway) -> Any:

@@ -66,11 +66,46 @@ def test_a_seat_states_for_how_long_its_loaded_models_go_first(grid: Grid) -> No
         grid.job(one(queue=WARM), f"warm{number}", agent="ann")
         set_waiting(grid, f"cold{number}", COLD)
     set_warm_since(grid, 29)
-    assert grid.take(slot="0").job == "warm0"
+    first = grid.take(slot="0")
+    assert first.job == "warm0"
     set_warm_since(grid, 31)
     assert grid.take(slot="1").job == "cold0"
     warm(grid, COLD, pass_over={WARM: 30.0})  # it is being loaded: the run of its model begins
-    assert [grid.take(slot=slot).job for slot in "23"] == ["cold1", "warm1"]
+    assert grid.take(slot="2").job == "cold1"
+
+
+def test_no_slot_waits_until_the_loaded_models_are_not_in_use(grid: Grid) -> None:
+    """The slot is left for work of the loaded model that comes meanwhile."""
+    grid.seat("m.a", COLD, WARM, concurrency=4)
+    warm(grid, WARM, pass_over={COLD: 30.0})
+    grid.job(one(queue=WARM), "warm0", agent="ann")
+    grid.job(one(queue=COLD), "cold0", agent="ann")
+    first = grid.take(slot="0")
+    assert (first.job, grid.claim(slot="1")) == ("warm0", "none")
+    grid.clear("seat:m.a")
+    grid.job(one(queue=WARM), "warm1", agent="ann")
+    assert grid.wake_ups("seat:m.a") == 1
+    second = grid.take(slot="1")
+    assert second.job == "warm1"
+    grid.done(second)
+    assert grid.claim(slot="1") == "none"
+    grid.clear("seat:m.a")
+    warm(grid, WARM, pass_over={COLD: 30.0})
+    assert grid.wake_ups("seat:m.a") == 1, "a renewal looks whether its time has come"
+    grid.done(first)
+    assert grid.take(slot="0").job == "cold0"
+
+
+def test_an_urgent_stage_waits_for_no_batch_of_the_loaded_model(grid: Grid) -> None:
+    grid.seat("m.a", COLD, WARM, concurrency=2)
+    warm(grid, WARM, pass_over={COLD: 30.0})
+    grid.job(one(queue=WARM), "batch0", prio=1)
+    first = grid.take(slot="0")
+    grid.job(one(queue=WARM), "batch1", prio=1)
+    grid.job(one(queue=COLD), "interactive", prio=0)
+    assert grid.claim(slot="1") == "none"
+    grid.done(first)
+    assert grid.take(slot="0").job == "interactive"
 
 
 def test_a_stage_is_passed_over_for_the_usual_time_if_its_model_fits_beside_the_loaded_ones(

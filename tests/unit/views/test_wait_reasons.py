@@ -140,11 +140,12 @@ def test_a_shared_budget_is_named_once(client: Client) -> None:
 
 @pytest.mark.parametrize(("share", "words"), [(0.4, ", 40 %"), (None, "")])
 def test_a_running_stage_whose_model_loads_says_so(client: Client, share: float | None, words: str) -> None:
-    add_live_seat(client, "m.a", "bench:any", state="ready", details={"loading": {"qwen3-8b": share}})
+    add_live_seat(client, "m.a", "bench:any", state="ready", details={"loading": {"bench:any": {"model": "qwen3-8b", "share": share}}})
     job = client.submit(echo_graph(), 1)
     assert not isinstance(client.scripts.claim("m.a", "i-m.a", "slot", "nonce"), str)
     assert client.waits_for(job) == f"bench_echo, which runs on a@m: loading qwen3-8b on a@m{words}"
-    client.scripts.renew("m.a", "i-m.a", [], ["bench:any"])
+    other = {"loading": {"bench:other": {"model": "qwen3-8b", "share": share}}}
+    add_live_seat(client, "m.a", "bench:any", state="ready", details=other)
     assert client.waits_for(job) == "bench_echo, which runs on a@m", "its own model is loaded"
 
 

@@ -77,7 +77,9 @@ def _request_death_with_parent() -> None:
 
 
 def _get_options(order: dict[str, Any]) -> dict[str, Any]:
-    names = ("context", "concurrency", "threads", "gpu_layers", "embeddings", "prompt_cache_mb")
+    names = (
+        *("context", "concurrency", "threads", "gpu_layers", "embeddings", "kv_type", "prompt_cache_mb"),
+    )
     return {name: order[name] for name in names}
 
 

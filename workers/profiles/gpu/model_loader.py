@@ -219,6 +219,8 @@ class ModelLoader:
             kv_type=model.kv_type,
             devices=list_visibility_variables(self._seat.backend, self._seat.uuid),
         )
+        if not selection.create_engine(order.engine).keeps_prompts:
+            return order
         return replace(order, prompt_cache_mb=self._compute_prompt_cache_mb(compute_need(order, header)))
 
     def _compute_prompt_cache_mb(self, need: Need) -> int:
@@ -237,6 +239,8 @@ class ModelLoader:
         build = selection.read_version(order.engine)
         device_mb = self._find_process_mb(self._read_gpu(), process.pid, peak=True)
         host_mb = 0 if order.gpu_layers == 0 else measure_resident_mb(process.pid, peak=True)
+        if host_mb and seconds is not None:  # it has just been loaded: the prompts that it will keep are to come
+            host_mb += order.prompt_cache_mb
         if device_mb:
             self._needs.record(
                 order,

@@ -36,6 +36,7 @@ from gridq.errors import (
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.profiles.gpu.devices.processes import make_owner_mark, measure_resident_mb
+from workers.profiles.gpu.engines.base import DEFAULT_KV_TYPE
 
 STOP_SECONDS = 0.8
 """Grace period of a cancelled generation or a closing child, before the child is killed."""
@@ -91,6 +92,7 @@ class LoadOrder:
     embeddings: bool
     devices: Mapping[str, str]
     prompt_cache_mb: int = 0
+    kv_type: str = DEFAULT_KV_TYPE
 
     def to_message(self, scratch: str) -> dict[str, Json]:
         """Return the order as the child reads it, see `engine_process`."""
@@ -102,6 +104,7 @@ class LoadOrder:
             "threads": self.threads,
             "gpu_layers": self.gpu_layers,
             "embeddings": self.embeddings,
+            "kv_type": self.kv_type,
             "prompt_cache_mb": self.prompt_cache_mb,
             "scratch": scratch,
             "parent": os.getpid(),

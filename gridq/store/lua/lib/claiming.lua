@@ -107,9 +107,9 @@ end
 -- Claim the best waiting stage that this seat may run. Return the claim, or {why}: none, full, gone, draining, limited, again.
 local function claim_stage(seat, incarnation, slot, nonce)
   local live_incarnation, concurrency, own, queues, draining, warm_queues, grid, rpm, quota_rpm, shared, prices, lent_to, hourly_price,
-    stage_ms, keeps_prompts, pass_over, warm_since = unpack(C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'own', 'queues', 'draining', 'warm',
-    'grid', 'requests_per_minute', 'quota_requests_per_minute', 'shared_budgets', 'prices', 'lent_to', 'hourly_price', 'stage_ms',
-    'keeps_prompts', 'pass_over', 'warm_since'))
+    stage_ms, keeps_prompts, pass_over, warm_since = unpack(C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'own', 'queues',
+    'draining', 'warm', 'grid', 'requests_per_minute', 'quota_requests_per_minute', 'shared_budgets', 'prices', 'lent_to', 'hourly_price',
+    'stage_ms', 'keeps_prompts', 'pass_over', 'warm_since'))
   if live_incarnation ~= incarnation or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local held = C('HGET', K .. 'slots:' .. seat, slot)
   if held then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -122,7 +122,8 @@ local function claim_stage(seat, incarnation, slot, nonce)
     C('HDEL', K .. 'slots:' .. seat, slot)
   end
   if draining then return {'draining'} end
-  if C('HLEN', K .. 'slots:' .. seat) >= tonumber(concurrency) then return {'full'} end
+  local busy = C('HLEN', K .. 'slots:' .. seat)
+  if busy >= tonumber(concurrency) then return {'full'} end
   local rate = lower_limit(rpm, quota_rpm)
   if rate and is_rate_used_up(seat, rate) then  -- no wake-ups until its next renewal finds that it may claim again
     for q in words(queues) do C('ZREM', K .. 'idle:' .. q, seat) end
@@ -134,6 +135,7 @@ local function claim_stage(seat, incarnation, slot, nonce)
   for q, ms in string.gmatch(pass_over or '', '(%S+)=(%d+)') do patience[q] = tonumber(ms) end
   for _ = 1, 32 do
     local best, cut
+    local urgent = FOREVER  -- the priority of the most urgent stage that waits until the loaded models are not in use
     for q in words(queues) do
       for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
         local priority, cost, excluded = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
@@ -143,12 +145,14 @@ local function claim_stage(seat, incarnation, slot, nonce)
           local c = find_candidate(q, cls, tonumber(priority), cost, mixed, seat, times, lent_to, lacks)
           if c == false then cut = true elseif c then
             c.warm, c.patience, c.since = warm[q] or false, patience[q] or AFFINITY, patience[q] and tonumber(warm_since) or 0
-            if not best or goes_before(c, best, seat) then best = c end
+            -- It would hold a slot while it waits for their memory.
+            if patience[q] and busy > 0 and is_patient(c, seat) then urgent = math.min(urgent, c.priority)
+            elseif not best or goes_before(c, best, seat) then best = c end
           end
         end
       end
     end
-    if not best then
+    if not best or best.priority > urgent then
       if cut then return {'again'} end
       mark_idle(seat, queues)
       return {'none'}

@@ -33,14 +33,15 @@ local function first_stage(c, seat)
   return c.score or FOREVER
 end
 
--- Return whether candidate a goes before b: by priority; then one whose model is loaded here, unless the other has been passed over for
--- its c.patience since c.since and since it became ready; then by their agents' virtual time (relative to the kind's, for each kind has its own), then by ready time.
+-- Return whether a candidate whose model is not loaded here may still be passed over: for c.patience since it became ready and since
+-- c.since.
+local function is_patient(c, seat) return not c.warm and math.max(first_stage(c, seat), c.since) > NOW - c.patience end
+
+-- Return whether candidate a goes before b: by priority; then one whose model is loaded here, if the other may be passed over; then by
+-- their agents' virtual time (relative to the kind's, for each kind has its own), then by ready time.
 local function goes_before(a, b, seat)
   if a.priority ~= b.priority then return a.priority < b.priority end
-  if a.warm ~= b.warm then
-    local other = a.warm and b or a
-    if math.max(first_stage(other, seat), other.since) > NOW - other.patience then return a.warm end
-  end
+  if a.warm ~= b.warm and is_patient(a.warm and b or a, seat) then return a.warm end
   if a.turn ~= b.turn then return a.turn < b.turn end
   return first_stage(a, seat) < first_stage(b, seat)
 end

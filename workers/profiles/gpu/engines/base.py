@@ -16,6 +16,21 @@ ChunkSink = Callable[[Chunk], bool]
 """A function that takes a chunk. It returns True to stop the generation."""
 
 
+KV_TYPES: dict[str, tuple[int, int, int]] = {
+    "f32": (0, 1, 4),
+    "f16": (1, 1, 2),
+    "bf16": (30, 1, 2),
+    "q8_0": (8, 32, 34),
+    "q5_1": (7, 32, 24),
+    "q5_0": (6, 32, 22),
+    "q4_1": (3, 32, 20),
+    "q4_0": (2, 32, 18),
+}
+"""Types of the KV cache that llama.cpp has: its number, and the elements and bytes of a block (ggml.h)."""
+
+DEFAULT_KV_TYPE = "f16"
+
+
 class EngineError(Exception):
     """The engine failed: no device, no memory, or an internal error."""
 
@@ -42,6 +57,8 @@ class Engine(ABC):
     name: ClassVar[str]
     default_concurrency: ClassVar[int] = 1
     has_dry_run: ClassVar[bool] = False
+    keeps_prompts: ClassVar[bool] = False
+    """Whether it keeps finished prompts beside its slots, in `prompt_cache_mb`."""
 
     @abstractmethod
     def load(
@@ -53,13 +70,14 @@ class Engine(ABC):
         threads: int,
         gpu_layers: int,
         embeddings: bool,
+        kv_type: str,
         prompt_cache_mb: int,
         scratch: str,
     ) -> None:
         """Load the model at `path`.
 
         Each of `concurrency` requests has `context` tokens. `gpu_layers` is the number of layers on the GPU,
-        -1 for all. `prompt_cache_mb` is the memory of the machine in which finished prompts may be kept.
+        -1 for all. `kv_type` is the type of keys and values, one of KV_TYPES. `prompt_cache_mb` is the memory of the machine in which finished prompts may be kept.
         `scratch` is an empty private directory. Raises NotAModel for a wrong file, and
         EngineError for anything else.
         """

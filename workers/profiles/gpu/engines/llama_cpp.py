@@ -6,7 +6,16 @@ import inspect
 import threading
 from typing import Any, ClassVar
 
-from workers.profiles.gpu.engines.base import BadRequest, ChunkSink, Engine, EngineError, NoDevice, NotAModel
+from workers.profiles.gpu.engines.base import (
+    DEFAULT_KV_TYPE,
+    KV_TYPES,
+    BadRequest,
+    ChunkSink,
+    Engine,
+    EngineError,
+    NoDevice,
+    NotAModel,
+)
 
 
 class LlamaCppEngine(Engine):
@@ -30,6 +39,7 @@ class LlamaCppEngine(Engine):
         threads: int,
         gpu_layers: int,
         embeddings: bool,
+        kv_type: str,
         prompt_cache_mb: int,
         scratch: str,
     ) -> None:
@@ -42,6 +52,9 @@ class LlamaCppEngine(Engine):
             "n_threads": threads,
             "verbose": False,
         }
+        if kv_type != DEFAULT_KV_TYPE:
+            number, block, _ = KV_TYPES[kv_type]
+            self._settings |= {"type_k": number, "type_v": number, "flash_attn": block > 1}
         self._model = self._open_model()
         self._embeddings = embeddings
 

@@ -7,7 +7,16 @@ import secrets
 import socket
 from typing import Any, ClassVar
 
-from workers.profiles.gpu.engines.base import BadRequest, ChunkSink, Engine, EngineError, NoDevice, NotAModel
+from workers.profiles.gpu.engines.base import (
+    DEFAULT_KV_TYPE,
+    KV_TYPES,
+    BadRequest,
+    ChunkSink,
+    Engine,
+    EngineError,
+    NoDevice,
+    NotAModel,
+)
 
 LOG_ERRORS_ONLY = 1
 """A log level of llama.cpp. Higher ones print prompts."""
@@ -28,6 +37,7 @@ class XllamaCppEngine(Engine):
     name: ClassVar[str] = "xllamacpp"
     default_concurrency: ClassVar[int] = 4
     has_dry_run: ClassVar[bool] = True
+    keeps_prompts: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._server: Any = None
@@ -42,6 +52,7 @@ class XllamaCppEngine(Engine):
         threads: int,
         gpu_layers: int,
         embeddings: bool,
+        kv_type: str,
         prompt_cache_mb: int,
         scratch: str,
     ) -> None:
@@ -56,6 +67,7 @@ class XllamaCppEngine(Engine):
             threads=threads,
             gpu_layers=gpu_layers,
             embeddings=embeddings,
+            kv_type=kv_type,
         )
         params.fit_params = False  # it would silently reduce the context if memory is short
         params.cache_ram_mib = prompt_cache_mb
@@ -126,7 +138,14 @@ class XllamaCppEngine(Engine):
 
 
 def _make_params(
-    path: str, *, context: int, concurrency: int, threads: int, gpu_layers: int, embeddings: bool
+    path: str,
+    *,
+    context: int,
+    concurrency: int,
+    threads: int,
+    gpu_layers: int,
+    embeddings: bool,
+    kv_type: str,
 ) -> Any:
     """Return what a load and its dry run have in common: all that decides on the size of the buffers."""
     import xllamacpp
@@ -137,6 +156,12 @@ def _make_params(
     params.n_parallel = concurrency
     params.n_gpu_layers = gpu_layers
     params.warmup = False
+    if kv_type != DEFAULT_KV_TYPE:
+        params.cache_type_k = params.cache_type_v = getattr(
+            xllamacpp.ggml_type, f"GGML_TYPE_{kv_type.upper()}"
+        )
+    if KV_TYPES[kv_type][1] > 1:  # llama.cpp quantizes values only with flash attention
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     if embeddings:
         params.embedding = True

@@ -1,7 +1,7 @@
 """How much memory a model needs: measured before, else by llama.cpp's dry run, else by the file's header.
 
-What was measured is kept in a file of the home folder, for each model, context, number of slots, engine build
-and device.
+What was measured is kept in a file of the home folder, for each model, context, number of slots, type of the
+KV cache, engine build and device.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from workers.profiles.gpu.engines.base import KV_TYPES
 from workers.profiles.gpu.memory.dry_run import DryRun, dry_run
 from workers.profiles.gpu.memory.gguf_file import GgufHeader
 from workers.profiles.gpu.memory.locked_json import read_json, update_json
@@ -21,8 +22,6 @@ STATE_FILE = "model_memory.json"
 MAX_ENTRIES = 256
 
 MB = 1024 * 1024
-CACHE_TYPE = "f16"
-CACHE_ELEMENT_BYTES = 2
 CONTEXT_STEP = 256
 """llama.cpp rounds the context of a slot up to a multiple of it."""
 
@@ -137,10 +136,10 @@ def compute_need(order: LoadOrder, header: GgufHeader) -> Need:
     cells = -(-order.context // CONTEXT_STEP) * CONTEXT_STEP * order.concurrency
     heads = header.get_number("attention.head_count") or 1
     embedding = header.get_number("embedding_length") or 0
-    key = header.get_number("attention.key_length") or embedding // heads
-    value = header.get_number("attention.value_length") or embedding // heads
+    key, value = header.get_head_sizes()
     kv_heads = sum(header.get_layers("attention.head_count_kv", heads))
-    cache = cells * kv_heads * (key + value) * CACHE_ELEMENT_BYTES
+    _, block, block_bytes = KV_TYPES[order.kv_type]
+    cache = cells * kv_heads * (key + value) * block_bytes // block
     batch = min(order.context, EMBEDDING_BATCH_TOKENS) if order.embeddings else BATCH_TOKENS
     outputs = batch if order.embeddings else order.concurrency
     forward = header.get_number("feed_forward_length") or 4 * embedding
@@ -202,5 +201,5 @@ def _get_time(entry: Any) -> float:
 def _make_key(order: LoadOrder, header: GgufHeader, device: str, build: str) -> str:
     shape = f"{order.context}x{order.concurrency}"
     use = "embeddings" if order.embeddings else "text"
-    cache = f"{CACHE_TYPE}+{order.prompt_cache_mb}"
+    cache = f"{order.kv_type}+{order.prompt_cache_mb}"
     return " ".join((header.digest[:16], shape, use, cache, order.engine, build, device))

@@ -50,6 +50,7 @@ class EngineSeat(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)
     pass_env: tuple[str, ...] = ()
     devices: tuple[str, ...] | None = None
+    memory_mb: int | None = None
     models: tuple[NamedModel, ...] = ()
     found: tuple[str, ...] = ()
     lends_only_named: bool = False
@@ -86,7 +87,7 @@ def find_seats(
     handoffs, broken = read_handoffs(home, tables)
     announcements = {handoff.table.root: handoff.announcement for handoff in handoffs}
     tables = [*tables, *(handoff.table for handoff in handoffs)]
-    is_skipped = environ.get(SKIP_VARIABLE, "").strip().lower() not in FALSE_VALUES
+    is_skipped = is_search_off(environ)
     launched = [table for table in tables if table.command and table.lend]
     named = [table for table in tables if table.lend and table.url]
     left_out = {read_port(table.root) for table in tables if table.url and not table.lend}
@@ -121,6 +122,11 @@ def find_seats(
     return offers, missing, not_lent
 
 
+def is_search_off(environ: Mapping[str, str]) -> bool:
+    """Return whether engines that no table names are not looked for."""
+    return environ.get(SKIP_VARIABLE, "").strip().lower() not in FALSE_VALUES
+
+
 def _choose_name(found: FoundEngine) -> str:
     """Return the name of an engine's seat: its kind, with the port if that is not its usual one."""
     port = read_port(found.url)
@@ -147,6 +153,7 @@ def _make_offer(
         env=table.env,
         pass_env=table.pass_env,
         devices=table.devices,
+        memory_mb=table.memory_mb,
         is_named=is_named,
         key_env=table.key_env,
         key_file=table.key_file,

@@ -91,6 +91,7 @@ class EngineSeatRunner:
             self._use_launched,
             env=seat.env,
             devices=seat.devices,
+            memory_mb=seat.memory_mb,
             pass_env=seat.pass_env,
         )
 
@@ -113,6 +114,8 @@ class EngineSeatRunner:
         try:
             if launched is not None and launched.reason:
                 raise EngineUnreachable(launched.reason)
+            if launched is not None:
+                launched.measure_memory()
             self._state = self._read()
         except EngineUnreachable as exc:
             reason = f"Nothing answers at {self._url}: {exc}"

@@ -17,7 +17,7 @@ from workers.model_apis.http.locality import is_local_url
 NAME = r"^[a-z0-9][a-z0-9_-]*$"
 EXPECTED = (
     "url; optional: name, models, concurrency, lend, key_env or key_file, silence. Or name and command; "
-    "optional: env, pass_env, devices"
+    "optional: env, pass_env, devices, memory_mb"
 )
 
 
@@ -38,8 +38,8 @@ class EngineTable(BaseModel):
 
     With `lend = false` the engine is left out. `silence` is how long it may send nothing, in seconds.
 
-    With `command` the seat's worker starts the engine; `launched_engine` says what `env`, `pass_env` and
-    `devices` are.
+    With `command` the seat's worker starts the engine; `launched_engine` says what `env`, `pass_env`,
+    `devices` and `memory_mb` are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +56,7 @@ class EngineTable(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)
     pass_env: tuple[str, ...] = ()
     devices: tuple[str, ...] | None = None
+    memory_mb: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="before")
     @classmethod

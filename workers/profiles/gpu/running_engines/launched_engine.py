@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from workers.profiles.gpu.devices import discovery
+from gridq.errors import GridError
+from workers.profiles.gpu.memory.engine_memory import EngineMemory, find_devices
 from workers.profiles.gpu.model_process import drop_secrets
 from workers.profiles.gpu.running_engines import engine_launcher
 
@@ -26,6 +27,9 @@ WINDOW_SECONDS = 600.0
 MAX_EXITS = 5
 """Ends within WINDOW_SECONDS after which the engine is left alone until the first of them is out of it."""
 
+MEMORY_RETRY_SECONDS = 5.0
+"""Time after which an engine is tried again for which there was no room."""
+
 MAX_LOG_BYTES = 8 * 1024 * 1024
 STOP_MARGIN_SECONDS = 2.0
 
@@ -35,7 +39,8 @@ class LaunchedEngine:
 
     The kernel chooses its port, which replaces `{port}` in the command and in `env`; without such a place the
     command gets `--host 127.0.0.1 --port …` at its end. `devices` are those that it sees (None: all), by name
-    or UUID. Its output goes to `log`. `pass_env` are variables that it gets although they look like secrets.
+    or UUID. It is not started before `memory_mb`, if given, are reserved for it on each of them. Its output
+    goes to `log`. `pass_env` are variables that it gets although they look like secrets.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class LaunchedEngine:
         env: Mapping[str, str],
         devices: Sequence[str] | None,
         pass_env: Sequence[str],
+        memory_mb: int | None = None,
     ) -> None:
         self.reason = "it is being started"
         """The reason why it does not run; empty while its process does."""
@@ -56,6 +62,7 @@ class LaunchedEngine:
         self._env = env
         self._devices = devices
         self._pass_env = pass_env
+        self._memory = EngineMemory(log.stem, devices, memory_mb)
         self._exits: collections.deque[float] = collections.deque(maxlen=MAX_EXITS)
         self._stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,7 +82,14 @@ class LaunchedEngine:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            how = self._run_once()
+            if shortage := self._reserve_memory():
+                self.reason = shortage
+                self._stopped.wait(MEMORY_RETRY_SECONDS)
+                continue
+            try:
+                how = self._run_once()
+            finally:
+                self._memory.release()
             if self._stopped.is_set():
                 return
             self._exits.append(time.monotonic())
@@ -84,6 +98,19 @@ class LaunchedEngine:
             log.warning("%s %s: %s", self._command[0], how, self._read_last_line())
             self.reason = f"it {how}; the next try is in {delay:.0f} s; its log is logs/{self._log.name}"
             self._stopped.wait(delay)
+
+    def _reserve_memory(self) -> str:
+        """Return why the engine cannot be started for want of memory, "" if it can be tried."""
+        try:
+            return self._memory.reserve()
+        except (ValueError, OSError, GridError):  # the start says what is wrong with the devices
+            return ""
+
+    def measure_memory(self) -> None:
+        """State in the books of its devices what the running engine takes."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            self._memory.settle(process.pid)
 
     def _run_once(self) -> str:
         """Start the engine and wait for its end. Return how it ended."""
@@ -159,9 +186,4 @@ def _find_uuids(names: Sequence[str]) -> list[str]:
     """Return the UUIDs of devices by their names (`gpu0`); a UUID stays as it is."""
     if all(name.startswith(("GPU-", "MIG-")) for name in names):
         return list(names)
-    found, _ = discovery.find_devices(cpus=False)
-    known = {device.device: device.uuid for device in found if device.uuid}
-    unknown = [name for name in names if name not in known and not name.startswith(("GPU-", "MIG-"))]
-    if unknown:
-        raise ValueError(f"this machine has no device {unknown[0]!r}: it has {', '.join(known) or 'none'}")
-    return [known.get(name) or name for name in names]
+    return [device.uuid for device in find_devices(names) if device.uuid]

@@ -48,7 +48,9 @@ class Seat:
         self.errors: list[Exception] = []
         self.may_load = threading.Event()
         self.may_load.set()
-        self.models = LoadedModels(self, idle_seconds)
+        self.changes: list[list[str]] = []
+        """What was warm at each change."""
+        self.models = LoadedModels(self, idle_seconds, lambda: self.changes.append(self.models.list_warm()))
 
     def reserve(self, model: Model) -> Any:
         used = sum(hold.mb for hold in self.holds.values())
@@ -227,6 +229,60 @@ def test_two_models_that_alternate_are_not_swapped_for_each_request():
         thread.join(20)
     assert 2 <= seat.models.loads <= 15, "60 requests"
     assert seat.models.unloads["room"] == seat.models.loads - 1
+
+
+def test_work_for_the_next_model_is_preferred_from_the_moment_that_it_gets_its_turn():
+    """Claims fill the seat's slots with it while the last stages of the other model end."""
+    seat = Seat(150, a=0.01, b=0.01)
+    seat.use("a")
+    with ThreadPoolExecutor(1) as pool:
+        with seat.models.use(model("a"), StageContext()):
+            waiting = pool.submit(seat.use, "b")
+            wait_for(lambda: seat.models.list_warm() == ["b"], 5)
+            assert seat.models.list_names() == ["a"], "it is still in use"
+        waiting.result(5)
+    assert seat.models.list_crowded() == ["a"]
+    assert ["b"] in seat.changes
+
+
+def test_only_models_without_room_beside_the_others_are_crowded():
+    seat = Seat(250)
+    for name in ("a", "b"):
+        seat.use(name)
+    assert seat.models.list_crowded() == []
+    seat.use("c")
+    assert seat.models.list_crowded() == ["a"]
+    seat.models.unload("b")
+    seat.use("a")
+    assert seat.models.list_crowded() == []
+
+
+def test_patience_is_that_of_ten_loads_of_the_slowest_model_in_use(monkeypatch: pytest.MonkeyPatch):
+    seat = Seat(250, a=1.5, b=0.5, huge=20.0)
+    assert seat.models.get_patience() == 30.0, "nothing is known yet"
+    seat.use("b")
+    assert seat.models.get_patience() == 5.0
+    seat.use("a")
+    assert seat.models.get_patience() == 15.0
+    monkeypatch.setattr(loaded_models, "MIN_DEMAND", 1.5)
+    assert seat.models.get_patience() == 30.0, "neither is in use any more"
+    monkeypatch.setattr(loaded_models, "MIN_DEMAND", 0.5)
+    seat.use("huge", 200)
+    assert seat.models.get_patience() == loaded_models.MAX_PATIENCE_SECONDS
+
+
+def test_a_request_that_was_passed_over_in_the_grid_has_waited(monkeypatch: pytest.MonkeyPatch):
+    seat = Seat(100)
+    monkeypatch.setattr(loaded_models, "MIN_PATIENCE_SECONDS", 60.0)
+    seat.use("a")
+    with ThreadPoolExecutor(2) as pool:
+        with seat.models.use(model("a"), StageContext()):
+            late = pool.submit(lambda: seat.models.load(model("b"), StageContext(waited=100.0)))
+            time.sleep(0.1)
+            assert seat.models.list_warm() == ["a"], "its run has just begun"
+            seat.models._settled_at -= 100.0
+            wait_for(lambda: seat.models.list_warm() == ["b"], 5)
+        late.result(5)
 
 
 def test_loading_beside_a_model_does_not_hold_up_its_requests():

@@ -53,6 +53,17 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
     assert "no_such_package_here" in missing
 
 
+def test_a_type_of_keys_and_values_that_the_model_cannot_have_is_reported(tmp_path: Path):
+    """Heads of 16 elements do not fill a block of 32."""
+    models = [table(tmp_path, "small", kv_type="q8_0"), table(tmp_path, "plain", kv_type="bf16")]
+    report = probe({"models": models, "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"})
+    assert [why for why in report.missing if "'small'" in why and 'set kv_type = "f16"' in why]
+    assert GpuSeat.model_validate(report.found[0].config).models[0].name == "plain"
+    with pytest.raises(ConfigError) as caught:
+        probe({"models": [table(tmp_path, kv_type="q9")], "gpus": False}, {})
+    assert str(caught.value.details["path"]).endswith("kv_type")
+
+
 def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(selection, "is_installed", lambda name: False)
     report = probe({"gpus": False}, {})

@@ -11,9 +11,9 @@ import pytest
 
 from gridq.errors import ModelFileError
 from tests.gguf_files import write_gguf
-from workers.profiles.gpu.memory import model_needs
 from workers.model_apis.model_catalogue import KvType
 from workers.profiles.gpu.engines.base import KV_TYPES
+from workers.profiles.gpu.memory import model_needs
 from workers.profiles.gpu.memory.dry_run import DryRun
 from workers.profiles.gpu.memory.gguf_file import GgufHeader, read_gguf
 from workers.profiles.gpu.memory.model_needs import GPU_CONTEXT_MB, WORKING_MB, ModelNeeds, Need, compute_need
