@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +22,10 @@ from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.devices.processes import measure_resident_mb
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.profiles.gpu.memory.dry_run import dry_run
-from workers.profiles.gpu.model_loader import ModelLoader
+from workers.profiles.gpu.model_loader import Hold, ModelLoader
 from workers.profiles.gpu.model_process import LoadOrder, make_child_environment
 
 SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
@@ -306,13 +309,30 @@ def test_an_engine_that_is_killed_gives_back_the_memory_of_its_prompts(tmp_path:
         profile.close()
 
 
-def test_an_engine_that_keeps_no_prompts_reserves_nothing_for_them(monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("llama_cpp")
-    needs = {}
-    for engine in ("llama_cpp", "xllamacpp"):
-        monkeypatch.setenv("GRIDQ_ENGINE", engine)
-        offer = GpuProfile().probe({"gpus": False, "prompt_cache_mb": 200, "concurrency": 1}).found[0]
-        loader = ModelLoader(GpuSeat.model_validate(offer.config))
-        plan = loader.plan(SMOL)
-        needs[engine] = plan.order.prompt_cache_mb
-    assert needs == {"llama_cpp": 0, "xllamacpp": 200}
+def make_loader(**seat: Any) -> ModelLoader:
+    offer = GpuProfile().probe({"gpus": False, "prompt_cache_mb": 200, "concurrency": 1}).found[0]
+    return ModelLoader(GpuSeat.model_validate({**offer.config, **seat}))
+
+
+def test_an_engine_that_keeps_no_prompts_reserves_nothing_for_them():
+    limits = {
+        engine: make_loader(engine=engine).plan(SMOL).order.prompt_cache_mb
+        for engine in ("llama_cpp", "xllamacpp")
+    }
+    assert limits == {"llama_cpp": 0, "xllamacpp": 200}
+
+
+def test_beside_a_gpu_the_prompts_that_are_to_come_are_reserved_in_the_machines_memory(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    loader = make_loader(device="gpu0", backend="cuda", uuid="GPU-1")
+    held = SimpleNamespace(pid=os.getpid(), memory_mb=500)
+    monkeypatch.setattr(loader, "_read_gpu", lambda: SimpleNamespace(processes=[held], free_mb=7000))
+    plan = loader.plan(SMOL)
+    assert plan.order.prompt_cache_mb == 200
+    used_mb = measure_resident_mb(os.getpid())
+    need = loader._record(Hold(plan), held, 1.0)  # type: ignore[arg-type]
+    assert need.source == "measured"
+    assert need.device_mb == 500
+    assert need.host_mb >= used_mb + 200
+    assert loader._record(Hold(plan), held, None).host_mb == need.host_mb  # type: ignore[arg-type]
