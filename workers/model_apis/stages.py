@@ -213,13 +213,15 @@ def extract_text(chunk: dict[str, Json]) -> str:
 
 
 def build_output(implementation: str, answer: dict[str, Json]) -> Json:
-    """Return the output of `llm:complete` or `llm:chat`. Raises ValueError if the answer has no content."""
+    """Return the output of `llm:complete` or `llm:chat`. Raises ValueError if the answer has no text."""
     choice = answer["choices"][0]
     fields = choice.get("message") or {"content": choice.get("text")}
     message = {"role": "assistant", "content": ""}
     message |= {key: value for key, value in fields.items() if value is not None}
     if choice.get("finish_reason") is None and not message["content"]:
         raise ValueError("its answer has no content")
+    if not isinstance(message["content"], str | list):
+        raise ValueError("its content is no text")
     if implementation == "llm:complete":
         return message["content"]
     return {**message, "finish_reason": choice.get("finish_reason")}

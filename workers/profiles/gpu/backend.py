@@ -30,7 +30,8 @@ SET_BY_GRID = frozenset({"model", "stream", "stream_options", "n", "dimensions",
 """Fields of text completions and embeddings that an engine does not get. All others go to it as they are."""
 
 TOO_LONG = re.compile(
-    r"exceeds? (?:the available )?context (?:size|window)|too large to process|larger than the max context size"
+    r"exceeds? (?:the available )?context (?:size|window)|too large to process"
+    r"|larger than the max context size"
 )
 """What the engines say of a prompt that does not fit. OpenAI's clients know it by a code."""
 
@@ -122,6 +123,9 @@ class EngineBackend:
             request = {
                 key: value for key, value in body.items() if key not in SET_BY_GRID and value is not None
             }
+        most = request.get("max_tokens")
+        if isinstance(most, int) and most > self._process.order.context:  # engines wrap numbers at 32 bits
+            request["max_tokens"] = self._process.order.context
         try:
             for chunk in self._process.request(path, request, context):
                 yield _fit_logprobs(chunk) if path == COMPLETIONS else chunk

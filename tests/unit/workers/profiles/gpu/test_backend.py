@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from gridq.errors import StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.profiles.gpu.backend import EngineBackend
+from workers.profiles.gpu.model_process import LoadOrder
 
 
 class Engine:
     """A model's process that repeats the prompt of the request."""
+
+    order = LoadOrder("m", "xllamacpp", Path("m.gguf"), 512, 1, 1, 0, False, {})
 
     def request(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         yield {"choices": [{"index": 0, "text": repr(body["prompt"]), "finish_reason": "stop"}]}
@@ -76,6 +80,16 @@ def test_an_engine_gets_what_it_knows_and_the_rest_is_told() -> None:
     EngineBackend(engine).post("chat/completions", body, context)  # type: ignore[arg-type]
     assert engine.body == {"messages": messages, "max_tokens": 5, **passed}
     assert context.dropped_fields == ["user", "metadata", "verbosity"]
+
+
+@pytest.mark.parametrize("most", [512, 513, 2**31, 2**63, 10**30])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_an_engine_is_never_asked_for_more_tokens_than_its_context(field: str, most: int) -> None:
+    """Of 2**31 it made a negative number, and of 2**63 one token."""
+    engine = ChatEngine()
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], field: most}
+    EngineBackend(engine).post("chat/completions", body, StageContext())  # type: ignore[arg-type]
+    assert engine.body["max_tokens"] == 512
 
 
 @pytest.mark.parametrize("field", ["web_search_options", "audio", "moderation"])

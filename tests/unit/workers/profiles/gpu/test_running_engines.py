@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gridq.errors import ConfigError, SeatUnavailable, SeatUnreachable, StageError
+from gridq.errors import ConfigError, ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, ProbeReport, SeatOffer, StageCall
 from tests.fakes.engine_servers import (
@@ -429,6 +429,46 @@ def test_a_prompt_over_the_context_is_refused_with_both_numbers(
     assert any(number in words for number in ("300", "301", "302", "303", "304", "305", "250"))
 
 
+class LateOllama(FakeOllama):
+    """Its models' files set no context: Ollama chooses it when it loads one."""
+
+    is_broken = False
+
+    def post(self, path: str, body: Any) -> tuple[int, Any] | None:
+        if path == "/api/generate":
+            assert body.get("keep_alive", 0) == 0, "how long a model stays is its owner's choice"
+            if self.is_broken:
+                return 500, {"error": "llama-server process has terminated: exit status 1"}
+        status, value = super().post(path, body) or (404, {})
+        return status, value | ({"parameters": ""} if path == "/api/show" else {})
+
+
+def test_the_context_of_a_model_that_is_not_loaded_yet_is_known_before_its_first_prompt(
+    run: Any, open_seat: Any
+) -> None:
+    engine = run(LateOllama(FakeModel("m", context=100)))
+    runner, _ = open_seat(engine)
+    assert runner.capability.models[0].context is None
+    with pytest.raises(StageError) as caught:
+        chat(runner, "m", "word " * 300)
+    assert caught.value.details["endpoint_code"] == "context_length_exceeded"
+    assert engine.requests == []
+    assert chat(runner, "m")["content"] == "hello there"
+
+
+def test_a_load_for_a_request_that_fails_blames_the_model_and_leaves_the_others(
+    run: Any, open_seat: Any
+) -> None:
+    engine = run(LateOllama(FakeModel("bad"), FakeModel("good", is_loaded=True)))
+    engine.is_broken = True
+    runner, _ = open_seat(engine)
+    with pytest.raises(ModelUnavailable) as caught:
+        chat(runner, "bad")
+    assert "exit status 1" in str(caught.value.reason)
+    assert chat(runner, "good")["content"] == "hello there"
+    assert not runner.fault
+
+
 def test_models_that_come_and_go_change_the_offer(run: Any, open_seat: Any) -> None:
     engine = run(FakeOllama(FakeModel("a"), FakeModel("b")))
     runner, changes = open_seat(engine)
@@ -532,3 +572,43 @@ def test_an_engine_that_lists_a_whole_catalogue_lends_a_part_and_says_so(run: An
     report = probe({"url": engine.url, "name": "box"})
     assert len(model_names(report.found[0])) == 1000
     assert any(note.startswith("box: ") and "2000" in note for note in report.not_lent)
+
+
+class _NonsenseHandler(Handler):
+    """Lists a model and answers each request for it with `answer` and status 200."""
+
+    answer_bytes = b""
+
+    def do_GET(self) -> None:
+        models = {"object": "list", "data": [{"id": "m"}]}
+        self.answer(*((200, models) if self.path == "/v1/models" else (404, {})), {"Connection": "close"})
+
+    def do_POST(self) -> None:
+        self.body()
+        self.answer(200, self.answer_bytes, {"Connection": "close"})
+
+
+@pytest.mark.parametrize("emit", [None, lambda piece: None], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\xff\xfe",
+        b"<html>hello</html>",
+        b"null",
+        b"[]",
+        b'{"choices": []}',
+        b'{"choices": [null]}',
+        b'{"choices": [{"message": null}]}',
+        b'{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}',
+        b"data: {\n\n",
+        b'data: {"choices": 5}\n\n',
+    ],
+)
+def test_nonsense_with_status_200_is_the_seats_fault(
+    run: Any, open_seat: Any, answer: bytes, emit: Any
+) -> None:
+    handler = type("OwnHandler", (_NonsenseHandler,), {"answer_bytes": answer})
+    runner, _ = open_seat(run(LocalServer(handler)))
+    with pytest.raises(SeatUnavailable):
+        chat(runner, "m", context=StageContext(emit=emit) if emit else None)
