@@ -20,6 +20,7 @@ from gridq.process.periodic import PeriodicThread
 from gridq.seats import model_mirrors
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from gridq.telemetry import logs
 from workers.machine.model_mirrors import read_gpu_table
 from workers.profiles.gpu.capability import GpuConfig, parse_share_address
 from workers.profiles.gpu.model_files.mirror_server import MirrorServer
@@ -33,6 +34,7 @@ def main() -> None:
     parent_watch.end_with_parent()
     with startup_errors.exit_on_error():
         config = settings()
+        logs.setup(config=config)
         table = GpuConfig.model_validate(read_gpu_table(config))
         if table.share_models is None:
             raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,13 +182,14 @@ def fetch_file(
     model: HubModel,
     file: HubFile,
     report: Report,
-    mirrors: Sequence[Source] = (),
+    find_mirrors: Callable[[], Sequence[Source]] = tuple,
     on_source: OnSource = ignore_source,
 ) -> tuple[Path, str]:
     """Download a file into the cache, or verify it there. Return its path and its SHA-256.
 
-    `mirrors` are asked before the hub. If the hub cannot be reached or refuses, they are enough. Raises the
-    errors of `resolve` and of `downloads.download`.
+    The mirrors that `find_mirrors` returns, called if the file must be downloaded, are asked before the hub.
+    If the hub cannot be reached or refuses, they are enough. Raises the errors of `resolve` and of
+    `downloads.download`.
     """
     cached = find_cached(model, file)
     if cached is not None:
@@ -197,7 +198,8 @@ def fetch_file(
         if file.digest is None or file.digest.value in (sha256, git):
             return cached, sha256
         remove_file(cached)  # it was damaged on the disk
-    sources: list[Source] = list(mirrors)
+    mirrors = find_mirrors()
+    sources = list(mirrors)
     etag = file.sha256 or file.git or ""
     with translate_errors(model.repo, file.path):
         if model.is_asked:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -224,9 +225,9 @@ def forget_pull(home: Path, name: str) -> int:
     folders = [home / DOWNLOADS]
     if isinstance(reference, HubReference):
         folders = [hub.locate_repository(reference.repo)]
-    for partial in (path for folder in folders for path in folder.rglob("*.gridq.incomplete")):
-        freed += partial.stat().st_size
-        partial.unlink(missing_ok=True)
+    for path in [each for folder in folders for each in folder.rglob("*.gridq.incomplete")]:
+        freed += path.stat().st_size
+        path.unlink(missing_ok=True)
     remove_empty_folders(home / DOWNLOADS)
     _locate(home, name).with_suffix(".json").unlink(missing_ok=True)
     return freed
@@ -384,9 +385,12 @@ def _pull(
         _make_room(home, hub.locate_cache(), name, options, sizes=(resolved.size, missing))
         files, offset = [], 0
         for file in resolved.files:
-            sources = [] if here[file.path] else mirrors.list_sources(file.sha256)
             path, sha256 = hub.fetch_file(
-                resolved, file, progress.report(offset), sources, progress.tell_source
+                resolved,
+                file,
+                progress.report(offset),
+                partial(mirrors.list_sources, file.sha256),
+                progress.tell_source,
             )
             files.append(LocalFile(path=str(path), size=file.size, sha256=sha256))
             offset += file.size

@@ -7,6 +7,7 @@ say so; a stage of a graph waits until its deadline. The pull goes on when its r
 
 from __future__ import annotations
 
+import collections
 import json
 import subprocess
 import sys
@@ -38,6 +39,9 @@ MAX_RETRY_AFTER_SECONDS = 300.0
 FORGET_SECONDS = 600.0
 STOP_SECONDS = 2.0
 
+MAX_KILLS = 3
+"""How often in a row a pull is continued after something killed it, as the system does if memory is short."""
+
 PULL_PROGRAM = "workers.process.model_pull"
 """The module that pulls: it also asks the grid's other machines, of which a profile knows nothing."""
 
@@ -50,6 +54,7 @@ class RequestedPulls:
         self._options = PullOptions(max_bytes=max_bytes, cache_bytes=cache_bytes)
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._kills: collections.Counter[str] = collections.Counter()
         self._since: dict[tuple[str, str], float] = {}
 
     def find_model(self, model: Model, context: StageContext, *, is_refused: bool) -> Model:
@@ -102,7 +107,9 @@ class RequestedPulls:
             _close_input(process)
 
     def _attach(self, model: Model) -> None:
-        """Start the pull unless it runs. Raises ModelFileError if it has just failed."""
+        """Start the pull unless it runs, or go on with one that was killed. Raises ModelFileError if it has
+        just failed.
+        """
         with self._lock:
             process = self._running.get(model.name)
             if process is None:
@@ -112,6 +119,11 @@ class RequestedPulls:
                 return
             del self._running[model.name]
             _close_input(process)
+            if process.returncode < 0 and self._kills[model.name] < MAX_KILLS:
+                self._kills[model.name] += 1
+                self._running[model.name] = self._start(model)
+                return
+            del self._kills[model.name]
         if not find_files(model, self._home).is_reference:
             return
         progress = read_progress(self._home, model.name)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import threading
 import time
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
+from gridq.config.settings import Settings
 from gridq.errors import GridError
 from tests.fakes.http_server import Handler, LocalServer
 from tests.fakes.hub_server import COMMIT, TOKEN, HubServer, Repository
 from tests.gguf_files import write_gguf
 from tests.waiting import wait_for
+from workers.machine.model_mirrors import find_mirrors
 from workers.profiles.gpu.capability import GpuConfig
-from workers.profiles.gpu.model_files import downloads, mirror_client, mirror_server
+from workers.profiles.gpu.model_files import downloads, hub, mirror_client, mirror_server
 from workers.profiles.gpu.model_files.local_models import LocalModel, LocalModels
 from workers.profiles.gpu.model_files.mirror_server import MirrorServer
 from workers.profiles.gpu.model_files.mirrors import (
@@ -372,6 +378,110 @@ def test_two_pulls_of_a_file_fetch_it_once(
         thread.join(30)
     assert len(results) == 3
     assert len(given) == 1
+
+
+def test_a_split_model_comes_whole_without_the_hub(
+    hub_server: HubServer, other: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"Big-Q4_K_M-{number:05d}-of-00003.gguf" for number in (1, 2, 3)]
+    files = {
+        name: write_gguf(
+            tmp_path / name,
+            architecture="llama" if at == 0 else None,
+            elements=1000 + at,
+            **{"split.no": at, "split.count": 3},
+        )
+        for at, name in enumerate(names)
+    }
+    hub_server.repositories["org/Big"] = Repository(dict(files))
+    pull_elsewhere(monkeypatch, other, "hf:org/Big")
+    server = MirrorServer(other, ("127.0.0.1", 0))
+    server.start()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    model, sources = pull_here(home, server.describe(OTHER), text="hf:org/Big")
+    server.stop()
+    assert sources == [OTHER]
+    assert [Path(file.path).name for file in model.files] == names
+    assert [Path(file.path).read_bytes() for file in model.files] == [f.read_bytes() for f in files.values()]
+
+
+def test_a_mirror_that_is_gone_is_asked_for_the_first_file_only(
+    hub_server: HubServer, home: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    names = [f"Big-Q4_K_M-{number:05d}-of-00002.gguf" for number in (1, 2)]
+    hub_server.repositories["org/Big"] = Repository(dict.fromkeys(names, model_file))
+    fetch = mirror_client.MirrorSource.fetch
+
+    def count(source: mirror_client.MirrorSource, *arguments: Any, **options: Any) -> None:
+        asked.append(source.name)
+        fetch(source, *arguments, **options)
+
+    monkeypatch.setattr(mirror_client.MirrorSource, "fetch", count)
+    with BadMirror(model_file.read_bytes(), "refuses") as bad:
+        offer = bad.describe(get_sha256(hub_server)).model_copy(update={"url": "http://127.0.0.1:9"})
+    assert pull_here(home, offer, text="hf:org/Big")[1] == ["127.0.0.1"]
+    assert asked == ["bad-0001"]
+
+
+def test_a_hub_that_stops_after_the_list_of_files_is_replaced_by_the_mirror(
+    mirror: MirrorServer, hub_server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = hub.resolve
+
+    def resolve_last(reference: HubReference) -> hub.HubModel:
+        found = resolve(reference)
+        hub_server.status = 503
+        return found
+
+    monkeypatch.setattr(hub, "resolve", resolve_last)
+    assert pull_here(home, mirror.describe(OTHER))[1] == [OTHER]
+
+
+def test_the_disk_is_looked_at_before_a_mirror_is_asked(
+    mirror: MirrorServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[str] = []
+    monkeypatch.setattr(mirror._server, "answer", lambda request: answered.append(request.path))
+    usage = namedtuple("Usage", "total used free")(0, 0, downloads.HEADROOM_BYTES + 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(GridError) as caught:
+        pull_here(home, mirror.describe(OTHER))
+    assert caught.value.code == "model.disk_full"
+    assert answered == []
+    assert not list((tmp_path / "hf").rglob("*.incomplete"))
+
+
+def test_a_disk_that_becomes_full_ends_the_pull_and_leaves_nothing(
+    mirror: MirrorServer, hub_server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(answer: object, file: Any, *arguments: object, **options: object) -> None:
+        file.write(b"x" * 1000)
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(mirror_client, "_copy", fill)
+    with pytest.raises(GridError) as caught:
+        pull_here(home, mirror.describe(OTHER))
+    assert caught.value.code == "model.disk_full"
+    assert hub_server.list_downloads() == []  # it would not fit either
+    assert not list((tmp_path / "hf").rglob("blobs/*"))
+
+
+def test_the_limit_of_the_cache_holds_for_what_mirrors_give(
+    mirror: MirrorServer, home: Path, model_file: Path
+) -> None:
+    options = PullOptions(cache_bytes=model_file.stat().st_size - 1)
+    with pytest.raises(GridError) as caught:
+        pull(TINY, home, options, find_mirrors=lambda: [mirror.describe(OTHER)])
+    assert caught.value.code == "model.too_large"
+
+
+def test_a_grid_that_cannot_be_reached_has_no_mirrors(
+    hub_server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = find_mirrors(Settings(broker_url=SecretStr("redis://127.0.0.1:9/0")))
+    assert list(find()) == []
+    assert pull(TINY, home, find_mirrors=find).name == "tiny"
 
 
 # who may fetch, and what
