@@ -30,7 +30,9 @@ def main() -> None:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stated: dict[str, Any] = order["options"]
-    options = {name: tuple(each) if isinstance(each, list) else each for name, each in stated.items()}
+    options: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in stated.items()
+    }
     with contextlib.suppress(KeyboardInterrupt):
         try:
             pull(
