@@ -35,4 +35,4 @@ class Gpu(Effect):
             "protected": protected or None,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        super().__init__(effect="Gpu", **given)  # type: ignore[arg-type]
+        super().__init__(effect="Gpu", **given)

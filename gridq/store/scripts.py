@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -315,9 +315,32 @@ class Scripts:
 
     def claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Claim | str:
         """Claim the best waiting stage for a slot. Returns the reason (`NoClaim`) if there is none."""
-        return replies.read_claim(
-            self.call("claim", seat=seat, incarnation=incarnation, slot=slot, nonce=nonce)
+        return self.send_claim(seat, incarnation, slot, nonce)()
+
+    def send_claim(
+        self, seat: str, incarnation: str, slot: str, nonce: str
+    ) -> Callable[[], Claim | str]:
+        """Claim without waiting for the reply. Returns the function that waits for it: another thread may call
+        it, once, and must.
+        """
+        words = order_arguments(
+            "claim", {"seat": seat, "incarnation": incarnation, "slot": slot, "nonce": nonce}
         )
+        pool = self.client.connection_pool
+        connection = pool.get_connection()
+        with contextlib.suppress(RedisError):  # reading fails too
+            connection.send_command("EVALSHA", self.shas["claim"], 0, *words)
+
+        def receive() -> Claim | str:
+            try:
+                reply = connection.read_response()
+            except RedisError:  # the connection was lost, or the server does not know the script
+                reply = None
+            finally:
+                pool.release(connection)
+            return replies.read_claim(self.run("claim", *words) if reply is None else reply)
+
+        return receive
 
     def complete(
         self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, slot: str,

@@ -44,22 +44,25 @@ def whole(
     *,
     stages: str = "",
     terms: str = "",
+    table: str = "",
+    profiles: tuple[str, ...] = (BENCH,),
     routers: int = 1,
     env: Mapping[str, str] | None = None,
     **given: Any,
 ) -> Iterator[WholeGrid]:
     """Run a grid on the server at `url`, each part as a process, and use it in this process.
 
-    `seats` maps names to slots. `terms` is added to the table of each seat. `stages` is the text of a module
+    `seats` maps names to slots. `terms` is added to the table of each seat. `table` is a seats file
+    instead of that, with `profiles`. `stages` is the text of a module
     of stages for the seat `local`. `given` are settings for this process and its children, `env` is for the
     children only. All files are in `folder`.
     """
     (folder / "own_stages.py").write_text(stages)
     (folder / "home").mkdir(mode=0o700)
     concurrency = "".join(f"[{name}]\nconcurrency = {number}\n{terms}" for name, number in seats.items())
-    (folder / "home" / "seats.toml").write_text(concurrency)
+    (folder / "home" / "seats.toml").write_text(table or concurrency)
     config = Settings(
-        broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=(BENCH,), **given
+        broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=profiles, **given
     )  # fmt: skip
     variables = {f"GRIDQ_{name.upper()}": str(value) for name, value in given.items()}
     if stages:

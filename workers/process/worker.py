@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,7 @@ from gridq.messaging.monitor_events import Monitors
 from gridq.messaging.router_request import install_revoke
 from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch, startup_errors
-from gridq.process.heap import keep_heap_small
+from gridq.process.heap import settle_heap, keep_heap_small
 from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
@@ -181,10 +182,15 @@ class Worker:
         self.session.stop()
         self._leave()
 
-    def answer_wake_up(self) -> None:
-        """Run the stages that wait for this seat."""
-        with self.watchdog.handling_message():
-            self.session.work()
+    def answer_wake_up(self) -> Callable[[], None]:
+        """Begin to run the stages that wait for this seat. Return the rest, for the slot's thread."""
+        work = self.session.begin_work()
+
+        def go_on() -> None:
+            with self.watchdog.handling_message():
+                work()
+
+        return go_on
 
     def _check_celery(self) -> None:
         self.watchdog.check()
@@ -337,7 +343,7 @@ class WorkerProcess:
         signals.celeryd_init.connect(self._keep_options, weak=False)
         signals.worker_init.connect(self._choose_seat, weak=False)
         signals.celeryd_after_setup.connect(self._start, weak=False)
-        signals.worker_ready.connect(self._catch_quit, weak=False)
+        signals.worker_ready.connect(self._ready, weak=False)
         signals.worker_shutting_down.connect(self._begin_shutdown, weak=False)
         signals.worker_shutdown.connect(self._stop, weak=False)
 
@@ -379,9 +385,10 @@ class WorkerProcess:
                 self.worker.shutdown.catch_early_signals()
                 self.worker.start()
 
-    def _catch_quit(self, **_: Any) -> None:
+    def _ready(self, **_: Any) -> None:
         if self.worker is not None:
             self.worker.shutdown.catch_quit()
+            threading.Thread(target=settle_heap, name="settle heap", daemon=True).start()
 
     def _begin_shutdown(self, **_: Any) -> None:
         if self.worker is not None:

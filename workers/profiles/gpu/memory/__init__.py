@@ -2,7 +2,7 @@
 
 In: a model's file, context and slots, a device.
 Out: MB that a load needs; reservations.
-Imported by: loaded_models, model_files, model_loader.
+Imported by: loaded_models, model_files, model_loader, python_stages, running_engines.
 """
 
 __all__ = ["device_book", "gguf_file", "locked_json", "model_needs"]

@@ -2,7 +2,7 @@
 
 In: a Python stage with the effect `Gpu`, its input, its StageContext.
 Out: its output, with the seconds that it held the device as its usage.
-Imported by: workers.profiles.gpu.profile.
+Imported by: profile, seat_report.
 """
 
 __all__ = ["running"]
