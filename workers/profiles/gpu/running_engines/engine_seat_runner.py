@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from gridq.config.settings import settings
-from gridq.errors import ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
+from gridq.errors import GridError, ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from workers.model_apis import stage_runner, stages
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 """Time between two looks at the engine: what it has, and what of that is loaded."""
+
+POLL_SECONDS = 0.2
+"""Interval at which a stage that waits for a load checks for its cancellation."""
 
 MAX_FAULTS = 3
 """Looks in a row that an engine may fail, as one does that is busy, before it counts as gone."""
@@ -173,7 +176,7 @@ class EngineSeatRunner:
         return list_warm_queues(self.capability.models, self.list_loaded())
 
     def load(self, model: str, context: StageContext) -> None:
-        """Have the engine load `model`, and wait for it. Raises SeatUnavailable with the engine's reason."""
+        """Have the engine load `model`, and wait for it. Raises ModelUnavailable with the engine's reason."""
         context.check()
         self._order("load", self._find_model(model))
 
@@ -202,8 +205,13 @@ class EngineSeatRunner:
         try:
             with self._load_lock:
                 (engine.load if what == "load" else engine.unload)(model)
-        except (EngineFault, EngineUnreachable) as fault:
-            raise SeatUnavailable(
+        except EngineUnreachable as exc:
+            raise SeatUnreachable(
+                f"{engine.title} has ended", {"model": model, "reason": str(exc), "retry_after": 1}
+            ) from None
+        except EngineFault as fault:
+            error = ModelUnavailable if what == "load" else SeatUnavailable
+            raise error(
                 f"{engine.title} could not {what} the model {model!r}", {"model": model, "reason": str(fault)}
             ) from None
         finally:
@@ -224,7 +232,7 @@ class EngineSeatRunner:
         model = stages.choose_model(stage, request, models, in_cooldown=context.models_in_cooldown)
         context.check()
         context.use_model(model.name)
-        self._check_length(request, model)
+        self._check_length(request, self._find_context(model, context))
         priced = PricedContext(context, start_pricing(self._seat.price_per_hour))
         with self._lock:
             self._users[model.name] += 1
@@ -241,8 +249,37 @@ class EngineSeatRunner:
     def _load_if_needed(self, model: str, context: StageContext) -> None:
         """Have an engine that does not load a model for a request load it first."""
         if self._engine is not None and self._engine.loads_by_order and model not in self.list_loaded():
-            self.load(model, context)
+            self._load_for_request(model, context)
+
+    def _load_for_request(self, model: str, context: StageContext) -> None:
+        """Have the engine load `model`, and wait for it. If the client leaves, the load goes on."""
+        errors: list[GridError] = []
+
+        def load() -> None:
+            try:
+                self._order("load", model)
+            except GridError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=load, name="gridq-engine-load", daemon=True)
+        thread.start()
+        while thread.is_alive():
             context.check()
+            thread.join(POLL_SECONDS)
+        if errors:
+            raise errors[0]
+
+    def _find_context(self, model: ModelOffer, context: StageContext) -> ModelOffer:
+        """Return `model` with its context. An engine that would cut the prompt says it once it has loaded the
+        model, which the request would have it do anyway.
+        """
+        engine = self._engine
+        if model.context is not None or engine is None or not engine.truncates_prompts:
+            return model
+        if model.name not in self.list_loaded():
+            self._load_for_request(model.name, context)
+            self.look()
+        return next((each for each in self.capability.models if each.name == model.name), model)
 
     def _check_length(self, request: ModelRequest | ApiRequest, model: ModelOffer) -> None:
         """Raise StageError for a prompt that the engine would cut without saying so. Others refuse it."""

@@ -77,26 +77,25 @@ class Ollama(RunningEngine):
                     context=contexts.get(name) or _find_context(shown),
                     is_loaded=name in contexts,
                     aliases=(name.removesuffix(LATEST),) if name.endswith(LATEST) else (),
-                    **_find_uses(name, shown),
+                    **_find_uses(name, {**item, **shown}),
                 )
             )
         return EngineState(version, tuple(models), skipped=tuple(skipped))
 
     def load(self, model: str) -> None:
-        """Load `model`: a request without a prompt does it."""
-        self._send(model, "5m", LOAD_SECONDS)
+        """Load `model`: a request without a prompt does it. Its owner's OLLAMA_KEEP_ALIVE stays in force."""
+        self._send({"model": model}, LOAD_SECONDS)
 
     def unload(self, model: str) -> None:
-        self._send(model, 0, UNLOAD_SECONDS)
+        self._send({"model": model, "keep_alive": 0}, UNLOAD_SECONDS)
 
-    def _send(self, model: str, keep_alive: Json, seconds: float) -> None:
-        order = {"model": model, "keep_alive": keep_alive, "stream": False}
+    def _send(self, order: dict[str, Json], seconds: float) -> None:
         try:
-            self.api.order("api/generate", order, seconds)
+            self.api.order("api/generate", {**order, "stream": False}, seconds)
         except EngineFault as fault:
             if "does not support generate" not in str(fault):
                 raise
-            self.api.order("api/embed", {"model": model, "input": [], "keep_alive": keep_alive}, seconds)
+            self.api.order("api/embed", {**order, "input": []}, seconds)
 
     def _show(self, items: list[dict[str, Json]]) -> list[Mapping[str, Json]]:
         """Return the details of models, which Ollama is asked for once for each content; empty for those that

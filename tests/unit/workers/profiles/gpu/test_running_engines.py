@@ -14,6 +14,7 @@ import pytest
 
 from gridq.errors import ConfigError, ModelUnavailable, SeatUnavailable, SeatUnreachable, StageError
 from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
 from gridq.protocol.models import Effect, ProbeReport, SeatOffer, StageCall
 from tests.fakes.engine_servers import (
     FakeEngine,
@@ -365,7 +366,7 @@ def chat(runner: EngineSeatRunner, model: str, text: str = "Hi", context: StageC
         path="root",
         implementation="llm:chat",
         effects=[Effect.model_validate({"effect": "Llm", "model": model})],
-        queue="llm:any",
+        queue=queue_names.make_queue_name(queue_names.LLM, model),
     )
     return runner.run(stage, {"messages": text, "model": model}, context or StageContext())
 
