@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,35 @@ def test_a_pull_that_fails_is_told_once_and_then_tried_again(
     assert LocalModels(home).read() == []
     hub_server.damaged = False
     assert not ask_until_here(pulls).is_reference
+
+
+def test_a_killed_pull_goes_on_and_its_requests_do_not_notice(
+    hub_server: HubServer, pulls: RequestedPulls
+) -> None:
+    hub_server.gate.clear()
+    with ThreadPoolExecutor(50) as threads:
+        asking = [threads.submit(ask, pulls, f"job{number}") for number in range(50)]
+        assert {type(each.exception()) for each in asking} == {ModelInCooldown}
+        wait_for(hub_server.list_downloads, 60)
+        pulls._running["lazy"].kill()
+        pulls._running["lazy"].wait()
+        again = [threads.submit(ask, pulls, f"job{number}") for number in range(50)]
+        assert {type(each.exception()) for each in again} == {ModelInCooldown}
+    hub_server.gate.set()
+    assert not ask_until_here(pulls).is_reference
+
+
+def test_a_pull_that_is_killed_again_and_again_is_told(hub_server: HubServer, pulls: RequestedPulls) -> None:
+    hub_server.gate.clear()
+    for _ in range(requested_pulls.MAX_KILLS + 1):
+        with pytest.raises(ModelInCooldown):
+            ask(pulls)
+        pulls._running["lazy"].kill()
+        pulls._running["lazy"].wait()
+    with pytest.raises(ModelFileError) as caught:
+        ask(pulls)
+    assert caught.value.reason
+    assert caught.value.fix
 
 
 def test_the_owners_limit_of_size_holds(hub_server: HubServer, home: Path, model_file: Path) -> None:
