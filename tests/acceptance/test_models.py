@@ -56,8 +56,12 @@ def home(tmp_path: Path, hub: HubServer) -> Iterator[HomeFolder]:
     found.end()
 
 
+MESSAGES = [{"role": "user", "content": "Hi"}]
+SMOL = "smollm2-135m-instruct"
+
+
 def complete(url: str, model: str, timeout: float = 60) -> httpx.Response:
-    body: dict[str, Any] = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    body: dict[str, Any] = {"model": model, "max_tokens": 4, "messages": MESSAGES}
     return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=timeout)
 
 
@@ -99,3 +103,28 @@ def test_models_by_name(home: HomeFolder, hub: HubServer) -> None:
     assert talk.returncode == 0, talk.stderr
     assert len(talk.stdout.strip().splitlines()) >= 2
     assert home("chat", "nobody", stdin="Hi\n").returncode == 4
+
+
+def test_a_request_goes_on_to_a_model_that_is_here(home: HomeFolder, hub: HubServer) -> None:
+    """The first of its models is being downloaded, or cannot be: the next one answers, of the same seat. The
+    download goes on, and then the first one answers.
+    """
+    hub.pace = 0.1
+    seats = SEATS + '\n[[gpu.models]]\nname = "gone"\nfile = "hf:org/Gone-GGUF"\ncontext = 2048\n'
+    (home.path / "seats.toml").write_text(seats)
+    home.start("up", "--no-flower")
+    url = home.ready()["gateway"]["url"]
+
+    def ask(*models: str) -> str:
+        """Return the model that answered."""
+        body = {"model": models[0], "models": models[1:], "max_tokens": 4, "messages": MESSAGES}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["model"])
+
+    assert ask("lazy", "smollm2") == SMOL
+    assert ask("gone", "smollm2") == SMOL
+    assert ask("gone", "lazy", "smollm2") == SMOL
+    assert len(hub.list_downloads()) == 1, "it goes on, once for all"
+    hub.pace = 0.0
+    wait_for(lambda: ask("lazy", "smollm2") == "lazy", 120)
