@@ -141,6 +141,13 @@ class GpuConfig(BaseModel):
     def _check_min_compute(cls, value: Json) -> str:
         return format_compute_cap(parse_compute_cap(value))
 
+    @field_validator("model_folders")
+    @classmethod
+    def _check_model_folders(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not folder.startswith(("/", "~")) for folder in value):
+            raise ValueError("a folder must begin with / or ~")
+        return value
+
     @field_validator("share_models")
     @classmethod
     def _check_share_models(cls, value: str | None) -> str | None:

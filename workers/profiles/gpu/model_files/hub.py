@@ -33,7 +33,7 @@ from workers.profiles.gpu.model_files.downloads import (
     make_full_error,
     make_origin,
 )
-from workers.profiles.gpu.model_files.mirrors import Access, SharedModel
+from workers.profiles.gpu.model_files.mirrors import MAIN, Access, SharedModel
 from workers.profiles.gpu.model_files.quantizations import choose_variant
 from workers.profiles.gpu.model_files.references import HubReference
 
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 20.0
 BLOB_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{7,127}")
 HUB = "https://huggingface.co"
-MAIN = "main"
-"""The branch of a reference without a revision."""
-
 LOCK_SECONDS = 60.0
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 

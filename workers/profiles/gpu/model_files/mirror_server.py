@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, ModelReferenceInvalid
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, has_checksum
 from workers.profiles.gpu.model_files.local_models import LocalFile, LocalModel, LocalModels
 from workers.profiles.gpu.model_files.mirrors import (
@@ -105,7 +105,10 @@ class MirrorServer:
 
     def _may_share(self, model: LocalModel) -> bool:
         """Return whether a model came from where others can get it: not a file that the owner had."""
-        reference = parse_reference(model.reference)
+        try:
+            reference = parse_reference(model.reference)
+        except ModelReferenceInvalid:  # somebody wrote into the list
+            return False
         if isinstance(reference, HubReference):
             return model.access == "open" or (self._gated and model.access in ("gated", "private"))
         return isinstance(reference, UrlReference)
@@ -127,12 +130,13 @@ class MirrorServer:
                 if file.sha256 != sha256:
                     continue
                 try:
-                    opened = open(file.path, "rb")  # noqa: SIM115 - the caller closes it
+                    # without waiting, should the file have become a pipe
+                    opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 except OSError:
                     continue
-                if self._matches(file, os.fstat(opened.fileno())):
-                    return opened
-                opened.close()
+                if self._matches(file, os.fstat(opened)):
+                    return os.fdopen(opened, "rb")
+                os.close(opened)
         return None
 
     def _answer(self, request: _Request) -> None:
@@ -161,9 +165,8 @@ def _describe_model(model: LocalModel) -> SharedModel:
     is_of_hub = isinstance(reference, HubReference)
     files = []
     for file in model.files:
-        parts = Path(file.path).parts
-        path = "/".join(parts[parts.index("snapshots") + 2 :]) if "snapshots" in parts else parts[-1]
-        files.append(SharedFile(path=path, size=file.size, sha256=file.sha256))
+        path = file.path.rpartition(f"/snapshots/{model.commit}/")[2] if is_of_hub else file.sha256
+        files.append(SharedFile(path=path.lstrip("/"), size=file.size, sha256=file.sha256))
     return SharedModel(
         reference=model.reference if is_of_hub else "",
         commit=model.commit if is_of_hub else "",

@@ -1,8 +1,8 @@
 """Mirrors: machines of the grid that share the models of their cache with the others.
 
 A mirror advertises its address, its models with the digests of their files, and a secret of its own, which
-only who can read the grid's server knows. A request for a file states its digest and is signed with the
-secret, for two minutes. It never states a path.
+only readers of the grid's Redis know. A request for a file states its digest and is signed with the secret,
+for two minutes. It never states a path.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ SIGNED_SECONDS = 120
 MAX_SKEW_SECONDS = 60
 """How far the clocks of two machines may be apart: `gridq join` refuses more."""
 
+MAIN = "main"
+"""The branch of a reference without a revision."""
+
 Access = Literal["", "open", "gated", "private"]
 """Who may read a repository, as the hub said when it was pulled; "" if it did not say."""
 
@@ -41,15 +44,15 @@ class SharedFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    path: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=255)
+    path: str = Field(pattern=r"^[^\x00-\x1f\\]+$", max_length=1024)
     size: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @field_validator("path")
     @classmethod
     def _check_path(cls, path: str) -> str:
-        if ".." in path:
-            raise ValueError("it leaves the repository")
+        if any(part in ("", ".", "..") for part in path.split("/")):  # it becomes a path in the cache
+            raise ValueError("it is no path in a repository")
         return path
 
 
@@ -73,7 +76,7 @@ class SharedModel(BaseModel):
             return False
         if not isinstance(known, HubReference) or known.repo != wanted.repo or not self.commit:
             return False
-        if wanted.revision not in (known.revision, self.commit):
+        if (wanted.revision or MAIN) not in (known.revision or MAIN, self.commit):
             return False
         if wanted.choice == known.choice:
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -567,6 +568,35 @@ def test_a_file_that_changed_or_was_swapped_is_not_given(
     assert mirror.describe(OTHER).models == ()
 
 
+def test_odd_names_and_odd_entries_do_not_keep_the_others_from_being_shared(
+    mirror: MirrorServer, hub_server: HubServer, other: Path, home: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    odd = write_gguf(tmp_path / "odd.gguf", elements=77)
+    hub_server.repositories["org/Odd"] = Repository({"a b/Ödd (1)+x-Q4_K_M.gguf": odd})
+    model = pull_elsewhere(monkeypatch, other, "hf:org/Odd")
+    LocalModels(other).add(model.model_copy(update={"name": "strange", "reference": "?? what"}))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    found, sources = pull_here(home, mirror.describe(OTHER), text="hf:org/Odd")
+    assert sources == [OTHER]
+    assert str(found.path).endswith("/a b/Ödd (1)+x-Q4_K_M.gguf")
+
+    # a pipe in place of a file holds nobody up
+    blob = model.path.resolve()
+    blob.unlink()
+    os.mkfifo(blob)
+    assert ask(mirror, model.files[0].sha256).status_code == 404
+    assert len(mirror.describe(OTHER).models) == 1
+
+
+def test_an_address_may_be_ipv6(hub_server: HubServer, other: Path) -> None:
+    server = MirrorServer(other, ("::1", 0))
+    server.start()
+    assert server.url.startswith("http://[::1]:")
+    assert ask(server, "0" * 64).status_code == 404
+    server.stop()
+
+
 def test_files_of_the_owner_are_not_shared(
     mirror: MirrorServer, hub_server: HubServer, other: Path, tmp_path: Path
 ) -> None:
@@ -714,9 +744,11 @@ def test_what_a_machine_advertises_is_checked() -> None:
     texts = {"good": good.model_dump_json(), "old": "{}", "broken": "no JSON"}
     for name, value in {
         "url": "https://elsewhere.example/x", "secret": "short",
-        "models": [{"files": [{"path": "../x", "size": 1, "sha256": "0" * 64}]}],
     }.items():  # fmt: skip
         texts[name] = good.model_copy(update={name: value}).model_dump_json(warnings=False)
+    for path in ("../x", "/etc/passwd", "a/../../x", "a//b", "a\\b", ""):
+        models = [{"files": [{"path": path, "size": 1, "sha256": "0" * 64}]}]
+        texts[f"path {path}"] = json.dumps({**good.model_dump(), "models": models})
     assert [each.machine for each in parse_mirrors(texts)] == ["good"]
 
 
@@ -728,5 +760,6 @@ def test_a_reference_that_was_pulled_answers_what_names_the_same_files() -> None
     assert shared.answers(HubReference("o/r", "q8_0"))
     assert shared.answers(HubReference("o/r", "M-Q8_0.gguf", COMMIT))
     assert not shared.answers(HubReference("o/r"))  # the hub would give Q4_K_M
+    assert shared.answers(HubReference("o/r", "Q8_0", "main"))
     assert not shared.answers(HubReference("o/r", "Q8_0", "dev"))
     assert not shared.answers(HubReference("o/other", "Q8_0"))

@@ -9,7 +9,7 @@ import pytest
 from gridq.errors import GridError
 from tests.fakes.hub_server import HubServer
 from workers.model_apis.model_catalogue import Model
-from workers.profiles.gpu.capability import GpuSeat
+from workers.profiles.gpu.capability import GpuConfig, GpuSeat
 from workers.profiles.gpu.model_files.local_models import LocalModels
 from workers.profiles.gpu.model_files.model_folders import check_folders
 from workers.profiles.gpu.model_files.pulling import PullOptions, pull
@@ -52,6 +52,12 @@ def test_a_file_outside_is_refused_by_the_probe_the_load_and_the_pull(
 
     check_model(Model(name="mine", file=str(moved)), folders)
     assert pull(parse_reference(f"file:{moved}"), home, options).path == moved
+
+
+def test_a_folder_is_stated_whole() -> None:
+    GpuConfig(model_folders=("/srv/models", "~/models"))
+    with pytest.raises(ValueError, match="model_folders"):
+        GpuConfig(model_folders=("models",))
 
 
 def test_downloads_and_packages_are_allowed_and_without_folders_everything(
