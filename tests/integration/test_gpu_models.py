@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,17 @@ def test_a_prompt_beyond_the_context_is_the_stages_fault(shared: GpuProfile):
     assert not isinstance(caught.value, StageTimeout)
     assert "context" in caught.value.message
     assert caught.value.path == "$.a"
+    details = caught.value.details
+    assert (details["status"], details["endpoint_code"]) == (400, "context_length_exceeded")
+    assert {str(SMOL.context)} < set(re.findall(r"\d{4,}", caught.value.message)), "both numbers"
+
+
+def test_a_text_for_embeddings_beyond_the_context_is_the_stages_fault(shared: GpuProfile, engine: str):
+    with pytest.raises(StageError) as caught:
+        run(shared, "embed", "word " * 6000)
+    details = caught.value.details
+    assert (details["status"], details["endpoint_code"]) == (400, "context_length_exceeded")
+    assert len(re.findall(r"\d{3,}", caught.value.message)) >= 2, "both numbers"
 
 
 def test_cancel_stops_one_generation_and_the_model_stays(shared: GpuProfile, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from gridq.config.settings import settings
-from gridq.errors import ModelFileError, SeatMemoryShort, SeatUnavailable
+from gridq.errors import GridError, ModelFileError, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
 from tests.waiting import wait_for
@@ -26,7 +27,7 @@ from workers.profiles.gpu.devices.processes import measure_resident_mb
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.profiles.gpu.memory.dry_run import dry_run
 from workers.profiles.gpu.model_loader import Hold, ModelLoader
-from workers.profiles.gpu.model_process import LoadOrder, make_child_environment
+from workers.profiles.gpu.model_process import LoadOrder, ModelProcess, make_child_environment
 
 SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
 
@@ -235,6 +236,24 @@ def test_a_load_that_runs_out_of_memory_is_told_from_a_bad_file():
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert found.stdout.startswith("seat.memory_short"), found.stdout + found.stderr[-500:]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGSEGV, SeatUnavailable), (signal.SIGKILL, SeatMemoryShort)]
+)
+def test_an_engine_that_dies_while_it_loads_is_the_seats_fault_and_the_next_load_works(
+    number: signal.Signals, error: type[GridError], tmp_path: Path
+):
+    """In want of memory the system kills without a word, so a kill by nobody of gridq's counts as that."""
+    order = LoadOrder("smol", "xllamacpp", SMOL.locate_file(), 512, 1, 1, 0, False, {})
+    process = ModelProcess(order)
+    with pytest.raises(error) as caught:
+        process.start(StageContext(), lambda: os.kill(process.pid or 0, number))
+    assert caught.value.details["model"] == "smol"
+    assert caught.value.details["path"] == str(order.path)
+    again = ModelProcess(order)
+    again.start(StageContext())
+    again.close()
 
 
 def test_a_model_is_loaded_before_it_is_asked_for_and_unloaded_again(tmp_path: Path):

@@ -16,12 +16,14 @@ import pytest
 
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
+from tests.fakes.http_server import Handler, LocalServer
 from tests.processes import is_running
 from tests.waiting import wait_for
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.running_engines import launched_engine
 from workers.profiles.gpu.running_engines.engine_offers import EngineSeat
 from workers.profiles.gpu.running_engines.engine_seat_runner import EngineSeatRunner
+from workers.profiles.gpu.running_engines.engine_table import read_port
 from workers.profiles.gpu.running_engines.launched_engine import LaunchedEngine
 
 WITNESS = """
@@ -104,6 +106,21 @@ def test_one_that_ends_is_started_again_later_each_time_and_then_left_alone(
     time.sleep(0.5)
     assert len(urls) == 3
     assert "out of memory" in (tmp_path / "logs" / "engine.log").read_text()
+
+
+def test_a_port_that_is_taken_meanwhile_costs_one_try(
+    launch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another program gets the port between its choice and the engine's start, and answers there."""
+    monkeypatch.setattr(launched_engine, "FIRST_DELAY_SECONDS", 0.05)
+    choose_port = launched_engine.choose_port
+    with LocalServer(Handler) as other:
+        ports = [read_port(other.url)]
+        monkeypatch.setattr(launched_engine, "choose_port", lambda: ports.pop() if ports else choose_port())
+        engine, urls = launch(sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}")
+        wait_for(lambda: len(urls) == 2 and not engine.reason)
+        assert urls[0] == other.url != urls[1]
+    assert "in use" in (tmp_path / "logs" / "engine.log").read_text()
 
 
 def test_a_program_or_device_that_does_not_exist_is_a_reason(launch: Any) -> None:

@@ -66,9 +66,25 @@ def test_head_room_stays_free(driver: Driver) -> None:
     assert MODEL not in look(headroom_mb=4000)[0]["gpu0"]
 
 
+@pytest.mark.parametrize(("total", "free"), [(256 * 2**20, 256 * 2**20), (4 * GB, 0)])
+def test_a_card_without_memory_is_a_seat_and_says_what_a_model_needs(
+    driver: Driver, total: int, free: int
+) -> None:
+    """It has less than its head-room, or all of it is in use: then it has room again later."""
+    driver.add_card(total=total, free=free)
+    [offer] = probe({"cpu": False}, ENVIRON).found
+    assert GpuSeat.model_validate(offer.config).memory_mb == max(0, total // 2**20 - 512)
+    found, missing = look()
+    assert (MODEL in found["gpu0"]) == (total > GB)
+    if total < GB:
+        assert f"{MODEL} needs" in missing
+        assert "best is gpu0 with 0.0 free of" in missing
+
+
 @pytest.mark.parametrize(
     ("table", "path"),
     [
+        ({"memory_mb": 0}, "gpu.memory_mb"),
         ({"headroom_mb": -1}, "gpu.headroom_mb"),
         ({"headroom_mb": "much"}, "gpu.headroom_mb"),
         ({"min_compute": "sm_70"}, "gpu.min_compute"),
