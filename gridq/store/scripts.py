@@ -317,11 +317,9 @@ class Scripts:
         """Claim the best waiting stage for a slot. Returns the reason (`NoClaim`) if there is none."""
         return self.send_claim(seat, incarnation, slot, nonce)()
 
-    def send_claim(
-        self, seat: str, incarnation: str, slot: str, nonce: str
-    ) -> Callable[[], Claim | str]:
-        """Claim without waiting for the reply. Returns the function that waits for it: another thread may call
-        it, once, and must.
+    def send_claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Callable[[], Claim | str]:
+        """Claim without waiting for the reply. Returns the function that waits for it and returns it. Call
+        that once, on any thread.
         """
         words = order_arguments(
             "claim", {"seat": seat, "incarnation": incarnation, "slot": slot, "nonce": nonce}
@@ -329,7 +327,7 @@ class Scripts:
         pool = self.client.connection_pool
         connection = pool.get_connection()
         with contextlib.suppress(RedisError):  # reading fails too
-            connection.send_command("EVALSHA", self.shas["claim"], 0, *words)
+            connection.send_command("EVALSHA", self.shas["claim"], 0, *words)  # type: ignore[no-untyped-call]
 
         def receive() -> Claim | str:
             try:

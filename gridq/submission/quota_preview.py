@@ -32,9 +32,9 @@ class Allowance:
 
 
 def check_allowance(
-    scripts: Scripts, config: Settings, agent: str | None, micro_dollars: int, tokens: int
+    scripts: Scripts, config: Settings, agent: str | None, micro_dollars: int, tokens: int, gpu_ms: int = 0
 ) -> Allowance:
-    """Check whether a job of this cost and size may start now.
+    """Check whether a job of this cost and size, which declares `gpu_ms` on devices, may start now.
 
     `agent` None: the agent is the one that the settings identify. Raises ConfigError if it is not a name.
     """
@@ -45,7 +45,7 @@ def check_allowance(
             team = _find_team(scripts, agent)
     except AuthError as exc:
         return Allowance(None, refusal=exc)
-    found = scripts.preview_quota(agent, team or "-", micro_dollars, tokens)
+    found = scripts.preview_quota(agent, team or "-", micro_dollars, tokens, gpu_ms)
     team = None if found.team == "-" else found.team
     if found.refusal is None:
         return Allowance(agent, team)

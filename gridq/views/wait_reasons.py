@@ -140,6 +140,10 @@ def explain_ready_stage(stage: StageView, live: list[LiveSeat], agent: str = "",
         # Seats can share a budget: name it once.
         budgets = dict.fromkeys(describe_shortage(meter, seat.seat) for seat, meter in short)
         return "a budget has too little left: " + "; ".join(list(budgets)[:MAX_NAMED])
+    if all(seat.busy and stage.queue in seat.pass_over for seat in ready):
+        first = ready[0]
+        most = format_seconds(round(first.pass_over[stage.queue]))
+        return f"{first.seat} uses another model, whose work goes first for at most {most}"
     return f"{ready[0].seat} has a free slot and is about to claim it"
 
 

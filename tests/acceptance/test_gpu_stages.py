@@ -139,7 +139,7 @@ def await_gone(pids: list[int]) -> None:
     wait_for(lambda: not any(map(is_running, pids)))
 
 
-def test_a_stage_runs_on_its_card_and_is_accounted_by_device(grid: WholeGrid, notes: Path):
+def test_a_stage_runs_on_its_card_and_is_accounted_by_device(grid: WholeGrid, notes: Path) -> None:
     job = submit(grid, "on_card", notes, agent="ann")
     pids = await_pids(notes)
     time.sleep(1)
@@ -165,7 +165,7 @@ def test_a_stage_runs_on_its_card_and_is_accounted_by_device(grid: WholeGrid, no
     assert (meter.used, meter.reserved) == (entry.gpu_ms, 0)
 
 
-def test_what_no_seat_meets_is_refused_with_what_each_lacks(grid: WholeGrid):
+def test_what_no_seat_meets_is_refused_with_what_each_lacks(grid: WholeGrid) -> None:
     big = {"root": stage("sized", memory_mb=10**9)}
     with pytest.raises(DemandUnmet) as caught:
         grid.client.submit(big, None)
@@ -181,7 +181,7 @@ def test_what_no_seat_meets_is_refused_with_what_each_lacks(grid: WholeGrid):
     assert grid.client.run({"root": stage("sized")}, None, 60) == "ran"
 
 
-def test_a_cancel_kills_the_stage_and_what_it_started(grid: WholeGrid, notes: Path):
+def test_a_cancel_kills_the_stage_and_what_it_started(grid: WholeGrid, notes: Path) -> None:
     job = submit(grid, "on_cpu", notes)
     pids = await_pids(notes)
     began = time.monotonic()
@@ -191,7 +191,7 @@ def test_a_cancel_kills_the_stage_and_what_it_started(grid: WholeGrid, notes: Pa
     assert grid.client.status(job) is JobState.CANCELLED
 
 
-def test_a_killed_worker_takes_its_stages_with_it_and_they_run_again(grid: WholeGrid, notes: Path):
+def test_a_killed_worker_takes_its_stages_with_it_and_they_run_again(grid: WholeGrid, notes: Path) -> None:
     job = submit(grid, "on_cpu", notes)
     pids = await_pids(notes)
     worker = grid.home.children["cpu"]
@@ -206,7 +206,7 @@ def test_a_killed_worker_takes_its_stages_with_it_and_they_run_again(grid: Whole
     assert row.losses == 1
 
 
-def test_the_owners_pause_waits_for_a_protected_stage_alone(grid: WholeGrid, notes: Path, tmp_path: Path):
+def test_the_owners_pause_waits_for_a_protected_stage_alone(grid: WholeGrid, notes: Path, tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir()
     protected, other = submit(grid, "train", notes), submit(grid, "on_cpu", others)
@@ -226,7 +226,7 @@ def test_the_owners_pause_waits_for_a_protected_stage_alone(grid: WholeGrid, not
     assert finish(grid, others, other)["attempt"] == 2
 
 
-def test_gpu_seconds_of_a_seat_are_reserved_and_settled(grid: WholeGrid, notes: Path):
+def test_gpu_seconds_of_a_seat_are_reserved_and_settled(grid: WholeGrid, notes: Path) -> None:
     """Each stage declares more than half of what the seat may be used for in a day, and takes seconds."""
     first = submit(grid, "long_on_cpu", notes)
     await_pids(notes)
@@ -239,7 +239,7 @@ def test_gpu_seconds_of_a_seat_are_reserved_and_settled(grid: WholeGrid, notes: 
         assert 0 < row.gpu_seconds < 60
 
 
-def test_gpu_seconds_of_an_agent_are_checked_at_admission(grid: WholeGrid, notes: Path):
+def test_gpu_seconds_of_an_agent_are_checked_at_admission(grid: WholeGrid, notes: Path) -> None:
     (notes / "go").touch()
     grid.client.result(submit(grid, "on_cpu", notes, agent="small"), 60)  # it declares a second
     with pytest.raises(AgentGpuSecondsExceeded) as caught:  # it declares more than is left

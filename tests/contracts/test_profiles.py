@@ -56,6 +56,9 @@ class TestGpu(ProfileConformance):
     wrong_effects = (
         {"effect": "Gpu", "backend": "vulkan"},
         {"effect": "Gpu", "memory_mb": "much"},
+        {"effect": "Gpu", "seconds": 0},
+        {"effect": "Gpu", "seconds": True},
+        {"effect": "Gpu", "protected": 1},
         {"effect": "Llm", "model": ["a", "a"]},
     )
     capabilities = (

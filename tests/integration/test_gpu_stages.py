@@ -198,7 +198,7 @@ def read_book(tmp_path: Path, key: str = "cpu") -> list[dict[str, Any]]:
     return DeviceBook(key, tmp_path / "books").read()
 
 
-def test_a_stage_sees_no_device_on_the_cpu_and_no_secret(cpu: GpuProfile, tmp_path: Path):
+def test_a_stage_sees_no_device_on_the_cpu_and_no_secret(cpu: GpuProfile, tmp_path: Path) -> None:
     pieces: list[Json] = []
     context = StageContext(job="j1", agent="ann", attempt=2, emit=pieces.append)
     found = cpu.run(make_call("look", backend="cpu"), {"text": "é\ud800"}, context)
@@ -214,13 +214,13 @@ def test_a_stage_sees_no_device_on_the_cpu_and_no_secret(cpu: GpuProfile, tmp_pa
     assert cpu.metrics()["gpu_seconds_total"] == pytest.approx(context.usage.seconds, abs=0.5)
 
 
-def test_a_stage_on_a_card_sees_that_card_alone_by_its_uuid(card: GpuProfile):
+def test_a_stage_on_a_card_sees_that_card_alone_by_its_uuid(card: GpuProfile) -> None:
     found = card.run(make_call("look"), None, StageContext())
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert found["ROCR_VISIBLE_DEVICES"] == ""
 
 
-def test_stages_on_one_card_never_reserve_more_than_is_free(card: GpuProfile, notes: Path, tmp_path: Path):
+def test_stages_on_one_card_never_reserve_more_than_is_free(card: GpuProfile, notes: Path, tmp_path: Path) -> None:
     """20 GB are free, and 512 MB of them stay so."""
     first = Run(card, "wait", str(notes), memory_mb=9_000, protected=True)
     second = Run(card, "wait", str(notes), memory_mb=9_000)
@@ -241,7 +241,7 @@ def test_stages_on_one_card_never_reserve_more_than_is_free(card: GpuProfile, no
 
 def test_memory_that_a_stage_has_taken_is_not_counted_twice(
     card: GpuProfile, driver: nvml.Driver, notes: Path
-):
+) -> None:
     """The driver's free memory lacks it already, and it is the child's child that holds it."""
     first = Run(card, "wait", str(notes), memory_mb=9_000)
     (pid,) = wait_for(lambda: list_pids(notes))
@@ -256,7 +256,7 @@ def test_memory_that_a_stage_has_taken_is_not_counted_twice(
 
 def test_a_stage_on_a_card_is_ended_if_it_holds_more_than_it_reserved(
     card: GpuProfile, driver: nvml.Driver, notes: Path
-):
+) -> None:
     run = Run(card, "wait", str(notes), memory_mb=2_000)
     (pid,) = wait_for(lambda: list_pids(notes))
     driver.add_process("1", pid, 2_001 * 2**20)
@@ -269,7 +269,7 @@ def test_a_stage_on_a_card_is_ended_if_it_holds_more_than_it_reserved(
     assert (error.path, error.stage) == ("root", "wait")
 
 
-def test_a_stage_on_the_cpu_is_ended_if_it_holds_more_than_it_reserved(cpu: GpuProfile, tmp_path: Path):
+def test_a_stage_on_the_cpu_is_ended_if_it_holds_more_than_it_reserved(cpu: GpuProfile, tmp_path: Path) -> None:
     run = Run(cpu, "allocate", 600, backend="cpu")
     error = run.wait().error
     assert isinstance(error, StageMemoryExceeded)
@@ -279,7 +279,7 @@ def test_a_stage_on_the_cpu_is_ended_if_it_holds_more_than_it_reserved(cpu: GpuP
     assert read_book(tmp_path) == []
 
 
-def test_cancelling_kills_also_processes_that_left_their_parents(cpu: GpuProfile, notes: Path):
+def test_cancelling_kills_also_processes_that_left_their_parents(cpu: GpuProfile, notes: Path) -> None:
     run = Run(cpu, "leave_daemon", {"folder": str(notes), "seconds": 100})
     (daemon,) = wait_for(lambda: list_pids(notes))
     began = time.monotonic()
@@ -290,21 +290,21 @@ def test_cancelling_kills_also_processes_that_left_their_parents(cpu: GpuProfile
     assert run.context.usage.seconds > 0
 
 
-def test_nothing_that_a_stage_started_outlives_it(cpu: GpuProfile, notes: Path):
+def test_nothing_that_a_stage_started_outlives_it(cpu: GpuProfile, notes: Path) -> None:
     run = Run(cpu, "leave_daemon", {"folder": str(notes), "seconds": 0})
     assert run.wait().output == "left"
     (daemon,) = list_pids(notes)
     assert not is_running(daemon)
 
 
-def test_a_deadline_ends_a_stage(cpu: GpuProfile, notes: Path):
+def test_a_deadline_ends_a_stage(cpu: GpuProfile, notes: Path) -> None:
     run = Run(cpu, "wait", str(notes), deadline=time.monotonic() + 3)
     (pid,) = wait_for(lambda: list_pids(notes))
     assert isinstance(run.wait().error, StageTimeout)
     assert not is_running(pid)
 
 
-def test_the_stages_own_errors_come_back_as_they_are(cpu: GpuProfile):
+def test_the_stages_own_errors_come_back_as_they_are(cpu: GpuProfile) -> None:
     error = Run(cpu, "fail", "x").wait().error
     assert type(error) is StageError
     assert error.reason == "ValueError: bad x"
@@ -313,20 +313,20 @@ def test_the_stages_own_errors_come_back_as_they_are(cpu: GpuProfile):
 
 
 @pytest.mark.parametrize(("how", "words"), [("die", "signal 9"), ("exit", "exit code 3")])
-def test_the_death_of_its_process_counts_as_the_stages_doing(cpu: GpuProfile, how: str, words: str):
+def test_the_death_of_its_process_counts_as_the_stages_doing(cpu: GpuProfile, how: str, words: str) -> None:
     error = Run(cpu, "fail", how).wait().error
     assert isinstance(error, ChildDied)
     assert words in error.message
 
 
-def test_a_stage_that_the_machine_does_not_have_is_the_seats_fault(cpu: GpuProfile):
+def test_a_stage_that_the_machine_does_not_have_is_the_seats_fault(cpu: GpuProfile) -> None:
     call = make_call("look").model_copy(update={"implementation": "python:os:getpid"})
     with pytest.raises(SeatUnavailable) as caught:
         cpu.run(call, None, StageContext())
     assert "GRIDQ_STAGES" in str(caught.value.fix)
 
 
-def test_closing_the_seat_ends_its_stages(notes: Path, tmp_path: Path):
+def test_closing_the_seat_ends_its_stages(notes: Path, tmp_path: Path) -> None:
     profile = open_seat()
     run = Run(profile, "wait", str(notes))
     (pid,) = wait_for(lambda: list_pids(notes))
@@ -336,7 +336,7 @@ def test_closing_the_seat_ends_its_stages(notes: Path, tmp_path: Path):
     assert read_book(tmp_path) == []
 
 
-def test_without_memory_in_its_effect_a_stage_reserves_all_of_the_seat(notes: Path, tmp_path: Path):
+def test_without_memory_in_its_effect_a_stage_reserves_all_of_the_seat(notes: Path, tmp_path: Path) -> None:
     profile = open_seat(memory_mb=3_000)
     run = Run(profile, "wait", str(notes), memory_mb=None)
     wait_for(lambda: list_pids(notes))
@@ -361,7 +361,7 @@ def ask(profile: GpuProfile) -> Json:
 @needs_model
 def test_a_model_is_not_loaded_into_the_memory_of_a_stage_and_an_idle_one_makes_room(
     notes: Path, tmp_path: Path
-):
+) -> None:
     profile = open_seat(memory_mb=1_800, prompt_cache_mb=0, concurrency=1)
     try:
         assert ask(profile)

@@ -35,12 +35,12 @@ def gpus(
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,
 ) -> None:
-    """Show every device that runs models: its memory, utilisation, temperature and power, and the loaded
-    models with their last use and its agent.
+    """Show every device: its memory, utilisation, temperature and power, the loaded models with their last
+    use and its agent, and the Python stages that run on it.
 
-    Memory is in GB. Allocated: reserved by gridq for models. Used: of gridq's processes. Orphan: of gridq's
-    processes whose worker is gone. Foreign: of all other processes. Workers read their device every five
-    seconds.
+    Memory is in GB. Allocated: reserved by gridq for models and stages. Used: of gridq's processes. Orphan:
+    of gridq's processes whose worker is gone. Foreign: of all other processes. Workers read their device
+    every five seconds.
     """
     config = load_settings(grid)
     with open_client(config) as client:

@@ -25,7 +25,7 @@ from gridq.messaging.monitor_events import Monitors
 from gridq.messaging.router_request import install_revoke
 from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch, startup_errors
-from gridq.process.heap import settle_heap, keep_heap_small
+from gridq.process.heap import keep_heap_small, settle_heap
 from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names

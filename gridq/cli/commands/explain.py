@@ -132,7 +132,8 @@ def explain_graph(
     estimates = expect_usage(estimate_tokens(plan, profiles), b"", 0)
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in estimates.values())
-    allowed = check_allowance(client.scripts, config, agent, money, tokens)
+    gpu_ms = sum(each.gpu_ms or 0 for each in estimates.values())
+    allowed = check_allowance(client.scripts, config, agent, money, tokens, gpu_ms)
     lent = _find_lent_seats(allowed, seats)
     steps = []
     for index, planned in enumerate(plan.steps):
@@ -158,6 +159,7 @@ def explain_graph(
                 "queues": list(planned.queues),
                 "micro_dollars": step.micro_dollars,
                 "tokens": estimate.tokens,
+                "gpu_seconds": None if estimate.gpu_ms is None else estimate.gpu_ms / 1000,
                 "seats": [seat.seat for seat in able],
                 "free_slots": sum(seat.free for seat in able),
                 "shortfalls": shortfalls,
@@ -326,6 +328,8 @@ def _format_seats(step: dict[str, Any]) -> str:
 
 def _format_estimate(step: dict[str, Any]) -> str:
     parts = [f"{step['tokens']} tokens"] if step["tokens"] else []
+    if step["gpu_seconds"]:
+        parts.append(f"{step['gpu_seconds']:g} GPU seconds")
     if step["micro_dollars"]:
         parts.append(format_money(step["micro_dollars"]))
     return ", ".join(parts) or "-"

@@ -380,3 +380,13 @@ def test_models_that_share_others_are_resolved_once() -> None:
     table += f'\n"{levels - 1}a" = "llm:x"\n"{levels - 1}b" = "llm:y"'
     aliases = parse(f"[models]\n{table}", "q.toml").models
     assert aliases.find_targets("llm:0a") == ("llm:x", "llm:y")
+
+
+def test_gpu_seconds_are_a_thing_of_every_budget() -> None:
+    day = '[{gpu_seconds = 90, per = "day"}]'
+    tables = ("agents.ann", "teams.t", 'seats."m.a"', "owners.bob", "families.opus", "grid")
+    found = parse("".join(f"[{table}]\nbudgets = {day}\n" for table in tables), "q.toml")
+    limits = (Limit(resource="gpu_seconds", window="day", amount=90_000),)
+    assert found.agents["ann"].budgets == found.teams["t"].budgets == found.seats["m.a"].budgets == limits
+    assert found.owners["bob"] == found.families["opus"] == found.grid == limits
+    assert found.to_fields()["m:g"] == "gpu_seconds/day/90000"

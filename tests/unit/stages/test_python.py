@@ -13,21 +13,24 @@ from typing import Any
 import pytest
 
 from gridq.errors import (
+    CapabilityConflict,
     ConfigError,
     JobCancelled,
     OutputTooLarge,
     SeatRateLimited,
     SeatUnavailable,
     StageError,
+    UnknownCapability,
     ValueNotJson,
     WrongType,
 )
 from gridq.graph.catalogue import StageSpec
-from gridq.profiles.profile import StageContext
+from gridq.profiles.profile import StageContext, load_profiles
 from gridq.protocol import masking
-from gridq.protocol.models import StageCall
-from gridq.stages import load_modules, run_builtin, stage
+from gridq.protocol.models import Effect, StageCall
+from gridq.stages import Gpu, load_modules, run_builtin, stage
 from gridq.stages.python import _REGISTRY
+from gridq.submission.planning import place_stage
 from gridq.telemetry import tracebacks
 from gridq.telemetry.redaction import format_traceback
 
@@ -438,3 +441,30 @@ def test_the_log_has_the_places_of_an_exception_but_not_its_words(caplog: pytest
     text = format_traceback(record.exc_info[1])
     assert text.splitlines()[0].endswith("in break_async")
     assert text.splitlines()[-1] == "ValueError"
+
+
+def test_a_gpu_effect_has_only_the_fields_that_are_given() -> None:
+    assert Gpu().model_dump() == {"effect": "Gpu"}
+    given = Gpu(memory_mb=8000, seconds=2.5, backend="cuda", min_compute="8.0", protected=True)
+    assert given.fields == {
+        "memory_mb": 8000, "seconds": 2.5, "backend": "cuda", "min_compute": "8.0", "protected": True,
+    }  # fmt: skip
+
+
+def test_a_stage_with_a_gpu_effect_goes_to_a_gpu_and_without_that_profile_is_refused(
+    module: MakeModule,
+) -> None:
+    source = """
+        from gridq import Gpu
+        @stage(effects=[Gpu(memory_mb=18000, seconds=60), "Network"])
+        def train(value):
+            return value
+    """
+    (spec,) = map(StageSpec.from_json, load_modules((module("gpu_code", source),)))
+    effects = list(spec.effects)
+    gpu = load_profiles(("gpu",))
+    assert place_stage(spec, effects, "root", gpu).queue == "gpu:any-24g"
+    with pytest.raises(UnknownCapability):
+        place_stage(spec, effects, "root", {})
+    with pytest.raises(CapabilityConflict):  # an llm seat runs no code
+        place_stage(spec, [Effect(effect="Llm")], "root", load_profiles(("llm",)))

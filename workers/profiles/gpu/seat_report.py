@@ -16,7 +16,8 @@ from workers.profiles.gpu.python_stages.running import PythonStages
 
 MAX_PROCESSES = 8
 MAX_MODELS = 32
-"""Processes and models of one seat that are shown; the largest, and the last used."""
+MAX_STAGES = 16
+"""Processes, models and Python stages of one seat that are shown; the largest, the last used, and the first."""
 
 METRIC_HELPS = {
     "gpu_memory_bytes": "Memory of the seat's device, by use: used by gridq's processes, of orphan "
@@ -123,7 +124,7 @@ def make_details(
                 "protected": each.is_protected,
                 "began_at": each.began_at + to_epoch,
             }
-            for each in running
+            for each in running[:MAX_STAGES]
         ],
         "processes": processes,
     }

@@ -12,6 +12,7 @@ from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.memory_classes import (
     MEMORY_CLASSES_GB,
     explain_mismatch,
+    find_seconds,
     list_memory_classes,
     list_queues,
     matches,
@@ -202,3 +203,19 @@ def test_families_are_those_of_the_model_that_serves_the_queue() -> None:
         "llm:any": ["small-1", "small"],
         "llm:big": ["big", "small"],
     }
+
+
+def test_a_python_stage_needs_its_module_and_a_protected_one_the_owners_consent():
+    demand = parse_gpu_demand(gpu(memory_mb=8000, protected=True, seconds=3))
+    assert demand is not None
+    assert demand.needs == {"memory_mb": 8000, "protected": True}
+    assert matches(demand, card(24_000))
+    assert "protected" in explain_mismatch(demand, card(24_000, protected=False))
+    python = demand.model_copy(update={"needs": {**demand.needs, "module": "my.stages"}})
+    assert "my.stages" in explain_mismatch(python, card(24_000))
+    assert matches(python, card(24_000, modules=["other", "my.stages"]))
+
+
+def test_seconds_are_those_of_the_gpu_effect():
+    assert find_seconds([Effect(effect="Pure"), gpu(seconds=2.5)]) == 2.5
+    assert find_seconds([gpu()]) is None

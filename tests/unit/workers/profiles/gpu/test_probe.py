@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from gridq.config.settings import settings
 from gridq.errors import ConfigError
-from gridq.protocol.models import Usage
+from gridq.protocol.models import Limit, Usage
 from tests.gguf_files import write_gguf
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
@@ -97,6 +98,10 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
         ({"concurrency": 0}, "gpu.concurrency"),
         ({"models": [{"name": "x"}]}, "gpu.models[0].file"),
         ({"models": "x"}, "gpu.models"),
+        ({"budgets": [{"gpu_seconds": 5, "per": "day"}, {"jobs": 1, "per": "day"}]}, "gpu.budgets.1.jobs"),
+        ({"budgets": [{"gpu_seconds": 0.5, "per": "day"}]}, "gpu.budgets.0.gpu_seconds"),
+        ({"budgets": [{"gpu_seconds": 5}]}, "gpu.budgets.0"),
+        ({"budgets": [{"gpu_seconds": 5, "per": "day"}] * 2}, "gpu.budgets.0"),
     ],
 )
 def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
@@ -129,10 +134,27 @@ def test_a_devices_hour_is_priced_by_the_second():
     assert price_usage(Usage(seconds=1.8), None).micro_dollars == 0
 
 
-@pytest.mark.parametrize(("price", "hourly"), [(2.0, 2_000_000), (0.1, 100_000), (0, None), (None, None)])
-def test_the_hourly_price_is_advertised(price: float | None, hourly: int | None) -> None:
+@pytest.mark.parametrize(("price", "hourly"), [(2.0, 2_000_000), (0.1, 100_000), (0, 0), (None, 0)])
+def test_the_hourly_price_is_advertised(price: float | None, hourly: int) -> None:
+    """Without a price, the seat's time counts too."""
     (offer,) = GpuProfile().probe({"gpus": False, "price_per_hour": price}).found
     assert GpuProfile().hourly_price(GpuCapability.model_validate(offer.capability), offer.config) == hourly
+
+
+def test_each_seat_has_the_budgets_of_the_table_and_the_modules_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GRIDQ_STAGES", "my.stages,other")
+    settings.cache_clear()
+    try:
+        table = {"gpus": False, "protected": False, "budgets": [{"gpu_seconds": 3600, "per": "day"}]}
+        (offer,) = GpuProfile().probe(table).found
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()
+    assert offer.limits == (Limit(resource="gpu_seconds", window="day", amount=3_600_000),)
+    assert offer.capability["modules"] == ["my.stages", "other"]
+    assert offer.capability["protected"] is False
 
 
 @pytest.mark.parametrize("price", [-1, float("inf"), float("nan"), 1e7])
