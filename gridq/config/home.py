@@ -12,6 +12,7 @@ import os
 import secrets
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,16 @@ def write_private(path: Path, text: str, *, once: bool = False) -> None:
     With `once`, a file that exists stays unchanged.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-    if not once:
-        os.replace(draft, path)
-        return
     try:
-        os.link(draft, path)  # atomic: the first process wins
-    except FileExistsError:
-        pass
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text)
+        if not once:
+            os.replace(draft, path)
+            return
+        with suppress(FileExistsError):
+            os.link(draft, path)  # atomic: the first process wins
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)  # also if the disk is full
 
 
 def make_folder_error(path: Path, exc: OSError, what: str = "") -> ConfigError:

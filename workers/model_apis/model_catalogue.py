@@ -6,16 +6,17 @@ import hashlib
 import importlib.util
 import json
 import os
-import tempfile
 import threading
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from gridq.config.home import write_private
 from gridq.errors import ConfigError, ModelFileDamaged, ModelFileError, first_fault
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
@@ -273,12 +274,6 @@ def _load_checksums(cache: Path | None) -> dict[str, tuple[int, int, str]]:
 def _store_checksum(cache: Path | None, path: str, entry: tuple[int, int, str]) -> None:
     if cache is None:
         return
-    entries = {**_load_checksums(cache), path: entry}
-    try:
+    with suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=cache.parent, prefix=cache.name)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(entries, file)
-        os.replace(name, cache)  # atomic: another worker may read it now
-    except OSError:
-        return
+        write_private(cache, json.dumps({**_load_checksums(cache), path: entry}))
