@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
 from itertools import count
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
@@ -58,6 +59,10 @@ CLAIM_GRACE_SECONDS = 2.0
 
 SEAT_RECORD_TTL_SECONDS = 40 * 24 * 3600.0
 """The life of a seat's record after the seat was last live."""
+
+
+SentClaim = Callable[[], Claim | str]
+"""Waits for the reply to a claim, as `Scripts.send_claim` returns it."""
 
 
 class Session:
@@ -254,15 +259,27 @@ class Session:
 
     def work(self) -> None:
         """Answer a wake-up: run stages on a free slot until there are none or the linger time is over."""
+        self.begin_work()()
+
+    def begin_work(self) -> Callable[[], None]:
+        """Take a free slot and send its first claim. Return the rest of `work`, for the slot's thread: while
+        that begins, the server claims.
+        """
         try:
             number = self._free_slots.popleft()
         except IndexError:  # every slot is busy and will claim again by itself
-            return
+            return lambda: None
         slot = f"{self.incarnation}.{number}"
-        until = time.monotonic() + self.config.linger
         self._slots_at_work.add(slot)
+        sent = None
+        with contextlib.suppress(RedisError):  # the slot's thread tries it again
+            sent = self._send_claim(slot)
+        return partial(self._work_on, number, slot, sent)
+
+    def _work_on(self, number: int, slot: str, sent: SentClaim | None) -> None:
+        until = time.monotonic() + self.config.linger
         try:
-            claim = self._claim(slot)
+            claim = self._claim(slot, sent)
             while isinstance(claim, Claim):
                 recorded = self._run_claim(claim, slot, until)
                 if recorded is None:
@@ -288,12 +305,21 @@ class Session:
         """Return whether `slot` takes another stage after the one it runs."""
         return time.monotonic() < until and not (self.draining or self.unavailable or slot in self._abandoned)
 
-    def _claim(self, slot: str) -> Claim | None:
-        """Return the next stage for `slot`, or None if there is none for this seat."""
+    def _send_claim(self, slot: str) -> SentClaim | None:
+        """Claim without waiting for the reply; None if the seat takes no work."""
+        if self.draining or self.unavailable:
+            return None
+        return self.scripts.send_claim(self.seat, self.incarnation, slot, secrets.token_hex(8))
+
+    def _claim(self, slot: str, sent: SentClaim | None = None) -> Claim | None:
+        """Return the next stage for `slot`, or None if there is none for this seat. `sent`: a claim that was
+        sent before.
+        """
         for _ in range(CLAIM_TRIES):
-            if self.draining or self.unavailable:
+            sent = sent or self._send_claim(slot)
+            if sent is None:
                 return None
-            found = self.scripts.claim(self.seat, self.incarnation, slot, secrets.token_hex(8))
+            found, sent = sent(), None
             if isinstance(found, Claim):
                 return found
             if found == "gone":
@@ -618,9 +644,7 @@ class Session:
             narration.narrate("seat paused", worker=self.worker)
         self.paused = why
         stopped = [
-            attempt
-            for attempt in self.running().values()
-            if not (attempt.has_output or attempt.is_protected)
+            attempt for attempt in self.running().values() if not (attempt.has_output or attempt.is_protected)
         ]
         for attempt in stopped:
             attempt.cancel("back")

@@ -12,14 +12,25 @@ from celery import Celery, Task
 from celery.worker import state
 
 from gridq.app import app
+from gridq.messaging import transport
 from gridq.messaging.wake_ups import STAGE_TASK
 
 log = logging.getLogger(__name__)
 
-YIELD_SECONDS = 0.0001
-"""The pause of Celery's thread after a wake-up, in which the slot's thread begins: without it, the slot would
-wait for Python's lock until Celery's thread asks the server for the next message.
-"""
+
+def begin_wake_up() -> Callable[[], None]:
+    """Begin what a wake-up asks for, as soon as its message has come. Return the rest, for a slot's thread:
+    while Celery hands the message to that, the server claims a stage.
+    """
+    try:
+        return run_stage.begin()  # type: ignore[no-any-return]
+    except Exception:  # whatever it is: the sweep sends another wake-up
+        log.exception("a wake-up failed")
+        return _do_nothing
+
+
+def _do_nothing() -> None:
+    """Stand for the rest of a wake-up that has none."""
 
 
 def deliver(task: RunStage, _: Celery, consumer: Any) -> Callable[..., None]:
@@ -32,7 +43,6 @@ def deliver(task: RunStage, _: Celery, consumer: Any) -> Callable[..., None]:
     def handle(message: Any, _body: Any, acknowledge: Callable[..., None], *_: Any) -> None:
         wake_up = WakeUp(message, task, consumer, acknowledge)
         consumer.pool.apply_async(wake_up.run, callback=_ignore)
-        time.sleep(YIELD_SECONDS)
 
     return handle
 
@@ -54,6 +64,7 @@ class WakeUp:
         self._delivery_info = message.delivery_info
         self._consumer = consumer
         self._acknowledge = acknowledge
+        self._go_on: Callable[[], None] = message.begun
 
     def run(self) -> None:
         """Do what the wake-up asks for. Acknowledges it after that: until then, the worker takes no other one
@@ -62,7 +73,7 @@ class WakeUp:
         self.time_start = time.time()
         state.task_accepted(self)
         try:
-            self.task.run()
+            self._go_on()
         except Exception:  # whatever it is: the sweep sends another wake-up
             log.exception("a wake-up failed")
         finally:
@@ -92,15 +103,24 @@ class WakeUp:
 
 
 class RunStage(Task):  # type: ignore[misc]
-    """A process that serves a seat sets `answer()`; in any other process a wake-up does nothing."""
+    """A process that serves a seat sets `answer()`; in any other process a wake-up does nothing.
+
+    Celery's thread calls it, so it only begins the work, and returns the rest for a thread of the pool.
+    """
 
     abstract = True
     Strategy = f"{__name__}:deliver"
-    answer: Callable[[], None] | None = None
+    answer: Callable[[], Callable[[], None]] | None = None
+
+    def begin(self) -> Callable[[], None]:
+        """Begin to look for stages to run on this worker's seat."""
+        return self.answer() if self.answer is not None else _do_nothing
 
 
 @app.task(bind=True, base=RunStage, name=STAGE_TASK, ignore_result=True, send_events=False)  # type: ignore[untyped-decorator]
 def run_stage(self: Any) -> None:
     """Look for stages to run on this worker's seat."""
-    if self.answer is not None:
-        self.answer()
+    self.begin()()
+
+
+transport.on_arrival[STAGE_TASK] = begin_wake_up

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.output import print_json
 from gridq.config.urls import is_loopback
 from gridq.errors import ConfigError, GatewayOpen
+from gridq.process.heap import settle_heap
 
 if TYPE_CHECKING:
     from gridq.gateway.options import GatewayOptions
@@ -85,8 +85,7 @@ def gateway(
                 "--certfile and --keyfile",
                 err=True,
             )
-        gc.collect()
-        gc.freeze()  # collections that walk the loaded modules would take a tenth of a request's time
+        settle_heap()
 
     with contextlib.suppress(KeyboardInterrupt):  # the shutdown was orderly
         serve(config, options, ready=announce)

@@ -12,7 +12,7 @@ from celery.concurrency.thread import TaskPool
 from celery.worker import state
 
 from gridq.app import app
-from gridq.execution.tasks import RunStage, deliver, run_stage
+from gridq.execution.tasks import RunStage, begin_wake_up, deliver, run_stage
 from tests.waiting import wait_for
 
 
@@ -26,7 +26,9 @@ class Worker:
         self._handle = deliver(run_stage, app, consumer)
 
     def receive(self, name: str) -> None:
-        message = SimpleNamespace(headers={"id": name}, delivery_info={"routing_key": "llm:any"})
+        message = SimpleNamespace(
+            headers={"id": name}, delivery_info={"routing_key": "llm:any"}, begun=begin_wake_up()
+        )
         self._handle(message, None, lambda *_: self.acknowledged.append(name), None, [])
 
 
@@ -46,7 +48,7 @@ def test_a_wake_up_is_acknowledged_once_its_slot_is_free(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    answer_by(monkeypatch, go_on.wait)
+    answer_by(monkeypatch, lambda: go_on.wait)
     counted = state.total_count["gridq.run_stage"]
     worker.receive("one")
     wait_for(lambda: len(state.active_requests) == 1)

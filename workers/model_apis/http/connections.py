@@ -13,9 +13,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import io
 import os
 import queue
+import re
 import socket
 import ssl
 import threading
@@ -28,6 +28,8 @@ from urllib.parse import unquote, urlsplit
 
 import certifi
 
+from workers.model_apis.http.response import Response
+
 CONNECT_SECONDS = 10.0
 MAX_IDLE_CONNECTIONS = 512
 """Equals the maximum concurrency of a seat."""
@@ -35,8 +37,14 @@ MAX_IDLE_CONNECTIONS = 512
 JOINED_BYTES = 256 * 1024
 """Head and body of a request up to this size are sent as one. A longer body is not copied for that."""
 
+READ_BYTES = 65536
+
 IDLE_SECONDS = 30.0
 """Lifetime of an idle connection. The latest one is used first, so a quiet seat keeps few."""
+
+
+FORBIDDEN_IN_TARGET = re.compile(r"[\x00-\x20\x7f]")
+FORBIDDEN_IN_HEADER = re.compile(r"[\r\n\0]")
 
 
 class CallDropped(OSError):
@@ -102,13 +110,10 @@ class Call:
 
 
 class CallSocket:
-    """A connected socket for `http.client`. The call that it serves limits every wait on it."""
+    """A connected socket. The call that it serves limits every wait on it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._unsent: list[bytes] = []
-        self._readers = 0
-        self._is_closed = False
         self.is_refused = False
         """True if the endpoint stopped reading before the request was sent."""
         self.call: Call | None = None
@@ -138,26 +143,21 @@ class CallSocket:
         self._socket.settimeout(self.call.compute_timeout())
         return self._socket
 
-    def sendall(self, data: bytes) -> None:
-        """Keep `data` until the answer is read, so that head and body are sent together."""
-        self._unsent.append(data)
+    def send(self, head: bytes, body: bytes | None) -> None:
+        """Send a request."""
+        unsent = [head] if body is None else [head, body]
+        if sum(map(len, unsent)) < JOINED_BYTES:
+            unsent = [b"".join(unsent)]
+        try:
+            for data in unsent:
+                self._prepare().sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            # It may have answered already, as to a body that is too large. If not, the read fails too.
+            self.is_refused = True
 
-    def receive(self, buffer: memoryview) -> int:
-        if self._unsent:
-            unsent, self._unsent = self._unsent, []
-            if sum(map(len, unsent)) < JOINED_BYTES:
-                unsent = [b"".join(unsent)]
-            try:
-                for data in unsent:
-                    self._prepare().sendall(data)
-            except (BrokenPipeError, ConnectionResetError):
-                # It may have answered already, as to a body that is too large. If not, the read fails too.
-                self.is_refused = True
-        return self._prepare().recv_into(buffer)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        self._readers += 1
-        return io.BufferedReader(_Reader(self), 64 * 1024)
+    def receive(self) -> bytes:
+        """Return the next bytes of the answer, none at the end of the connection."""
+        return self._prepare().recv(READ_BYTES)
 
     def shut_down(self) -> None:
         """End every wait on the socket, from any thread."""
@@ -166,36 +166,7 @@ class CallSocket:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket once its last reader has closed: a response may outlive its connection."""
-        self._is_closed = True
-        self._close_if_unused()
-
-    def release_reader(self) -> None:
-        self._readers -= 1
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._is_closed and self._readers == 0:
-            self._socket.close()
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, call_socket: CallSocket) -> None:
-        self._socket = call_socket
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._socket.receive(buffer)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._socket.release_reader()
-
-
-Connection = tuple[http.client.HTTPConnection, CallSocket]
+        self._socket.close()
 
 
 class Connections:
@@ -211,10 +182,13 @@ class Connections:
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._base = parts.path.rstrip("/")
+        host = self._host if self._host.isascii() else self._host.encode("idna").decode()
+        host = f"[{host}]" if ":" in host else host
+        self._host_header = host if self._port == (443 if self._tls else 80) else f"{host}:{self._port}"
         self._headers = {"User-Agent": "gridq", **headers}
         self._silence = silence
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._idle: list[CallSocket] = []
         self._calls: set[Call] = set()
         proxies = urllib.request.getproxies() if use_proxy else {}
         proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -223,15 +197,15 @@ class Connections:
             urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy and not is_bypassed else None
         )
         if self._proxy and not self._tls:
-            netloc = f"[{self._host}]" if ":" in self._host else self._host
-            self._base = f"http://{netloc}:{self._port}{self._base}"
+            self._base = f"http://{host}:{self._port}{self._base}"
             self._headers |= self._make_proxy_headers()
 
     @contextlib.contextmanager
     def request(
         self, method: str, path: str, body: bytes | None, call: Call, headers: dict[str, str] | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request and yield its response. The connection is reused if the response is read to its end.
+    ) -> Iterator[Response]:
+        """Send a request and yield its response, whose head is read. The connection is reused if the response
+        is read to its end.
 
         `headers` are added to this request. Raises NotConnected if no connection could be opened, OSError and
         http.client.HTTPException if the endpoint closes it, TimeoutError if a wait or the call takes too
@@ -240,28 +214,22 @@ class Connections:
         with self._lock:
             self._calls.add(call)
         try:
-            connection, call_socket = self._take_idle() or self._connect(call)
+            call_socket = self._take_idle() or self._connect(call)
             call.attach(call_socket)
             try:
-                headers = {**self._headers, **(headers or {})}
-                if body is not None:
-                    headers["Content-Type"] = "application/json"
-                connection.request(method, f"{self._base}/{path}", body, headers)
-                response = connection.getresponse()
-                try:
-                    yield response
-                finally:
-                    is_read = response.isclosed() if response.length is None else response.length == 0
-                    is_reusable = is_read and not response.will_close and not call_socket.is_refused
-                    response.close()
+                call_socket.send(self._make_head(method, path, body, headers or {}), body)
+                response = Response(call_socket.receive)
+                response.read_head()
+                yield response
             except BaseException as exc:
                 call.attach(None)
-                connection.close()
+                call_socket.close()
                 if call.is_dropped and isinstance(exc, OSError | http.client.HTTPException):
                     raise CallDropped("the call was dropped") from None
                 raise
             call.attach(None)
-            self._put_back(connection, call_socket) if is_reusable else connection.close()
+            is_reusable = response.is_complete and response.keeps_connection and not call_socket.is_refused
+            self._put_back(call_socket) if is_reusable else call_socket.close()
         finally:
             with self._lock:
                 self._calls.discard(call)
@@ -272,29 +240,44 @@ class Connections:
             calls, idle, self._idle = list(self._calls), self._idle, []
         for call in calls:
             call.drop()
-        for connection, _ in idle:
-            connection.close()
+        for call_socket in idle:
+            call_socket.close()
 
-    def _take_idle(self) -> Connection | None:
+    def _make_head(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> bytes:
+        """Return the request line and the headers. Raises ValueError and InvalidURL for what cannot stand
+        there.
+        """
+        target = f"{self._base}/{path}"
+        if not target.isascii() or FORBIDDEN_IN_TARGET.search(target):
+            raise http.client.InvalidURL(f"the URL cannot contain control characters or spaces: {target!r}")
+        stated = {"Host": self._host_header, "Accept-Encoding": "identity", **self._headers, **headers}
+        if body is not None:
+            stated |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        lines = [f"{name}: {value}" for name, value in stated.items()]
+        if any(map(FORBIDDEN_IN_HEADER.search, lines)):
+            raise ValueError("a header cannot contain a line break")
+        return "\r\n".join((f"{method} {target} HTTP/1.1", *lines, "", "")).encode("latin-1")
+
+    def _take_idle(self) -> CallSocket | None:
         while True:
             with self._lock:
                 if not self._idle:
                     return None
-                connection, call_socket = self._idle.pop()
+                call_socket = self._idle.pop()
             if not call_socket.is_stale:
-                return connection, call_socket
-            connection.close()
+                return call_socket
+            call_socket.close()
 
-    def _put_back(self, connection: http.client.HTTPConnection, call_socket: CallSocket) -> None:
+    def _put_back(self, call_socket: CallSocket) -> None:
         call_socket.idle_since = time.monotonic()
         with self._lock:
-            self._idle.append((connection, call_socket))
-            has_excess = self._idle[0][1].is_expired or len(self._idle) > MAX_IDLE_CONNECTIONS
-            oldest = self._idle.pop(0)[0] if has_excess else None
+            self._idle.append(call_socket)
+            has_excess = self._idle[0].is_expired or len(self._idle) > MAX_IDLE_CONNECTIONS
+            oldest = self._idle.pop(0) if has_excess else None
         if oldest is not None:  # one for each that returns is enough, and costs the call little
             oldest.close()
 
-    def _connect(self, call: Call) -> Connection:
+    def _connect(self, call: Call) -> CallSocket:
         """Open a connection on a thread of its own: a name lookup and a handshake cannot be interrupted."""
         results, abandoned = call.connected, threading.Event()
         seconds = min(CONNECT_SECONDS, call.compute_timeout())
@@ -312,7 +295,7 @@ class Connections:
             result = results.get(timeout=seconds)
         except queue.Empty:
             result = TimeoutError("it did not accept the connection in time")
-        if isinstance(result, tuple):
+        if isinstance(result, CallSocket):
             return result
         abandoned.set()
         _close_all(results)
@@ -321,7 +304,7 @@ class Connections:
             raise NotConnected(f"{type(result).__name__}: {result}") from result
         raise result if result is not None else CallDropped("the call was dropped")
 
-    def _open(self) -> Connection:
+    def _open(self) -> CallSocket:
         host, port = self._host, self._port
         if self._proxy is not None:
             if self._proxy.scheme != "http":
@@ -339,9 +322,7 @@ class Connections:
         else:
             connection = http.client.HTTPConnection(host, port, timeout=seconds)
         connection.connect()
-        connection.auto_open = 0
-        call_socket = connection.sock = CallSocket(connection.sock)
-        return connection, call_socket
+        return CallSocket(connection.sock)
 
     def _make_proxy_headers(self) -> dict[str, str]:
         if self._proxy is None or not self._proxy.username:
@@ -375,5 +356,5 @@ def _close_all(results: queue.SimpleQueue[Any]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             result = results.get_nowait()
-            if isinstance(result, tuple):
-                result[0].close()
+            if isinstance(result, CallSocket):
+                result.close()
