@@ -71,6 +71,10 @@ class LiveSeat(Advertisement):
     busy: int = 0
     wake_ups: int = 0
     warm: list[str] = Field(default_factory=list, description="the queues whose model it has loaded")
+    pass_over: dict[str, float] = Field(
+        default_factory=dict,
+        description="queues whose stages wait while its loaded models are in use, and for how many seconds",
+    )
     meters: list[Meter] = Field(default_factory=list, description="all that apply to it, also shared ones")
     budget: int | None = Field(
         None, description="the limit of the money budget with least left; null: no money budget"
@@ -172,6 +176,8 @@ def _build_live_seat(
     fields = ad.model_dump()
     fields |= {"concurrency": int(record["concurrency"]), "busy": busy, "wake_ups": wake_ups}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and ad.kind != ROUTER_KIND}
+    waits = (each.split("=") for each in record.get("pass_over", "").split())
+    fields["pass_over"] = {queue: int(ms) / 1000 for queue, ms in waits}
     fields["meters"] = _parse_meters(record, now, shared)
     rates = SeatRates.from_record(record)
     fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}

@@ -149,6 +149,18 @@ def test_a_running_stage_whose_model_loads_says_so(client: Client, share: float 
     assert client.waits_for(job) == "bench_echo, which runs on a@m", "its own model is loaded"
 
 
+def test_a_stage_that_waits_for_the_end_of_another_models_run_says_so(client: Client) -> None:
+    add_live_seat(client, "m.a", "bench:any", "bench:other", concurrency=2)
+    client.scripts.renew("m.a", "i-m.a", [], ["bench:other"], pass_over={"bench:any": 20.0})
+    client.submit(echo_graph("other"), 1)
+    assert not isinstance(client.scripts.claim("m.a", "i-m.a", "slot", "nonce"), str)
+    job = client.submit(echo_graph(), 1)
+    assert client.scripts.claim("m.a", "i-m.a", "slot2", "nonce2") == "none"
+    assert client.waits_for(job) == (
+        "a seat of bench:any to run bench_echo: m.a uses another model, whose work goes first for at most 20 s"
+    )
+
+
 def test_a_stage_whose_model_is_downloaded_says_so(client: Client) -> None:
     details = {"downloading": {"bench:any": {"model": "qwen3-8b", "share": 0.4}}}
     add_live_seat(client, "m.a", "bench:any", state="ready", details=details)
