@@ -71,9 +71,11 @@ end
 local function prefer_session(c, seat)
   local sessions = K .. 'sessions:' .. c.agent
   if c.mixed or first_stage(c, seat) <= NOW - AFFINITY or C('EXISTS', sessions) == 0 then return end
-  for _, member in ipairs(C('ZRANGE', K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7)) do
-    local session = C('HGET', job_key(string.match(member, '^[^:]+')), 'session')
-    if session and C('HGET', sessions, session) == seat then c.step = member; return end
+  local members, names = C('ZRANGE', K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7), {}
+  if not members[2] then return end
+  for i, member in ipairs(members) do names[i] = C('HGET', job_key(string.match(member, '^[^:]+')), 'session') or '' end
+  for i, served_last in ipairs(C('HMGET', sessions, unpack(names))) do
+    if served_last == seat then c.step = members[i]; return end
   end
 end
 
