@@ -13,6 +13,7 @@ from celery.worker import state
 
 from gridq.app import app
 from gridq.execution.tasks import RunStage, begin_wake_up, deliver, run_stage
+from gridq.messaging import transport
 from tests.waiting import wait_for
 
 
@@ -63,18 +64,31 @@ def test_a_wake_up_is_acknowledged_once_its_slot_is_free(
     assert state.total_count["gridq.run_stage"] == counted + 1
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 def test_a_wake_up_that_fails_is_acknowledged_and_the_next_one_runs(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, at_once: bool
 ) -> None:
     def fail() -> None:
         raise RuntimeError("by the test")
 
-    answer_by(monkeypatch, fail)
+    answer_by(monkeypatch, fail if at_once else lambda: fail)
     worker.receive("one")
     worker.receive("two")
     wait_for(lambda: sorted(worker.acknowledged) == ["one", "two"])
     assert "a wake-up failed" in caplog.text
     assert not state.active_requests
+
+
+def test_a_message_begins_its_task_before_kombu_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    monkeypatch.setitem(transport.on_arrival, "some.task", lambda: begun.append(1) or "begun")
+    properties = {"delivery_tag": "x", "body_encoding": "utf-8"}
+    payload = {"headers": {"task": "some.task"}, "body": "[]", "properties": properties}
+    channel = SimpleNamespace(decode_body=lambda body, _: body)
+    assert transport.EagerMessage(payload, channel).begun == "begun"
+    other = {**payload, "headers": {"task": "another"}}
+    assert transport.EagerMessage(other, channel).begun is None
+    assert begun == [1]
 
 
 def test_a_process_without_a_seat_only_acknowledges(worker: Worker) -> None:
