@@ -440,13 +440,16 @@ class LoadedModels:
 
         Raises SeatMemoryShort if nothing that this seat can unload would make enough room.
         """
-        self._crowded.discard(job.model.name)
+        has_room = True
         while True:
             hold = job.reserve()
             if not isinstance(hold, Refusal):
+                if has_room:
+                    self._crowded.discard(job.model.name)
                 if not self._is_closed:
                     return hold
                 hold.release()
+            has_room = False
             if isinstance(job.model, Model):
                 self._crowded.add(job.model.name)
             with self._changed:
@@ -454,6 +457,7 @@ class LoadedModels:
                     raise _make_closing_error()
                 check_time(job.context, job.model.name)
                 if not job.waiters:
+                    job.is_over = True  # a request that comes from here on begins another load
                     raise SeatUnavailable("No request waits for the model any more", {"retry_after": 0})
                 idle = sorted((each for each in self._loaded.values() if not each.users), key=self._get_value)
                 busy_mb = sum(each.hold.mb for each in self._loaded.values() if each.users)
