@@ -239,8 +239,8 @@ class ModelLoader:
         build = selection.read_version(order.engine)
         device_mb = self._find_process_mb(self._read_gpu(), process.pid, peak=True)
         host_mb = 0 if order.gpu_layers == 0 else measure_resident_mb(process.pid, peak=True)
-        if host_mb and seconds is not None:  # it has just been loaded: the prompts that it will keep are to come
-            host_mb += order.prompt_cache_mb
+        if host_mb and seconds is not None:
+            host_mb += order.prompt_cache_mb  # it has just been loaded, so its prompts are to come
         if device_mb:
             self._needs.record(
                 order,
