@@ -20,7 +20,7 @@ from gridq.limits.accounts import read_accounts
 from gridq.limits.ledger import read_entries
 from gridq.limits.ledger_verification import verify
 from gridq.protocol.models import Json
-from gridq.views.jobs import JobState
+from gridq.protocol.states import JobState
 from tests.acceptance.grids import WholeGrid, whole
 from tests.builders import stage
 from tests.fakes import nvml
@@ -101,8 +101,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         folder, server.url, seats, stages=STAGES, env=env, table=SEATS, profiles=("gpu",), drain=2,
         retry_backoff=0.1, max_attempts=2,
     ) as made:  # fmt: skip
-        names = set(seats)
-        wait_for(lambda: names <= {seat.seat.partition(".")[2] for seat in made.client.seats()})
+        wait_for(lambda: seats.keys() <= {seat.seat.partition(".")[2] for seat in made.client.seats()})
         wait_for(lambda: read_accounts(made.client.redis, made.client.keys, "UTC").active_limits)
         yield made
         found = verify(made.client.redis, made.client.keys)
@@ -206,7 +205,9 @@ def test_a_killed_worker_takes_its_stages_with_it_and_they_run_again(grid: Whole
     assert row.losses == 1
 
 
-def test_the_owners_pause_waits_for_a_protected_stage_alone(grid: WholeGrid, notes: Path, tmp_path: Path) -> None:
+def test_the_owners_pause_waits_for_a_protected_stage_alone(
+    grid: WholeGrid, notes: Path, tmp_path: Path
+) -> None:
     others = tmp_path / "others"
     others.mkdir()
     protected, other = submit(grid, "train", notes), submit(grid, "on_cpu", others)

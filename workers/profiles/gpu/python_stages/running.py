@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, field
 
 from gridq.config.settings import settings
-from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from gridq.stages import python
@@ -18,7 +17,7 @@ from workers.profiles.gpu.devices.device import list_visibility_variables
 from workers.profiles.gpu.loaded_models import LoadedModels
 from workers.profiles.gpu.memory.device_book import Reservation
 from workers.profiles.gpu.model_loader import ModelLoader, make_short_error
-from workers.profiles.gpu.python_stages.stage_child import StageChild
+from workers.profiles.gpu.python_stages.stage_child import StageChild, make_closing_error
 from workers.profiles.gpu.runner import start_pricing
 
 
@@ -78,7 +77,7 @@ class PythonStages:
         try:
             with self._lock:
                 if self._is_closed:
-                    raise SeatUnavailable("The seat is closing", {"retry_after": 0})
+                    raise make_closing_error()
                 self._running.append(running)
             return child.run(stage, value, priced, on_spawn=hold.assign)
         finally:
@@ -103,4 +102,4 @@ class PythonStages:
             self._is_closed = True
             running = list(self._running)
         for each in running:
-            each.child.end()
+            each.child.close()

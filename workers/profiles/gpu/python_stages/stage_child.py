@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gridq.config.settings import settings
-from gridq.errors import ChildDied, GridError, StageMemoryExceeded, StageTimeout, error_from_record
+from gridq.errors import (
+    ChildDied,
+    GridError,
+    SeatUnavailable,
+    StageMemoryExceeded,
+    StageTimeout,
+    error_from_record,
+)
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from gridq.stages import python
@@ -60,15 +67,14 @@ class StageChild:
     ) -> Json:
         """Run `stage` and return its output. Nothing of it is left when this returns or raises.
 
-        Raises the stage's own error, StageMemoryExceeded, StageTimeout, JobCancelled, and ChildDied if the
-        process died.
+        Raises the stage's own error, StageMemoryExceeded, StageTimeout, JobCancelled, SeatUnavailable if the
+        seat closes, and ChildDied if the process died.
         """
         context.on_cancel(self.end)
         process = self._spawn(stage)
         if process is None:
             context.check()
-            raise ChildDied("The process of the stage was ended before it began")
-        on_spawn(process.pid)
+            raise make_closing_error()
         watcher = threading.Thread(
             target=self._watch, args=(stage, context), name="gridq-stage-watch", daemon=True
         )
@@ -76,6 +82,7 @@ class StageChild:
         final: dict[str, Any] = {}
         status: int | None = None
         try:
+            on_spawn(process.pid)
             self._order(process, stage, value, context)
             assert process.stdout is not None
             for line in process.stdout:
@@ -114,6 +121,11 @@ class StageChild:
         """Report `usage`, or that of before, with the seconds until now."""
         with self._report_lock:
             context.report(context.usage if usage is None else usage)
+
+    def close(self) -> None:
+        """Begin to end the stage because its seat closes."""
+        self._fault = self._fault or make_closing_error()
+        self.end()
 
     def end(self) -> None:
         """Begin to kill the stage with all of its descendants. Any thread may call it, more than once."""
@@ -204,8 +216,13 @@ class StageChild:
         except subprocess.TimeoutExpired:
             kill_tree(process.pid)
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def make_closing_error() -> SeatUnavailable:
+    return SeatUnavailable("The seat is closing", {"retry_after": 0})
 
 
 def _parse(line: bytes) -> dict[str, Any]:
