@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -455,11 +456,16 @@ def test_bad_request(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) ->
 def test_long(matrix: Matrix, seat: Seat, client: anthropic.Anthropic) -> None:
     with matrix.cell(CLIENT, "too long a context", seat.kind):
         model = seat.model if seat.is_local else "short-context"
-        with pytest.raises(anthropic.BadRequestError) as caught:
-            client.messages.create(model=model, max_tokens=5, messages=ask("so it goes " * 1000))
-        assert caught.value.type == "invalid_request_error"
-        body: Any = caught.value.body
-        assert body["error"]["code"] == "context_length_exceeded"
+        for stream in (False, True):
+            with pytest.raises(anthropic.BadRequestError) as caught:
+                client.messages.create(
+                    model=model, max_tokens=5, messages=ask("so it goes " * 1000), stream=stream
+                )
+            assert caught.value.type == "invalid_request_error"
+            body: Any = caught.value.body
+            assert body["error"]["code"] == "context_length_exceeded"
+            said = body["error"]["message"]
+            assert not seat.is_local or re.search(r"\b3\d{3} tokens.*\b2048 tokens", said)
 
 
 def test_many(matrix: Matrix, seat: Seat) -> None:

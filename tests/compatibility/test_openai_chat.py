@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -518,9 +519,13 @@ def test_bad_request(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
 def test_long(matrix: Matrix, seat: Seat, client: openai.OpenAI) -> None:
     with matrix.cell(CLIENT, "too long a context", seat.kind):
         model = seat.model if seat.is_local else "short-context"
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model=model, messages=ask("so it goes " * 1000), max_tokens=5)
-        assert caught.value.code == "context_length_exceeded"
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.chat.completions.create(
+                    model=model, messages=ask("so it goes " * 1000), max_tokens=5, stream=stream
+                )
+            assert caught.value.code == "context_length_exceeded"
+            assert not seat.is_local or re.search(r"\b3\d{3} tokens.*\b2048 tokens", caught.value.message)
 
 
 def test_many(matrix: Matrix, seat: Seat) -> None:
