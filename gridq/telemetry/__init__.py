@@ -2,7 +2,7 @@
 
 In: events with fields.
 Out: log lines and sentences.
-Imported by: stages, submission, app, messaging, execution, router, cli, workers.demo.
+Imported by: stages, submission, app, messaging, execution, router, cli, workers.process, workers.demo.
 """
 
 __all__ = ["logs", "narration", "tracebacks"]

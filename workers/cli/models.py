@@ -17,7 +17,6 @@ from gridq.cli.output import format_local_time, format_span, make_console, make_
 
 if TYPE_CHECKING:
     from gridq.config.settings import Settings
-    from gridq.protocol.models import Json
     from workers.profiles.gpu.model_files.local_models import LocalModel
     from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress
 
@@ -49,8 +48,8 @@ def models(
 
 
 def _show_grid_models(grid: str | None, json: bool) -> None:
-    from gridq.protocol.queue_names import format_queue
     from gridq.cli.grid import describe_grid, load_settings, open_client
+    from gridq.protocol.queue_names import format_queue
     from gridq.seats.registry import list_offers
 
     config = load_settings(grid)
@@ -161,8 +160,8 @@ def pull(
 @models_app.command(epilog=EPILOG, short_help="Download every model that the seats file names.")
 def prefetch(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Download every model of [[gpu.models]] whose file is a reference, so that no request waits for it."""
-    from workers.machine.model_mirrors import read_gpu_table
     from gridq.config.settings import settings
+    from workers.machine.model_mirrors import read_gpu_table
     from workers.profiles.gpu.model_files.machine_models import list_models
     from workers.profiles.gpu.model_files.pulling import PullOptions
     from workers.supervisor.worker import request_reload
@@ -212,8 +211,8 @@ def list_(json: JsonOption = False, debug: DebugOption = False) -> None:
 @models_app.command(epilog=EPILOG, short_help="Show one model of this machine.")
 def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show a model of this machine: its size, context, architecture, memory, files and their digests."""
-    from workers.machine.model_mirrors import read_gpu_table
     from gridq.config.settings import settings
+    from workers.machine.model_mirrors import read_gpu_table
     from workers.profiles.gpu.model_files.file_use import is_in_use
     from workers.profiles.gpu.model_files.local_models import LocalModels
     from workers.profiles.gpu.model_files.memory_estimate import estimate_memory
@@ -228,8 +227,8 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
         ("name", found.name),
         ("reference", found.reference),
         ("commit", found.commit or "-"),
-        ("access", found.access or "-"),
         ("quantization", found.quantization or "-"),
+        ("access", found.access or "-"),
         ("architecture", found.architecture),
         ("size", _format_size(found.size)),
         ("context", f"{found.context} of {found.trained_context or 'unknown'}"),
@@ -275,8 +274,8 @@ def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fals
 
 
 def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> LocalModel:
-    from workers.machine.model_mirrors import find_mirrors, read_gpu_table
     """Pull what `text` names, with what the seats file says of it, and show the progress unless `quiet`."""
+    from workers.machine.model_mirrors import find_mirrors, read_gpu_table
     from workers.profiles.gpu.model_files.machine_models import find_reference, read_limit
     from workers.profiles.gpu.model_files.pulling import pull
 
