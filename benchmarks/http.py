@@ -8,10 +8,12 @@ gridq's answers pass through its durable queue: gateway, server, worker. Many op
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from benchmarks import http_load
+from benchmarks.bare_path import run_bare_path
 from benchmarks.http_load import Sample
 from benchmarks.http_sides import HttpSides, Side
 from benchmarks.measure import (
@@ -27,6 +29,8 @@ CONCURRENCY = 16
 PROMPT = "Say it as it was said. " * 10
 PACED_PROMPT = "paced {tokens} {rate}"
 """The prompt for an answer of `tokens` tokens, `rate` of them a second."""
+
+BARE = "the same hops without any logic"
 
 STREAM_TOKENS = 40
 """The tokens of a streamed answer whose CPU is measured."""
@@ -175,17 +179,23 @@ def _make_row(
 
 
 def _compare_first_tokens(sides: HttpSides, route: Route, count: int) -> list[Measurement]:
-    """Return the time to the first token of a streamed answer, and for the first route what gridq adds to it.
+    """Return the time to the first token of a streamed answer, and for the first route what gridq adds to it,
+    also beside the same hops without any logic.
 
     The upstream sends a chunk with the role, or the first events of its format, just before the first token.
     """
     text = PACED_PROMPT.format(tokens=3, rate=50)
     both = [side for side in (sides.grid, sides.litellm) if side is not None]
-    times: dict[str, list[float]] = {side.name: [] for side in (*both, sides.upstream)}
-    for _ in range(4):  # in turns, so that noise affects all
-        for side in (*both, sides.upstream):
-            request = route.build_request(side.port, text, model=route.model, stream=True)
-            times[side.name] += http_load.measure_first_tokens(side.port, request, max(count // 4, 1))
+    with ExitStack() as stack:
+        measured = [*both, sides.upstream]
+        if route is ROUTES[0]:
+            port = stack.enter_context(run_bare_path(sides.config.get_broker_url(), sides.upstream.port))
+            measured.append(Side(BARE, port))
+        times: dict[str, list[float]] = {side.name: [] for side in measured}
+        for _ in range(4):  # in turns, so that noise affects all
+            for side in measured:
+                request = route.build_request(side.port, text, model=route.model, stream=True)
+                times[side.name] += http_load.measure_first_tokens(side.port, request, max(count // 4, 1))
     p50 = {name: compute_percentile(found, 0.5) * 1e3 for name, found in times.items()}
     each = ", ".join(f"{took:.2f} ms {name}" for name, took in p50.items())
     print_progress(f"{route.name}, first token: {each}")
@@ -194,8 +204,10 @@ def _compare_first_tokens(sides: HttpSides, route: Route, count: int) -> list[Me
     )
     if route is not ROUTES[0]:
         return [row]
-    beyond = p50[sides.grid.name] - p50[sides.upstream.name]
-    return [row, Figure("time to the first token beyond a direct call's, p50", beyond, "ms", 2)]
+    ours, bare = (p50[name] - p50[sides.upstream.name] for name in (sides.grid.name, BARE))
+    name = "time to the first token beyond a direct call's, p50"
+    beside = Ratio(f"{name}, beside that of the hops", ours, bare, "ms", 2, other=BARE)
+    return [row, Figure(name, ours, "ms", 2), beside]
 
 
 def _compare_streams(sides: HttpSides, route: Route) -> Measurement:
