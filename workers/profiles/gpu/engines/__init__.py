@@ -2,7 +2,7 @@
 
 In: a model file, a device, requests.
 Out: tokens and vectors.
-Imported by: engine_process, model_files, model_loader, probe, workers.demo.
+Imported by: engine_process, memory, model_files, model_loader, model_process, probe, workers.demo.
 """
 
 __all__ = ["base", "selection"]

@@ -5,4 +5,4 @@ Out: one seat for each engine, with the models that it has at the moment, and th
 Imported by: probe, profile.
 """
 
-__all__ = ["engine_offers", "engine_seat_runner", "engine_table", "handoff_files"]
+__all__ = ["engine_offers", "engine_seat_runner", "engine_table", "finding", "handoff_files"]
