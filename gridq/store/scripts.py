@@ -315,7 +315,8 @@ class Scripts:
 
     def claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Claim | str:
         """Claim the best waiting stage for a slot. Returns the reason (`NoClaim`) if there is none."""
-        return self.send_claim(seat, incarnation, slot, nonce)()
+        reply = self.call("claim", seat=seat, incarnation=incarnation, slot=slot, nonce=nonce)
+        return replies.read_claim(reply)
 
     def send_claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Callable[[], Claim | str]:
         """Claim without waiting for the reply. Returns the function that waits for it and returns it. Call
