@@ -37,6 +37,7 @@ class EngineGrid:
         self.home = home
         self.port = port
         home.start("up", "--no-flower")
+        wait_for(lambda: home.state("grid").get("ready"), engines.START_SECONDS)
         self.url = home.ready()["gateway"]["url"]
         self.openai = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
         self.anthropic = anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0, timeout=120)
@@ -192,7 +193,8 @@ def test_an_engine_that_is_killed_replaced_and_gone(models: Path, tmp_path: Path
             list(pieces)
         assert cut.value.code == "stage.stream_cut", cut.value
         answers: list[Any] = []
-        thread = threading.Thread(target=lambda: answers.append(grid.say("smol")))
+        waits = {"x-gridq-wait-for-seat": "1"}
+        thread = threading.Thread(target=lambda: answers.append(grid.say("smol", extra_headers=waits)))
         thread.start()
         with router.run(models):
             thread.join(60)

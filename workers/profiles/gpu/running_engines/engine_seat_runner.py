@@ -176,7 +176,7 @@ class EngineSeatRunner:
         return list_warm_queues(self.capability.models, self.list_loaded())
 
     def load(self, model: str, context: StageContext) -> None:
-        """Have the engine load `model`, and wait for it. Raises ModelUnavailable with the engine's reason."""
+        """Have the engine load `model`, and wait for it. Raises SeatUnavailable with the engine's reason."""
         context.check()
         self._order("load", self._find_model(model))
 
@@ -210,8 +210,7 @@ class EngineSeatRunner:
                 f"{engine.title} has ended", {"model": model, "reason": str(exc), "retry_after": 1}
             ) from None
         except EngineFault as fault:
-            error = ModelUnavailable if what == "load" else SeatUnavailable
-            raise error(
+            raise SeatUnavailable(
                 f"{engine.title} could not {what} the model {model!r}", {"model": model, "reason": str(fault)}
             ) from None
         finally:
@@ -252,14 +251,19 @@ class EngineSeatRunner:
             self._load_for_request(model, context)
 
     def _load_for_request(self, model: str, context: StageContext) -> None:
-        """Have the engine load `model`, and wait for it. If the client leaves, the load goes on."""
+        """Have the engine load `model`, and wait for it. If the client leaves, the load goes on.
+
+        Raises ModelUnavailable with the engine's reason: its other models go on.
+        """
         errors: list[GridError] = []
 
         def load() -> None:
             try:
                 self._order("load", model)
-            except GridError as error:
+            except SeatUnreachable as error:
                 errors.append(error)
+            except SeatUnavailable as error:
+                errors.append(ModelUnavailable(error.message, error.details))
 
         thread = threading.Thread(target=load, name="gridq-engine-load", daemon=True)
         thread.start()
