@@ -123,8 +123,8 @@ def parse_api_request(stage: StageCall, value: Json) -> ApiRequest:
             _check_messages(body["messages"])
         if path == RESPONSES:
             _check_items(body["input"])
-        for place, check, expected in SHAPES.get(path, ()):
-            _check_shape(body, _PLACE_PART.findall(place), check, expected)
+        for parts, check, expected in _SHAPES_IN_PARTS.get(path, ()):
+            _check_shape(body, parts, check, expected)
     except StageError as error:
         raise add_path(error, location) from None
     model = value.get("model")
@@ -300,9 +300,13 @@ SHAPES: Mapping[str, Sequence[tuple[str, Check, str]]] = {
 """
 
 _PLACE_PART = re.compile(r"\w+|\[\w*\]")
+_SHAPES_IN_PARTS = {
+    path: [(tuple(_PLACE_PART.findall(place)), check, expected) for place, check, expected in shapes]
+    for path, shapes in SHAPES.items()
+}
 
 
-def _check_shape(value: Json, parts: Sequence[str], check: Check, expected: str, place: str = "") -> None:
+def _check_shape(value: Json, parts: tuple[str, ...], check: Check, expected: str, place: str = "") -> None:
     """Check what stands in `value` at the place of `parts`, if it is there."""
     if value is None:
         return
@@ -310,7 +314,7 @@ def _check_shape(value: Json, parts: Sequence[str], check: Check, expected: str,
         if not check(value):
             raise make_field_error(place, expected)
         return
-    first, *rest = parts
+    first, rest = parts[0], parts[1:]
     if not first.startswith("["):
         if isinstance(value, dict):
             _check_shape(value.get(first), rest, check, expected, f"{place}.{first}" if place else first)
