@@ -72,8 +72,8 @@ class Session:
     `on_gone()` when the server has forgotten the seat, before it registers again; `on_change()` when the seat
     becomes unavailable or available again; `on_renewed()` after each renewal of a seat that takes work.
     `warm()` returns the queues whose work would start soonest here, `pass_over()` for how many seconds stages
-    of others may be passed over for it, if not for the usual time. `find_queues(models)` returns those that the seat
-    serves while these models are in cooldown.
+    of others may be passed over for it, if not for the usual time. `find_queues(models)` returns those that
+    the seat serves while these models are in cooldown.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ _JITTER = random.SystemRandom()  # its own, so that a program's seeded `random` 
 
 
 class PeriodicThread:
-    """Calls `act` every `seconds`, and soon after `hurry`, until `stop`. The pause varies by a tenth so that programs do not keep
-    step.
+    """Calls `act` every `seconds`, and soon after `hurry`, until `stop`. The pause varies by a tenth so
+    that programs do not keep step.
 
     What `act` raises is logged, and the thread goes on: an error of gridq, the server or the system as a
     warning, any other exception with its traceback.

@@ -294,9 +294,9 @@ class Scripts:
         """Renew the seat and its leases. Returns the lost leases, or None if the incarnation is not live.
 
         `warm`: queues whose model is loaded. `pass_over`: queue → how many seconds its stages may be passed
-        over for stages of those, where it is not the usual time. `recorded`: how many stages this incarnation has recorded, None
-        if that is not news. `stage_ms`: queue → how long a stage is expected to occupy a slot, if that is
-        news and slots have a price.
+        over for stages of those, where it is not the usual time. `recorded`: how many stages this incarnation
+        has recorded, None if that is not news. `stage_ms`: queue → how long a stage is expected to occupy a
+        slot, if that is news and slots have a price.
         """
         times = " ".join(f"{queue}={ms}" for queue, ms in (stage_ms or {}).items())
         patience = " ".join(f"{queue}={round(s * 1000)}" for queue, s in sorted((pass_over or {}).items()))

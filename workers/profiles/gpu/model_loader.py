@@ -345,8 +345,8 @@ def _check_kv_type(model: Model, path: Path, header: GgufHeader) -> None:
         raise make_file_error(
             model.name,
             path,
-            f"has keys and values of {' and '.join(map(str, sizes))} elements, and its table states kv_type = "
-            f"{model.kv_type!r}",
+            f"has keys and values of {' and '.join(map(str, sizes))} elements, and its table states the "
+            f"kv_type {model.kv_type!r}",
             f"a multiple of {block} elements",
             f'set kv_type = "{DEFAULT_KV_TYPE}"',
         )

@@ -77,9 +77,9 @@ class Engine(ABC):
         """Load the model at `path`.
 
         Each of `concurrency` requests has `context` tokens. `gpu_layers` is the number of layers on the GPU,
-        -1 for all. `kv_type` is the type of keys and values, one of KV_TYPES. `prompt_cache_mb` is the memory of the machine in which finished prompts may be kept.
-        `scratch` is an empty private directory. Raises NotAModel for a wrong file, and
-        EngineError for anything else.
+        -1 for all. `kv_type` is the type of keys and values, one of KV_TYPES. `prompt_cache_mb` is the memory
+        of the machine in which finished prompts may be kept. `scratch` is an empty private directory. Raises
+        NotAModel for a wrong file, and EngineError for anything else.
         """
 
     def dry_run(self, path: str, **options: Any) -> None:
