@@ -118,7 +118,7 @@ def read_gguf(path: Path, model: str) -> GgufHeader:
 
 
 def make_file_error(
-    model: str, path: Path, what: str, reason: str, fix: str, kind: type[ModelFileError] = ModelFileError
+    model: str, path: Path, what: str, reason: str, fix: str, *, kind: type[ModelFileError] = ModelFileError
 ) -> ModelFileError:
     """Return the error of a file that cannot be used: what is wrong, why, and what to do."""
     return kind(
@@ -141,7 +141,7 @@ def _list_parts(path: Path, model: str) -> list[Path]:
             "is not the first part of its split file",
             path.name,
             f"set file to …/{first}",
-            ModelPartMissing,
+            kind=ModelPartMissing,
         )
     found = [path.with_name(f"{split['stem']}-{n:05d}-of-{split['parts']}.gguf") for n in range(1, parts + 1)]
     missing = [part.name for part in found if not part.is_file()]
@@ -152,7 +152,7 @@ def _list_parts(path: Path, model: str) -> list[Path]:
             f"lacks {len(missing)} of its {parts} parts",
             "missing: " + ", ".join(missing[:5]) + (" …" if len(missing) > 5 else ""),
             f"download the missing parts into {path.parent}",
-            ModelPartMissing,
+            kind=ModelPartMissing,
         )
     return found
 
@@ -295,4 +295,4 @@ class _Reader:
     def _make_error(
         self, what: str, reason: str, fix: str, kind: type[ModelFileError] = ModelFileError
     ) -> ModelFileError:
-        return make_file_error(self._model, self._path, what, reason, fix, kind)
+        return make_file_error(self._model, self._path, what, reason, fix, kind=kind)
