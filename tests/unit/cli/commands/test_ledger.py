@@ -88,7 +88,7 @@ def test_export_prints_one_json_line_per_entry(grid: Grid) -> None:
     assert {name: value for name, value in done.items() if name not in ("id", "at", "ms")} == {
         "what": "done", "job": "job-of-ann", "step": 0, "attempt": 1, "seat": "m.a", "agent": "ann",
         "team": "t", "queue": "bench:any", "micro_dollars": 300_000, "tokens_in": 20, "tokens_out": 10,
-        "month": 0, "charged": "agent", "accounts": [], "requests": 1,
+        "month": 0, "charged": "agent", "accounts": [], "requests": 1, "gpu_ms": 0,
     }  # fmt: skip
     assert abs(done["at"] - grid.now() / 1000) < 3600
 

@@ -57,15 +57,19 @@ def test_models_show_their_last_use_and_by_whom() -> None:
         {"pid": 6, "name": "python3", "memory_mb": 1024, "whose": "orphan"},
         {"pid": 7, "name": "blender", "memory_mb": None, "whose": "foreign"},
     ]
-    shown = columns_of(
-        seat(device=DEVICE, models=models, processes=processes, loading={"big": 0.4, "new": None})
-    )["models, processes, state"].splitlines()
+    loading = {"llm:big": {"model": "big", "share": 0.4}, "llm:new": {"model": "new", "share": None}}
+    stages = [
+        {"name": "train", "memory_mb": 8192, "agent": "eve", "protected": True, "began_at": time.time() - 130}
+    ]
+    details = {"models": models, "processes": processes, "loading": loading, "stages": stages}
+    shown = columns_of(seat(device=DEVICE, **details))["models, processes, state"].splitlines()
     assert shown == [
         "loading big, 40%",
         "loading new",
         "qwen3-8b 5.0 GB, in use by ann",
         "gemma 1.0 GB, used by bob 2 min ago",
         "served-by-another",
+        "train 8.0 GB, of eve for 2 min, protected",
         "orphan: python3 6, 1.0 GB",
         "foreign: blender 7",
         "Xid 48, see NVIDIA's list of Xid errors",
