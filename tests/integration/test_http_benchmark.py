@@ -214,7 +214,10 @@ def test_all_rows_without_the_other_side() -> None:
     compared = [each for each in found.values() if isinstance(each, MissingComparison)]
     assert len(compared) == 6 * len(http.ROUTES) + 1
     assert all(each.ours > 0 for each in compared)
-    assert len(found) == len(compared) + 1
+    beside = [each for each in found.values() if isinstance(each, Ratio)]
+    assert [each.other for each in beside] == [http.BARE]
+    assert all(each.theirs > 0 for each in beside)
+    assert len(found) == len(compared) + len(beside) + 1
 
 
 @pytest.mark.slow
