@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import queue
 import random
 import tempfile
 import threading
@@ -28,8 +29,9 @@ from benchmarks.measure import Figure, Measurement, Ratio, print_progress
 from benchmarks.sides import use_environment
 from gridq.client import BrokerClient
 from gridq.config.settings import Settings, settings
+from gridq.gateway.app import make_server
+from gridq.gateway.options import GatewayOptions
 from gridq.store.connection import connect
-from tests.gateways import serving
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
@@ -280,19 +282,19 @@ def _measure_conversations(count: int) -> Measurement:
     Two seats have had the first turns by turns. No request of the second says which conversation it goes on
     with, or which seat it would like.
     """
-    with run_grid() as grid, _run_second_machine(grid), serving(grid.config) as gateway:
+    with run_grid() as grid, _run_second_machine(grid), _run_gateway(grid) as gateway:
         seats = [seat.seat for seat in grid.client.workers() if seat.kind == "gpu"]
         assert len(seats) == 2
         for seat in seats:  # loads the model
-            _ask_for_chat(gateway.http, [{"role": "user", "content": "Rain"}], seat)
+            _ask_for_chat(gateway, [{"role": "user", "content": "Rain"}], seat)
         turns = [[{"role": "user", "content": f"{_make_text(number, 400)}."}] for number in range(count)]
         firsts, workers = [], []
         for number, messages in enumerate(turns):
-            first, answer, worker = _ask_for_chat(gateway.http, messages, seats[number % 2])
+            first, answer, worker = _ask_for_chat(gateway, messages, seats[number % 2])
             firsts.append(first)
             workers.append(worker)
             messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
-        found = [_ask_for_chat(gateway.http, messages) for messages in turns]
+        found = [_ask_for_chat(gateway, messages) for messages in turns]
         same = sum(again == worker for (_, _, again), worker in zip(found, workers, strict=True))
         print_progress(
             f"{len(set(workers))} seats had the first turns; {same} of {count} came back to theirs"
@@ -323,6 +325,22 @@ def _run_second_machine(grid: ModelGrid) -> Iterator[None]:
             yield
         finally:
             machine.stop(5.0)
+
+
+@contextmanager
+def _run_gateway(grid: ModelGrid) -> Iterator[httpx.Client]:
+    """Run a gateway of the grid on a thread, and yield a client of it."""
+    urls: queue.SimpleQueue[str] = queue.SimpleQueue()
+    server = make_server(grid.config, GatewayOptions(port=0), urls.put)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        url = urls.get(timeout=READY_TIMEOUT_SECONDS)
+        with httpx.Client(base_url=url, timeout=ANSWER_TIMEOUT_SECONDS) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(READY_TIMEOUT_SECONDS)
 
 
 def _ask_for_chat(
