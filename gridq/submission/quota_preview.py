@@ -32,7 +32,7 @@ class Allowance:
 
 
 def check_allowance(
-    scripts: Scripts, config: Settings, agent: str | None, micro_dollars: int, tokens: int, gpu_ms: int = 0
+    scripts: Scripts, config: Settings, agent: str | None, micro_dollars: int, tokens: int, *, gpu_ms: int = 0
 ) -> Allowance:
     """Check whether a job of this cost and size, which declares `gpu_ms` on devices, may start now.
 

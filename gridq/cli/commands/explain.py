@@ -133,7 +133,7 @@ def explain_graph(
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in estimates.values())
     gpu_ms = sum(each.gpu_ms or 0 for each in estimates.values())
-    allowed = check_allowance(client.scripts, config, agent, money, tokens, gpu_ms)
+    allowed = check_allowance(client.scripts, config, agent, money, tokens, gpu_ms=gpu_ms)
     lent = _find_lent_seats(allowed, seats)
     steps = []
     for index, planned in enumerate(plan.steps):

@@ -17,7 +17,7 @@ from workers.profiles.gpu.python_stages.running import PythonStages
 MAX_PROCESSES = 8
 MAX_MODELS = 32
 MAX_STAGES = 16
-"""Processes, models and Python stages of one seat that are shown; the largest, the last used, and the first."""
+"""Processes, models and Python stages of a seat that are shown: the largest, the last used, and the first."""
 
 METRIC_HELPS = {
     "gpu_memory_bytes": "Memory of the seat's device, by use: used by gridq's processes, of orphan "
