@@ -327,8 +327,8 @@ class FakeVllm(FakeEngine):
 
     def refuse_length(self, words: int, model: FakeModel) -> tuple[int, Any] | None:
         message = (
-            f"This model's maximum context length is {model.context} tokens. However, your request has "
-            f"{words} input tokens. Please reduce the length of the input messages."
+            f"This model's maximum context length is {model.context} tokens, but your prompt has at least "
+            f"{model.context + 1} input tokens. Please reduce its length. (parameter=input_tokens)"
         )
         return 400, {
             "error": {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
