@@ -300,7 +300,9 @@ for _, queue in ipairs(some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit)) do
   attempt('queues', queue, function(q)
     local classes = C('HKEYS', K .. 'classes:' .. q)
     found.readmitted = found.readmitted + readmit_queue(q, classes)
-    if unavailable then found.expired = found.expired + end_stranded(q, classes, unavailable) end
+    if unavailable or C('SCARD', K .. 'serving:' .. q) == 0 then
+      found.expired = found.expired + end_stranded(q, classes, unavailable or {})
+    end
     if #classes > 0 then drop_expired(q, classes); wake_seat(q)
     elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
   end)

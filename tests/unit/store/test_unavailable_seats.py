@@ -205,6 +205,30 @@ def test_a_seat_that_has_gone_ends_the_request_whose_client_waits(grid: Grid) ->
     assert grid.end(patient) is None
 
 
+@pytest.mark.parametrize("way", ["at once", "after an outage", "after a restart"])
+def test_a_seat_that_offers_other_models_now_ends_the_request_for_one_that_it_had(
+    grid: Grid, way: str
+) -> None:
+    """An engine that starts again with other models; else the request waits for a day."""
+    grid.seat()
+    graph, request = waiting(grid), waiting(grid, client_waits="1")
+    if way == "after an outage":
+        grid.scripts.leave("m.a", "i1", "drain")
+    if way == "after a restart":
+        grid.scripts.leave("m.a", "i1", "go")
+    incarnation = "i2" if way == "after a restart" else "i1"
+    grid.seat("m.a", "llm:other", inc=incarnation)
+    assert refusal(grid, request) is None
+    grid.client.zincrby(grid.keys("served_queues"), -60, ANY)
+    error = refusal(grid, request)
+    assert error is not None
+    assert (error.code, error.details["queue"]) == ("seat.none_live", ANY)
+    assert "another model" in (error.fix or "")
+    assert grid.end(graph) is None
+    grid.seat("m.a", inc=incarnation)
+    assert grid.take("m.a", inc=incarnation).job == graph
+
+
 @pytest.mark.parametrize("how", ["it has just ended", "it is stopping", "it is back"])
 def test_a_restart_of_a_worker_ends_no_request(grid: Grid, how: str) -> None:
     grid.seat()

@@ -74,7 +74,8 @@ local function build_unavailable_error(path, queues, causes)
   return cjson.encode({error = 'NoLiveSeat', code = 'seat.none_live', message = 'No live seat serves ' .. table.concat(queues, ' or '),
     details = {path = path, queue = queues[1], queues = #queues > 1 and queues or nil, reason = format_causes(causes),
       retry_after = back_at and math.max(math.ceil((back_at - NOW) / 1000), 1) or nil,
-      fix = 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker" or REPAIR)}})
+      fix = 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker"
+        or causes[1].state == 'withdrawn' and 'ask for another model' or REPAIR)}})
 end
 
 -- Return what the causes of a queue's seats mean for an agent's stages that exclude the seats in `unfit`: whether they wait for a worker that
@@ -130,6 +131,15 @@ local function find_unavailable_error(job, step, by_queue)
     for _, cause in ipairs(sum.gone) do gone[#gone + 1] = cause end
     since, needs_owner = math.max(since, sum.since), needs_owner and sum.needs_owner
     next_at, back_at = math.min(next_at, sum.next_at), math.min(back_at, sum.back_at)
+  end
+  if not causes[1] and not gone[1] and client_waits then  -- the seat that had them is live with others: its engine's models are others
+    for _, q in ipairs(queues) do
+      local left_at = C('ZSCORE', K .. 'served_queues', q)
+      if left_at then
+        gone[#gone + 1] = {seat = q, state = 'withdrawn', reason = 'no seat offers it any more'}
+        since = math.max(since, tonumber(left_at) * 1000)
+      end
+    end
   end
   if NOW < since + HOLD or next_at <= NOW then return nil end  -- a seat whose cooldown is over is about to be tried
   if not causes[1] then return gone[1] and client_waits and build_unavailable_error(h.path, queues, gone) or nil end
