@@ -35,6 +35,7 @@ from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.devices import nvidia
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
+from workers.profiles.gpu.python_stages import stage_child
 
 MODULE = "stages_for_devices"
 CODE = '''
@@ -384,3 +385,10 @@ def test_a_model_is_not_loaded_into_the_memory_of_a_stage_and_an_idle_one_makes_
         assert ask(profile)
     finally:
         profile.close()
+
+
+def test_a_process_that_does_not_start_is_the_seats_fault(
+    cpu: GpuProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_child, "MODULE", "no_such_module")
+    assert isinstance(Run(cpu, "look", None).wait().error, SeatUnavailable)

@@ -68,7 +68,7 @@ class StageChild:
         """Run `stage` and return its output. Nothing of it is left when this returns or raises.
 
         Raises the stage's own error, StageMemoryExceeded, StageTimeout, JobCancelled, SeatUnavailable if the
-        seat closes, and ChildDied if the process died.
+        seat closes or no process starts, and ChildDied if the process died.
         """
         context.on_cancel(self.end)
         process = self._spawn(stage)
@@ -81,13 +81,16 @@ class StageChild:
         watcher.start()
         final: dict[str, Any] = {}
         status: int | None = None
+        has_started = False
         try:
             on_spawn(process.pid)
             self._order(process, stage, value, context)
             assert process.stdout is not None
             for line in process.stdout:
                 reply = _parse(line)
-                if "pieces" in reply:
+                if "started" in reply:
+                    has_started = True
+                elif "pieces" in reply:
                     context.emit(*reply["pieces"])
                 elif "usage" in reply:
                     self._report(context, Usage.model_validate(reply["usage"]))
@@ -114,6 +117,8 @@ class StageChild:
             error = error_from_record(final["error"])
             error.traceback = final.get("traceback", "")
             raise error
+        if not has_started:  # it ran nothing of the stage
+            raise SeatUnavailable("The process of the stage did not start; the worker's log has the reason")
         how = "" if status is None else f" (signal {-status})" if status < 0 else f" (exit code {status})"
         raise ChildDied(f"The process of the stage died{how}", {"memory_mb": self.max_used_mb or None})
 

@@ -2,9 +2,10 @@
 
 It reads one line of JSON from stdin: `{"implementation", "value", "job", "agent", "attempt", "deadline",
 "is_streaming", "sys_path", "parent"}`. It forks: the child runs the stage, and the process itself only
-watches. It writes lines of JSON to stdout: `{"pieces": [piece, …]}`, `{"usage": Usage}`, `{"dropped":
-place}`, then `{"output": value}` or `{"error": record, "traceback": text}`, and last, when nothing that the
-stage started is left, `{"exit": status}`, the child's exit code or the negative number of its signal.
+watches. It writes lines of JSON to stdout: `{"started": true}`, `{"pieces": [piece, …]}`, `{"usage": Usage}`,
+`{"dropped": place}`, then `{"output": value}` or `{"error": record, "traceback": text}`, and last, when
+nothing that the stage started is left, `{"exit": status}`, the child's exit code or the negative number of
+its signal.
 
 If stdin ends, because the worker closed it or died, the child is killed at once with all of its descendants.
 On Linux those are found even if they have left their parents: the kernel gives them to this process.
@@ -83,6 +84,7 @@ def main() -> None:
     _control_process(PR_SET_CHILD_SUBREAPER, 1)
     replies = Replies(os.dup(1))
     os.dup2(2, 1)  # what the stage prints goes to the worker's log
+    replies.send(started=True)
     own = os.getpid()
     child = os.fork()
     if child == 0:
