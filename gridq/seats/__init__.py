@@ -6,4 +6,4 @@ Imported by: submission, messaging, router, views, client, gateway, cli, workers
 workers.supervisor, workers.cli.
 """
 
-__all__ = ["access", "model_commands", "model_mirrors", "registry", "served_queues"]
+__all__ = ["access", "model_commands", "registry", "served_queues"]

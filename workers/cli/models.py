@@ -161,7 +161,7 @@ def pull(
 def prefetch(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Download every model of [[gpu.models]] whose file is a reference, so that no request waits for it."""
     from gridq.config.settings import settings
-    from workers.machine.model_mirrors import read_gpu_table
+    from workers.machine.seats import read_gpu_table
     from workers.profiles.gpu.model_files.machine_models import list_models
     from workers.profiles.gpu.model_files.pulling import PullOptions
     from workers.supervisor.worker import request_reload
@@ -212,7 +212,7 @@ def list_(json: JsonOption = False, debug: DebugOption = False) -> None:
 def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show a model of this machine: its size, context, architecture, memory, files and their digests."""
     from gridq.config.settings import settings
-    from workers.machine.model_mirrors import read_gpu_table
+    from workers.machine.seats import read_gpu_table
     from workers.profiles.gpu.model_files.file_use import is_in_use
     from workers.profiles.gpu.model_files.local_models import LocalModels
     from workers.profiles.gpu.model_files.memory_estimate import estimate_memory
@@ -275,7 +275,8 @@ def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fals
 
 def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> LocalModel:
     """Pull what `text` names, with what the seats file says of it, and show the progress unless `quiet`."""
-    from workers.machine.model_mirrors import find_mirrors, read_gpu_table
+    from workers.machine.mirror_registry import make_finder
+    from workers.machine.seats import read_gpu_table
     from workers.profiles.gpu.model_files.machine_models import find_reference, read_limit
     from workers.profiles.gpu.model_files.pulling import pull
 
@@ -295,7 +296,7 @@ def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> 
             families=options.families or known.families,
         )
     with show_progress(quiet=quiet) as watch:
-        return pull(reference, config.home, options, watch, find_mirrors(config))
+        return pull(reference, config.home, options, watch, make_finder(config))
 
 
 @contextmanager

@@ -5,4 +5,4 @@ Out: seats ready to be served, the home folder's configuration and run records.
 Imported by: workers.process, workers.supervisor, workers.cli.
 """
 
-__all__ = ["join_tokens", "joining", "locks", "model_mirrors", "probing", "run_records", "seats"]
+__all__ = ["join_tokens", "joining", "locks", "mirror_registry", "probing", "run_records", "seats"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gridq.config.settings import Settings
 from gridq.errors import ConfigError, first_fault, suggest_fix
 from gridq.profiles import profile
 from gridq.profiles.profile import Profile
@@ -112,6 +113,12 @@ def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
                 },
             )
     return tables
+
+
+def read_gpu_table(config: Settings) -> dict[str, Json]:
+    """Return the `[gpu]` table of the seats file, empty if there is none. Raises ConfigError."""
+    table = read_seats_file(config.home, {"gpu", "llm", *config.profiles}).get("gpu", {})
+    return table if isinstance(table, dict) else {}
 
 
 def _suggest_table(name: str, kinds: set[str]) -> str:

@@ -17,11 +17,11 @@ from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.process import parent_watch, startup_errors
 from gridq.process.periodic import PeriodicThread
-from gridq.seats import model_mirrors
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from gridq.telemetry import logs
-from workers.machine.model_mirrors import read_gpu_table
+from workers.machine import mirror_registry
+from workers.machine.seats import read_gpu_table
 from workers.profiles.gpu.capability import GpuConfig, parse_share_address
 from workers.profiles.gpu.model_files.mirror_server import MirrorServer
 
@@ -55,8 +55,7 @@ def main() -> None:
         client = connect(config.get_broker_url(), name="gridq-mirror")
 
     def advertise() -> None:
-        text = server.describe(machine).model_dump_json()
-        model_mirrors.advertise_mirror(client, keys, machine, text, config.heartbeat)
+        mirror_registry.advertise_mirror(client, keys, server.describe(machine), config.heartbeat)
 
     server.start()
     beat = PeriodicThread("mirror", config.heartbeat, advertise)
@@ -66,7 +65,7 @@ def main() -> None:
     stop.wait()
     beat.stop()
     with contextlib.suppress(RedisError):
-        model_mirrors.withdraw_mirror(client, keys, machine)
+        mirror_registry.withdraw_mirror(client, keys, machine)
     server.stop()
 
 

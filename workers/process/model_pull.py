@@ -17,7 +17,7 @@ from typing import Any
 
 from gridq.config.settings import settings
 from gridq.errors import GridError
-from workers.machine.model_mirrors import find_mirrors
+from workers.machine.mirror_registry import make_finder
 from workers.profiles.gpu.model_files.pulling import PullOptions, pull
 from workers.profiles.gpu.model_files.references import parse_reference
 
@@ -39,7 +39,7 @@ def main() -> None:
                 parse_reference(order["reference"]),
                 Path(order["home"]),
                 PullOptions(**options),
-                find_mirrors=find_mirrors(settings()),
+                find_mirrors=make_finder(settings()),
             )
         except GridError:
             sys.exit(1)  # the record has the error

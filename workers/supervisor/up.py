@@ -42,7 +42,7 @@ from workers.supervisor.embedded_server import (
     load_server,
     save_access,
 )
-from workers.supervisor.model_mirror import update_mirror
+from workers.supervisor.model_sharing import update_mirror
 from workers.supervisor.worker import reload_seats
 
 SERVER_START_SECONDS = 120.0

@@ -20,7 +20,7 @@ from workers.machine.run_records import make_already_running_error
 from workers.machine.seats import ProbeResult, Seat
 from workers.supervisor.announced_seats import AnnouncedSeats
 from workers.supervisor.deployment import RELOAD_SIGNAL, STOP_SIGNALS, Deployment
-from workers.supervisor.model_mirror import update_mirror
+from workers.supervisor.model_sharing import update_mirror
 
 
 def run(

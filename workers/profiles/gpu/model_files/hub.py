@@ -33,7 +33,7 @@ from workers.profiles.gpu.model_files.downloads import (
     make_full_error,
     make_origin,
 )
-from workers.profiles.gpu.model_files.mirrors import MAIN, Access, SharedModel
+from workers.profiles.gpu.model_files.mirror_protocol import MAIN, Access, SharedModel
 from workers.profiles.gpu.model_files.quantizations import choose_variant
 from workers.profiles.gpu.model_files.references import HubReference
 

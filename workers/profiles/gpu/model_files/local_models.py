@@ -20,7 +20,7 @@ from gridq.protocol.models import Json
 from workers.profiles.gpu.memory.locked_json import read_json, update_json
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.file_use import is_in_use
-from workers.profiles.gpu.model_files.mirrors import Access
+from workers.profiles.gpu.model_files.mirror_protocol import Access
 from workers.profiles.gpu.model_files.references import HubReference
 
 FILE = "models.json"

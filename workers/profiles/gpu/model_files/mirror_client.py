@@ -17,7 +17,7 @@ from typing import BinaryIO
 import httpx
 
 from workers.profiles.gpu.model_files.downloads import Report, Source, SourceFailed
-from workers.profiles.gpu.model_files.mirrors import PATH, FindMirrors, Mirror, SharedModel, sign
+from workers.profiles.gpu.model_files.mirror_protocol import PATH, FindMirrors, Mirror, SharedModel, sign
 from workers.profiles.gpu.model_files.references import HubReference
 
 CONNECT_SECONDS = 3.0

@@ -1,8 +1,9 @@
 """Serve the models of this machine to the others of the grid, by the SHA-256 of their files.
 
-A request is `GET /models/<sha256>` with the header that `mirrors.sign` makes, and may have `Range: bytes=N-`.
-Only files of the list of local models are opened, and only while their size and modification time are those
-with which gridq verified them. A file that is removed meanwhile is still given to those who get it already.
+A request is `GET /models/<sha256>` with the header that `mirror_protocol.sign` makes. It may have
+`Range: bytes=N-`. Only files of the list of local models are opened, and only while their size and
+modification time are those with which gridq verified them. A file that is removed meanwhile is still given to
+those who get it already.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO
 from gridq.errors import ConfigError, ModelReferenceInvalid
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, has_checksum
 from workers.profiles.gpu.model_files.local_models import LocalFile, LocalModel, LocalModels
-from workers.profiles.gpu.model_files.mirrors import (
+from workers.profiles.gpu.model_files.mirror_protocol import (
     PATH,
     Mirror,
     SharedFile,

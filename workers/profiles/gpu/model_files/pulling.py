@@ -56,7 +56,7 @@ from workers.profiles.gpu.model_files.local_models import (
     remove_empty_folders,
 )
 from workers.profiles.gpu.model_files.mirror_client import Mirrors
-from workers.profiles.gpu.model_files.mirrors import FindMirrors
+from workers.profiles.gpu.model_files.mirror_protocol import FindMirrors
 from workers.profiles.gpu.model_files.model_folders import check_folders
 from workers.profiles.gpu.model_files.references import (
     CatalogueReference,

@@ -23,12 +23,11 @@ from tests.fakes.http_server import Handler, LocalServer
 from tests.fakes.hub_server import COMMIT, TOKEN, HubServer, Repository
 from tests.gguf_files import write_gguf
 from tests.waiting import wait_for
-from workers.machine.model_mirrors import find_mirrors
+from workers.machine.mirror_registry import make_finder
 from workers.profiles.gpu.capability import GpuConfig
 from workers.profiles.gpu.model_files import downloads, hub, mirror_client, mirror_server
 from workers.profiles.gpu.model_files.local_models import LocalModel, LocalModels
-from workers.profiles.gpu.model_files.mirror_server import MirrorServer
-from workers.profiles.gpu.model_files.mirrors import (
+from workers.profiles.gpu.model_files.mirror_protocol import (
     PATH,
     Mirror,
     SharedModel,
@@ -37,6 +36,7 @@ from workers.profiles.gpu.model_files.mirrors import (
     parse_mirrors,
     sign,
 )
+from workers.profiles.gpu.model_files.mirror_server import MirrorServer
 from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress, pull
 from workers.profiles.gpu.model_files.references import HubReference, parse_reference
 
@@ -480,7 +480,7 @@ def test_the_limit_of_the_cache_holds_for_what_mirrors_give(
 def test_a_grid_that_cannot_be_reached_has_no_mirrors(
     hub_server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = find_mirrors(Settings(broker_url=SecretStr("redis://127.0.0.1:9/0")))
+    find = make_finder(Settings(broker_url=SecretStr("redis://127.0.0.1:9/0")))
     assert list(find()) == []
     assert pull(TINY, home, find_mirrors=find).name == "tiny"
 

@@ -1,4 +1,4 @@
-"""Mirrors: machines of the grid that share the models of their cache with the others.
+"""What mirrors, machines that share their models with the grid, and those who ask them agree on.
 
 A mirror advertises its address, its models with the digests of their files, and a secret of its own, which
 only readers of the grid's Redis know. A request for a file states its digest and is signed with the secret,
@@ -52,7 +52,7 @@ class SharedFile(BaseModel):
     @classmethod
     def _check_path(cls, path: str) -> str:
         if any(part in ("", ".", "..") for part in path.split("/")):  # it becomes a path in the cache
-            raise ValueError("it is no path in a repository")
+            raise ValueError("not a path in a repository")
         return path
 
 
@@ -110,7 +110,7 @@ FindMirrors = Callable[[], Iterable[Mirror]]
 """Looks up the mirrors of the grid. It never raises: a grid that cannot be reached has none."""
 
 
-def parse_mirrors(texts: Mapping[str, str]) -> list[Mirror]:
+def parse_mirrors(texts: Mapping[str, str | bytes]) -> list[Mirror]:
     """Return the mirrors of the advertisements by machine. One that is not valid is left out."""
     found = []
     for machine, text in texts.items():

@@ -12,10 +12,10 @@ import pytest
 from gridq.config.home import GRID_RECORD
 from tests.conftest import GridEnv
 from tests.waiting import wait_for
-from workers.supervisor import model_mirror, programs
+from workers.supervisor import model_sharing, programs
 from workers.supervisor.children import Child
 from workers.supervisor.deployment import Deployment
-from workers.supervisor.model_mirror import update_mirror
+from workers.supervisor.model_sharing import update_mirror
 from workers.supervisor.programs import Program
 
 
@@ -23,7 +23,7 @@ from workers.supervisor.programs import Program
 def deployment(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """A deployment whose mirror is a program that only waits."""
     program = (sys.executable, "-c", "import time; time.sleep(100)")
-    monkeypatch.setattr(model_mirror, "Program", lambda name, _, env, log: Program(name, program, env, log))
+    monkeypatch.setattr(model_sharing, "Program", lambda name, _, env, log: Program(name, program, env, log))
     with Deployment(grid_env.settings, GRID_RECORD, lambda _: None) as found:
         yield found
 

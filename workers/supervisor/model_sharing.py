@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from workers.machine.model_mirrors import read_gpu_table
+from workers.machine.seats import read_gpu_table
 from workers.supervisor import programs
 from workers.supervisor.deployment import Deployment
 from workers.supervisor.programs import Program
