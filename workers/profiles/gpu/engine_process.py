@@ -1,11 +1,11 @@
 """The child process that holds one loaded model: `python -m workers.profiles.gpu.engine_process`.
 
 It reads JSON lines from stdin and writes JSON lines to stdout. The first line is the order to load a model,
-`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "prompt_cache_mb",
-"scratch", "parent"}`. The answer is `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then it takes
-requests, `{"id", "endpoint", "body"}`, and `{"cancel": id}`. It answers each request with chunks, `{"id",
-"chunk"}`, and a last line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`. With `--dry-run`
-the engine only prints to stderr what it would allocate, which `memory.dry_run` reads.
+`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "kv_type",
+"prompt_cache_mb", "scratch", "parent"}`. The answer is `{"loaded": true}` or `{"failed": {"kind", "reason"}}`.
+Then it takes requests, `{"id", "endpoint", "body"}`, and `{"cancel": id}`. It answers each request with
+chunks, `{"id", "chunk"}`, and a last line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`.
+With `--dry-run` the engine only prints to stderr what it would allocate, which `memory.dry_run` reads.
 
 It ends when stdin ends, so it never outlives its parent. On Linux the kernel also kills it with its parent.
 """
@@ -28,6 +28,17 @@ from workers.profiles.gpu.model_files.file_use import hold_file
 PR_SET_PDEATHSIG = 1
 ANSWER_FIELDS = ("choices", "usage", "data")
 """The fields of an engine's answer that go to the parent."""
+
+LOAD_OPTIONS = (
+    "context",
+    "concurrency",
+    "threads",
+    "gpu_layers",
+    "embeddings",
+    "kv_type",
+    "prompt_cache_mb",
+)
+"""The fields of the order that a load and its dry run have in common."""
 
 
 class Replies:
@@ -77,10 +88,7 @@ def _request_death_with_parent() -> None:
 
 
 def _get_options(order: dict[str, Any]) -> dict[str, Any]:
-    names = (
-        *("context", "concurrency", "threads", "gpu_layers", "embeddings", "kv_type", "prompt_cache_mb"),
-    )
-    return {name: order[name] for name in names}
+    return {name: order[name] for name in LOAD_OPTIONS}
 
 
 def _load(order: dict[str, Any], replies: Replies) -> Engine | None:

@@ -14,12 +14,16 @@ from typing import Literal
 from gridq.config.settings import settings
 from gridq.errors import ConfigError, SeatMemoryShort
 from gridq.profiles.profile import StageContext
-from gridq.stages.child_processes import list_tree
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, Model, verify_file
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.devices import cpu, discovery
-from workers.profiles.gpu.devices.device import DeviceError, Reading, list_visibility_variables
-from workers.profiles.gpu.devices.processes import measure_resident_mb, measure_tree_mb
+from workers.profiles.gpu.devices.device import (
+    CARD_BACKENDS,
+    DeviceError,
+    Reading,
+    list_visibility_variables,
+)
+from workers.profiles.gpu.devices.processes import measure_resident_mb, measure_tree_mb, sum_tree_mb
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.engines.base import DEFAULT_KV_TYPE, KV_TYPES
 from workers.profiles.gpu.memory.device_book import DeviceBook, Refusal, Reservation
@@ -136,11 +140,11 @@ class ModelLoader:
         not tell.
         """
         reading = self._read_gpu()
-        if self._seat.backend != "cpu" and (reading is None or reading.processes is None):
+        if self._seat.backend in CARD_BACKENDS and (reading is None or reading.processes is None):
             return None
         return self._find_process_mb(reading, pid)
 
-    def await_return(self, pids: Collection[int]) -> None:
+    def await_end_on_device(self, pids: Collection[int]) -> None:
         """Wait until the driver lists none of these processes, which have ended, as long as it answers."""
         end = time.monotonic() + RETURN_SECONDS
         while pids and time.monotonic() < end:
@@ -198,7 +202,7 @@ class ModelLoader:
         taken = self._find_process_mb(reading, process.pid)
         process.close()
         if reading is not None:
-            self._await_return(reading.free_mb + int(taken * RETURNED_SHARE))
+            self._await_free(reading.free_mb + int(taken * RETURNED_SHARE))
         hold.release()
 
     def make_short_error(self, model: Model, refusal: Refusal) -> SeatMemoryShort:
@@ -258,7 +262,7 @@ class ModelLoader:
 
     def _read_gpu(self) -> Reading | None:
         """Return a reading of the seat's GPU; None on the CPU, or if the driver does not answer."""
-        if self._seat.backend not in {"cuda", "rocm"}:
+        if self._seat.backend not in CARD_BACKENDS:
             return None
         try:
             return discovery.read_device(self._seat.backend, self._seat.uuid)
@@ -267,7 +271,7 @@ class ModelLoader:
 
     def _find_free_mb(self, reading: Reading | None) -> int | None:
         """Return the memory that is free for models, None if it is not known."""
-        if self._seat.backend not in {"cuda", "rocm"}:
+        if self._seat.backend not in CARD_BACKENDS:
             free = cpu.measure_available_mb()
         elif reading is None:
             return None
@@ -279,13 +283,11 @@ class ModelLoader:
         """Return the memory of the device that a process and its descendants hold, 0 if it is not known."""
         if pid is None:
             return 0
-        if self._seat.backend not in {"cuda", "rocm"}:
+        if self._seat.backend not in CARD_BACKENDS:
             return measure_resident_mb(pid, peak=True) if peak else measure_tree_mb(pid)
-        tree = set(list_tree(pid))
-        processes = reading.processes or () if reading else ()
-        return sum(each.memory_mb or 0 for each in processes if each.pid in tree)
+        return sum_tree_mb(reading, pid) if reading else 0
 
-    def _await_return(self, expected_mb: int) -> None:
+    def _await_free(self, expected_mb: int) -> None:
         """Wait until the driver reports so much as free, as long as it answers."""
         end = time.monotonic() + RETURN_SECONDS
         while time.monotonic() < end:

@@ -16,6 +16,9 @@ SYSTEM_SHARE = 0.25
 lets a GPU use the rest, unless `iogpu.wired_limit_mb` changes it.
 """
 
+CARD_BACKENDS = frozenset({"cuda", "rocm"})
+"""Backends of cards: they have memory of their own, of which a driver tells who holds how much."""
+
 
 class DeviceError(Exception):
     """A device, or its driver, does not answer; the text is the reason."""

@@ -144,6 +144,14 @@ def measure_tree_mb(pid: int) -> int:
     return -(-sum(_read_proportional_kb(each) for each in tree) // 1024)
 
 
+def sum_tree_mb(reading: Reading, pid: int) -> int:
+    """Return the memory of a card that a process and its descendants held at `reading`; 0 if it is not
+    known.
+    """
+    tree = set(list_tree(pid))
+    return sum(each.memory_mb or 0 for each in reading.processes or () if each.pid in tree)
+
+
 def _read_proportional_kb(pid: int) -> int:
     """Return the memory of a process in kB, with its part of what it shares with others."""
     try:

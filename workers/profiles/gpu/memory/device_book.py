@@ -105,10 +105,13 @@ class DeviceBook:
                 return Refusal(mb, max(0, free), min(total_mb, cap_mb or total_mb))
             return self._add(entries, mb, holder, model)
 
-    def note(self, mb: int, *, holder: str, model: str) -> Reservation:
-        """Return an entry of memory that is already taken, whatever is free."""
-        with self._update() as entries:
+    def note(self, mb: int, *, holder: str, model: str) -> Reservation | None:
+        """Return an entry of memory that is already taken, whatever is free; None if the book cannot be
+        written now.
+        """
+        with self._survive_faults(), self._update() as entries:
             return self._add(entries, mb, holder, model)
+        return None
 
     def _add(self, entries: dict[str, Any], mb: int, holder: str, model: str) -> Reservation:
         entry_id = secrets.token_hex(6)

@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from gridq.stages.child_processes import list_tree
 from workers.profiles.gpu.capability import HEADROOM_MB
 from workers.profiles.gpu.devices import discovery
-from workers.profiles.gpu.devices.device import Device, DeviceError
-from workers.profiles.gpu.devices.processes import measure_tree_mb
+from workers.profiles.gpu.devices.device import CARD_BACKENDS, Device, DeviceError
+from workers.profiles.gpu.devices.processes import measure_tree_mb, sum_tree_mb
 from workers.profiles.gpu.memory.device_book import DeviceBook, Refusal, Reservation
 
 MEASURE_SECONDS = 5.0
@@ -36,7 +35,8 @@ class EngineMemory:
     def reserve(self) -> str:
         """Reserve what the engine is declared to take. Return why that is not possible now, "" if it is done.
 
-        Raises ValueError for a device that this machine does not have.
+        Raises ValueError for a device that this machine does not have, and SeatUnavailable if a book cannot
+        be written.
         """
         self.release()
         self._devices = find_devices(self._names)
@@ -74,9 +74,11 @@ class EngineMemory:
             taken = measure_on(device, pid)
             key = _get_key(device)
             with self._lock:
-                if key not in self._held and taken:
-                    self._held[key] = DeviceBook(key).note(taken, holder=self._holder, model=self._engine)
                 held, mb = self._held.get(key), max(taken, self._memory_mb or 0)
+                if held is None and taken:
+                    held = DeviceBook(key).note(taken, holder=self._holder, model=self._engine)
+                    if held is not None:
+                        self._held[key] = held
                 if held is not None and (held.mb != mb or self._settled_pid != pid):
                     held.settle(mb, pid)
         self._settled_pid = pid
@@ -95,14 +97,12 @@ class EngineMemory:
 
 def measure_on(device: Device, pid: int) -> int:
     """Return how much of a device a process and its descendants hold, in MB; 0 if that is not known."""
-    if device.backend not in {"cuda", "rocm"}:
+    if device.backend not in CARD_BACKENDS:
         return measure_tree_mb(pid)
     try:
-        processes = discovery.read_device(device.backend, device.uuid).processes or ()
+        return sum_tree_mb(discovery.read_device(device.backend, device.uuid), pid)
     except DeviceError:
         return 0
-    tree = set(list_tree(pid))
-    return sum(each.memory_mb or 0 for each in processes if each.pid in tree)
 
 
 def find_devices(names: Sequence[str] | None) -> list[Device]:

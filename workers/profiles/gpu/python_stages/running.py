@@ -81,7 +81,7 @@ class PythonStages:
                 self._running.append(running)
             return child.run(stage, value, priced, on_spawn=hold.assign)
         finally:
-            self._loader.await_return(child.pids)
+            self._loader.await_end_on_device(child.pids)
             self._loaded_models.release_room(hold)
             with self._lock:
                 self._running = [each for each in self._running if each is not running]

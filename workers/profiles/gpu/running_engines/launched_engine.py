@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gridq.errors import GridError
+from gridq.errors import SeatUnavailable
 from workers.profiles.gpu.memory.engine_memory import EngineMemory, find_devices
 from workers.profiles.gpu.model_process import drop_secrets
 from workers.profiles.gpu.running_engines import engine_launcher
@@ -100,10 +100,12 @@ class LaunchedEngine:
             self._stopped.wait(delay)
 
     def _reserve_memory(self) -> str:
-        """Return why the engine cannot be started for want of memory, "" if it can be tried."""
+        """Return why the engine's memory cannot be reserved now, "" if a start can be tried."""
         try:
             return self._memory.reserve()
-        except (ValueError, OSError, GridError):  # the start says what is wrong with the devices
+        except SeatUnavailable as exc:
+            return f"{exc.message}: {exc.reason}"
+        except (ValueError, OSError):  # the start says what is wrong with the devices
             return ""
 
     def measure_memory(self) -> None:

@@ -102,6 +102,42 @@ def test_an_unknown_device_is_named() -> None:
         EngineMemory("vllm", ["gpu77"], 100).reserve()
 
 
+def test_an_engine_of_declared_memory_waits_for_a_book_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launched_engine, "MEMORY_RETRY_SECONDS", 0.05)
+    folder = tmp_path / "books"
+    folder.write_text("no folder")
+    monkeypatch.setenv(BOOKS_VARIABLE, str(folder))
+    urls: list[str] = []
+    options: dict[str, Any] = {"env": {}, "devices": None, "pass_env": (), "memory_mb": 4000}
+    engine = LaunchedEngine((sys.executable, "-c", HEAVY), tmp_path / "e.log", urls.append, **options)
+    engine.start()
+    try:
+        wait_for(lambda: str(folder) in engine.reason)
+        assert urls == []
+        folder.unlink()
+        wait_for(lambda: len(urls) == 1)
+    finally:
+        engine.close()
+
+
+def test_an_engine_is_used_although_its_book_cannot_be_written(
+    book: DeviceBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heavy: int
+) -> None:
+    folder = tmp_path / "books"
+    folder.write_text("no folder")
+    monkeypatch.setenv(BOOKS_VARIABLE, str(folder))
+    memory = EngineMemory("vllm", None, None)
+    assert memory.reserve() == ""
+    memory.settle(heavy)
+    folder.unlink()
+    memory.settle(heavy)
+    [entry] = book.read()
+    assert entry["mb"] >= 200
+    memory.release()
+
+
 def test_an_engine_is_started_once_there_is_room(
     book: DeviceBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
