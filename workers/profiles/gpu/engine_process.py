@@ -2,9 +2,9 @@
 
 It reads JSON lines from stdin and writes JSON lines to stdout. The first line is the order to load a model,
 `{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "kv_type",
-"prompt_cache_mb", "scratch", "parent"}`. The answer is `{"loaded": true}` or
-`{"failed": {"kind", "reason"}}`. Then it takes requests, `{"id", "endpoint", "body"}`, and `{"cancel": id}`.
-It answers each request with chunks, `{"id", "chunk"}`, and a last line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`.
+"prompt_cache_mb", "scratch", "parent"}`. The answer is `{"loaded": true}` or `{"failed": {"kind",
+"reason"}}`. Then it takes requests, `{"id", "endpoint", "body"}`, and `{"cancel": id}`. It answers each with
+chunks, `{"id", "chunk"}`, and a last line, `{"id", "done": true}` or `{"id", "error": {"kind", "reason"}}`.
 With `--dry-run` the engine only prints to stderr what it would allocate, which `memory.dry_run` reads.
 
 It ends when stdin ends, so it never outlives its parent. On Linux the kernel also kills it with its parent.
