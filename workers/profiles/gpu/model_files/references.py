@@ -26,6 +26,7 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REVISION = re.compile(r"[\w./-]{1,255}")
 _CHOICE = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9][\w.:@/-]{0,127}")
+_LOGIN = re.compile(r"(?<=//)[^/?#]*@")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/?", re.ASCII)
 
@@ -121,11 +122,16 @@ def _parse_file(text: str, path: str) -> FileReference:
 
 def _parse_url(text: str, path: str) -> UrlReference:
     url, _, fragment = text.partition("#")
-    parts = urlsplit(url)
+    shown = _LOGIN.sub("", text)  # no error shows the password
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise _make_error(shown, path, "the URL has no valid host and port") from None
+    if shown != text:
+        raise _make_error(shown, path, "the URL holds a login, which would stand in logs")
     if not parts.hostname or parts.path in ("", "/"):
         raise _make_error(text, path, "the URL names no file")
-    if parts.username or parts.password:
-        raise _make_error(text, path, "the URL holds a login, which would stand in logs")
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise _make_error(text, path, "only https is allowed", "https" + text.removeprefix("http"))
     digest = fragment.removeprefix("sha256=").lower()

@@ -52,6 +52,9 @@ def test_each_kind_of_reference(text: str, expected: object) -> None:
         ("hf:o/r@../x", None),
         ("file:relative.gguf", "write file:"),
         ("https://user:secret@h.example/m.gguf", None),
+        ("https://user:secret@h.example", None),
+        ("https://user:secret@[h.example/m.gguf", None),
+        ("https://h.example:99999/m.gguf", None),
         ("https://h.example/m.gguf#sha256=short", None),
         ("https://h.example", None),
         ("two words", None),
@@ -66,3 +69,4 @@ def test_a_wrong_reference_is_one_error_with_a_fix(text: str, fix: str | None) -
     assert caught.value.expected
     assert caught.value.reason
     assert (caught.value.fix or "").startswith(fix or "")
+    assert "secret" not in caught.value.to_json()
