@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -67,7 +68,8 @@ class RequestedPulls:
         while True:
             found = find_files(model, self._home)
             if not found.is_reference:
-                self._since.pop((model.name, context.job), None)
+                with self._lock:
+                    self._since.pop((model.name, context.job), None)
                 return found
             self._attach(model)
             context.check()
@@ -155,8 +157,9 @@ class RequestedPulls:
             stderr=subprocess.DEVNULL,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.flush()
+        with suppress(OSError):  # it has ended, as its exit code will tell
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
         return process
 
     def _measure_wait(self, model: str, job: str) -> float:
@@ -181,4 +184,5 @@ class RequestedPulls:
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(OSError):  # what it did not read
+        process.stdin.close()
