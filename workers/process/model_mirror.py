@@ -59,9 +59,8 @@ def main() -> None:
 
     server.start()
     beat = PeriodicThread("mirror", config.heartbeat, advertise)
-    with contextlib.suppress(RedisError):  # the next beat tries again
-        advertise()
     beat.start()
+    beat.hurry()
     stop.wait()
     beat.stop()
     with contextlib.suppress(RedisError):

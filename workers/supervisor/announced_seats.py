@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gridq.errors import GridError
+from gridq.process.periodic import PeriodicThread
 from gridq.profiles import profile
 from workers.machine.probing import probe_machine
 from workers.supervisor.deployment import Deployment
@@ -38,7 +40,11 @@ class AnnouncedSeats:
         self._reported: set[str] = set()
         home = deployment.config.home
         profiles = profile.load_profiles(deployment.config.profiles).values()
-        self._looks = [look for found in profiles if (look := found.look_for_seats()) is not None]
+        self._searches = [
+            PeriodicThread("seat-search", SEARCH_SECONDS, partial(self._search, look))
+            for found in profiles
+            if (look := found.look_for_seats()) is not None
+        ]
         self._folders = [each for found in profiles if (each := found.announcement_folder(home)) is not None]
 
     def start(self) -> None:
@@ -50,8 +56,8 @@ class AnnouncedSeats:
             except OSError as exc:
                 self._deployment.report(f"Engines cannot be announced in {folder}: {exc.strerror}")
         self._deployment.exit_callbacks.append(self.stop)
-        if self._looks:
-            threading.Thread(target=self._search, name="seat-search", daemon=True).start()
+        for search in self._searches:
+            search.start()
         folders = [folder for folder in self._folders if folder.is_dir()]
         if folders:
             arguments = [str(folder) for folder in folders]
@@ -59,12 +65,12 @@ class AnnouncedSeats:
 
     def stop(self) -> None:
         self._stop.set()
+        for search in self._searches:
+            search.stop()
 
-    def _search(self) -> None:
-        while not self._stop.wait(SEARCH_SECONDS):
-            for look in self._looks:
-                if look():
-                    self._changed.set()
+    def _search(self, look: Callable[[], bool]) -> None:
+        if look():
+            self._changed.set()
 
     def _watch(self, folders: Sequence[str]) -> None:
         import watchfiles
