@@ -221,7 +221,7 @@ def build_output(implementation: str, answer: dict[str, Json]) -> Json:
     if choice.get("finish_reason") is None and not message["content"]:
         raise ValueError("its answer has no content")
     if not isinstance(message["content"], str | list):
-        raise ValueError("its content is no text")
+        raise ValueError("its content is not text")
     if implementation == "llm:complete":
         return message["content"]
     return {**message, "finish_reason": choice.get("finish_reason")}

@@ -42,7 +42,6 @@ READ_BYTES = 65536
 IDLE_SECONDS = 30.0
 """Lifetime of an idle connection. The latest one is used first, so a quiet seat keeps few."""
 
-
 FORBIDDEN_IN_TARGET = re.compile(r"[\x00-\x20\x7f]")
 FORBIDDEN_IN_HEADER = re.compile(r"[\r\n\0]")
 

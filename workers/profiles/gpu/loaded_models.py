@@ -216,7 +216,7 @@ class LoadedModels:
             with self._changed:
                 while self._job is not None or self._find_first() is not ticket:
                     if self._is_closed:
-                        raise _make_closing_error()
+                        raise make_closing_error()
                     self._changed.wait(POLL_SECONDS)
                     check_time(context, name)
                 self._job = job
@@ -327,7 +327,7 @@ class LoadedModels:
             try:
                 while True:
                     if self._is_closed:
-                        raise _make_closing_error()
+                        raise make_closing_error()
                     if job is not None and job.error is not None:
                         raise copy_error(job.error)
                     self._forget_dead()
@@ -454,7 +454,7 @@ class LoadedModels:
                 self._crowded.add(job.model.name)
             with self._changed:
                 if self._is_closed or not isinstance(hold, Refusal):
-                    raise _make_closing_error()
+                    raise make_closing_error()
                 check_time(job.context, job.model.name)
                 if not job.waiters:
                     job.is_over = True  # a request that comes from here on begins another load
@@ -559,5 +559,6 @@ def copy_error(error: GridError) -> GridError:
     return type(error)(error.message, dict(error.details))
 
 
-def _make_closing_error() -> SeatUnavailable:
+def make_closing_error() -> SeatUnavailable:
+    """Return the error of a stage whose seat closes: another seat may take it at once."""
     return SeatUnavailable("The seat is closing", {"retry_after": 0})

@@ -66,7 +66,7 @@ class HubFile:
 @dataclass(frozen=True)
 class HubModel:
     """A model of the hub at one commit, which `revision` names. `note` says which quantization was chosen
-    instead of the default. `is_asked`: the hub said so, and can be asked for the files; else a mirror did.
+    instead of the default. `hub_answers`: the hub said so, and can be asked for the files; else a mirror did.
     """
 
     repo: str
@@ -76,7 +76,7 @@ class HubModel:
     note: str = ""
     revision: str = MAIN
     access: Access = ""
-    is_asked: bool = True
+    hub_answers: bool = True
 
     @property
     def size(self) -> int:
@@ -131,7 +131,7 @@ def resolve_from_mirror(reference: HubReference, shared: SharedModel) -> HubMode
         files,
         revision=revision,
         access=shared.access,
-        is_asked=False,
+        hub_answers=False,
     )
 
 
@@ -199,7 +199,7 @@ def fetch_file(
     sources = list(mirrors)
     etag = file.sha256 or file.git or ""
     with translate_errors(model.repo, file.path):
-        if model.is_asked:
+        if model.hub_answers:
             try:
                 with translate_errors(model.repo, file.path):
                     origin, etag = _find_origin(model, file)
@@ -224,7 +224,7 @@ def fetch_file(
                 on_source=on_source,
             )
         except (HubUnreachable, DigestMismatch):
-            if file.size <= MAX_HTTP_BYTES or not model.is_asked:
+            if file.size <= MAX_HTTP_BYTES or not model.hub_answers:
                 raise
             return _fetch_by_xet(model, file, report, on_source)
         return _name_blob(model, file, blob), sha256

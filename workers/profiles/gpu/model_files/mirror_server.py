@@ -15,6 +15,7 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -69,8 +70,7 @@ class MirrorServer:
         self._home = home
         self._gated = gated
         self._secret = make_secret()
-        self._server = _listen(address)
-        self._server.answer = self._answer
+        self._server = _listen(address, self._answer)
         self._transfers = threading.BoundedSemaphore(MAX_TRANSFERS)
         self._pace = _Pace(bytes_per_second)
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -265,9 +265,11 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, address: Any, family: socket.AddressFamily) -> None:
+    def __init__(
+        self, address: Any, family: socket.AddressFamily, answer: Callable[[_Request], None]
+    ) -> None:
         self.address_family = family
-        self.answer: Any = None
+        self.answer = answer
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
         super().__init__(address, _Request)
@@ -314,12 +316,12 @@ class _Server(ThreadingHTTPServer):
         log.debug("the transfer to %s broke off", client_address[0], exc_info=True)
 
 
-def _listen(address: tuple[str, int]) -> _Server:
+def _listen(address: tuple[str, int], answer: Callable[[_Request], None]) -> _Server:
     host, port = address
     where = f"{host}:{port}"
     try:
         family, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return _Server(found, family)
+        return _Server(found, family, answer)
     except OSError as exc:
         raise ConfigError(
             f"Models cannot be shared at {where}",

@@ -297,6 +297,7 @@ class _Progress:
         self._watch = watch
         self._began = self._moved = time.monotonic()
         self._written = 0.0
+        self._last: tuple[int, str] | None = None  # bytes and state of the last report
         self._start: int | None = None
         record.write(progress)
         watch(progress)
@@ -316,7 +317,7 @@ class _Progress:
         def report(done: int, total: int, state: str) -> None:
             now, before = time.monotonic(), self.current
             position = offset + (0 if state == "verifying" else done)
-            if state == "waiting" or (done, state) != getattr(self, "_last", None):
+            if state == "waiting" or (done, state) != self._last:
                 self._moved, self._last = now, (done, state)
             if now - self._moved > STALL_SECONDS or now - self._began > compute_deadline(before.total):
                 raise HubUnreachable(

@@ -14,10 +14,10 @@ from gridq.stages import python
 from workers.model_apis.context_wrappers import PricedContext
 from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.devices.device import list_visibility_variables
-from workers.profiles.gpu.loaded_models import LoadedModels
+from workers.profiles.gpu.loaded_models import LoadedModels, make_closing_error
 from workers.profiles.gpu.memory.device_book import Reservation
 from workers.profiles.gpu.model_loader import ModelLoader, make_short_error
-from workers.profiles.gpu.python_stages.stage_child import StageChild, make_closing_error
+from workers.profiles.gpu.python_stages.stage_child import StageChild
 from workers.profiles.gpu.runner import start_pricing
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gridq.config.settings import settings
@@ -17,6 +19,7 @@ from gridq.errors import (
     ChildDied,
     GridError,
     SeatUnavailable,
+    StageError,
     StageMemoryExceeded,
     StageTimeout,
     error_from_record,
@@ -25,6 +28,8 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from gridq.stages import python
 from gridq.stages.child_processes import kill_tree, list_tree
+from workers.profiles.gpu.devices.processes import read_start
+from workers.profiles.gpu.loaded_models import make_closing_error
 from workers.profiles.gpu.model_process import make_child_environment
 
 MODULE = "workers.profiles.gpu.python_stages.stage_process"
@@ -33,6 +38,13 @@ WATCH_SECONDS = 0.5
 
 END_SECONDS = 6.0
 """How long a process may take to end what its stage started, before it is killed itself."""
+
+READ_BYTES = 65536
+MAX_ESCAPED = 6
+"""The most bytes that JSON in ASCII takes for one byte of a value."""
+
+MAX_EXTRA_BYTES = 1024 * 1024
+"""The longest line without a value, such as an error with its traceback."""
 
 
 class StageChild:
@@ -51,6 +63,9 @@ class StageChild:
         self.max_used_mb = 0
         self.pids: set[int] = set()
         """The processes that it has been seen to consist of."""
+        self._starts: dict[int, str] = {}
+        """When they started: a process id is used again."""
+        self._end_at: float | None = None
         self._devices = devices
         self._limit_mb = limit_mb
         self._measure_mb = measure_mb
@@ -80,28 +95,23 @@ class StageChild:
         )
         watcher.start()
         final: dict[str, Any] = {}
-        status: int | None = None
+        status: Json = None
         has_started = False
         try:
             on_spawn(process.pid)
             self._order(process, stage, value, context)
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in self._read_lines(process):
                 reply = _parse(line)
                 if "started" in reply:
                     has_started = True
-                elif "pieces" in reply:
-                    context.emit(*reply["pieces"])
-                elif "usage" in reply:
-                    self._report(context, Usage.model_validate(reply["usage"]))
-                elif "dropped" in reply:
-                    context.drop_field(reply["dropped"])
                 elif "exit" in reply:
                     status = reply["exit"]
                     break
                 elif "output" in reply or "error" in reply:
                     final = reply
-                    self.pids.update(list_tree(process.pid))
+                    self._note_processes(process.pid)
+                else:
+                    self._pass_on(reply, context)
         finally:
             self.end()
             self._await_end(process)
@@ -114,13 +124,54 @@ class StageChild:
         if "output" in final:
             return final["output"]
         if "error" in final:
-            error = error_from_record(final["error"])
-            error.traceback = final.get("traceback", "")
-            raise error
+            raise _make_own_error(final)
         if not has_started:  # it ran nothing of the stage
             raise SeatUnavailable("The process of the stage did not start; the worker's log has the reason")
-        how = "" if status is None else f" (signal {-status})" if status < 0 else f" (exit code {status})"
+        how = ""
+        if isinstance(status, int):
+            how = f" (signal {-status})" if status < 0 else f" (exit code {status})"
         raise ChildDied(f"The process of the stage died{how}", {"memory_mb": self.max_used_mb or None})
+
+    def _pass_on(self, reply: dict[str, Any], context: StageContext) -> None:
+        """Pass on what the stage reports. The stage is ended if it wrote something else to the pipe."""
+        try:
+            if "pieces" in reply:
+                context.emit(*reply["pieces"])
+            elif "usage" in reply:
+                self._report(context, Usage.model_validate(reply["usage"]))
+            elif "dropped" in reply:
+                context.drop_field(str(reply["dropped"]))
+        except (TypeError, ValueError):
+            self._end_with(_make_garbage_error())
+
+    def _read_lines(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+        """Yield lines until the pipe ends, until the process died and the pipe, which others may still hold,
+        is silent, or until END_SECONDS after the stage was to end.
+        """
+        assert process.stdout is not None
+        pipe = process.stdout.fileno()
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        limit = MAX_ESCAPED * settings().max_value + MAX_EXTRA_BYTES
+        unfinished = bytearray()
+        while not self._is_late():
+            has_died = process.poll() is not None
+            if not poll.poll(0 if has_died else WATCH_SECONDS * 1000):
+                if has_died:
+                    return
+                continue
+            part = os.read(pipe, READ_BYTES)
+            if not part:
+                return
+            before, newline, rest = part.rpartition(b"\n")
+            if newline:
+                yield from (unfinished + before).split(b"\n")
+                unfinished = bytearray(rest)
+            else:
+                unfinished += part
+            if len(unfinished) > limit:
+                self._end_with(_make_garbage_error())
+                unfinished.clear()
 
     def _report(self, context: StageContext, usage: Usage | None = None) -> None:
         """Report `usage`, or that of before, with the seconds until now."""
@@ -129,15 +180,24 @@ class StageChild:
 
     def close(self) -> None:
         """Begin to end the stage because its seat closes."""
-        self._fault = self._fault or make_closing_error()
+        self._end_with(make_closing_error())
+
+    def _end_with(self, fault: GridError) -> None:
+        self._fault = self._fault or fault
         self.end()
 
     def end(self) -> None:
         """Begin to kill the stage with all of its descendants. Any thread may call it, more than once."""
         with self._lock:
             self._is_ending = True
+            if self._end_at is None:
+                self._end_at = time.monotonic() + END_SECONDS
             if self._process is not None and not self._is_ordered:
                 self._process.kill()  # it has started nothing yet
+            elif self._process is not None:
+                self._process.send_signal(
+                    signal.SIGCONT
+                )  # should the stage, or somebody else, have stopped it
             self._close_input()
 
     def _close_input(self) -> None:
@@ -145,6 +205,15 @@ class StageChild:
         process = self._process
         if self._is_ordered and process is not None and process.stdin is not None:
             process.stdin.close()
+
+    def _is_late(self) -> bool:
+        return self._end_at is not None and time.monotonic() >= self._end_at
+
+    def _note_processes(self, pid: int) -> None:
+        for each in list_tree(pid):
+            self.pids.add(each)
+            if each not in self._starts and (start := read_start(each)):
+                self._starts[each] = start
 
     def _spawn(self, stage: StageCall) -> subprocess.Popen[bytes] | None:
         environment = make_child_environment(self._devices)
@@ -192,7 +261,7 @@ class StageChild:
         assert self.pid is not None
         while not self._has_ended.wait(WATCH_SECONDS):
             self._report(context)  # should its lease be lost
-            self.pids.update(list_tree(self.pid))
+            self._note_processes(self.pid)
             self.used_mb = self._measure_mb(self.pid) or 0
             self.max_used_mb = max(self.max_used_mb, self.used_mb)
             if self._fault is not None:
@@ -216,18 +285,37 @@ class StageChild:
         )
 
     def _await_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the process has ended, and kill what it could not, because it hung or was killed."""
+        assert self._end_at is not None
         try:
-            process.wait(END_SECONDS)
+            process.wait(max(0.0, self._end_at - time.monotonic()))
         except subprocess.TimeoutExpired:
+            self._note_processes(process.pid)
             kill_tree(process.pid)
             process.wait()
+        for pid, start in self._starts.items():
+            if read_start(pid) == start:
+                kill_tree(pid)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
 
 
-def make_closing_error() -> SeatUnavailable:
-    return SeatUnavailable("The seat is closing", {"retry_after": 0})
+def _make_garbage_error() -> StageError:
+    return StageError(
+        "The stage wrote to the pipe of its process, which only gridq may use",
+        {"fix": "let it write to files that it opened itself"},
+    )
+
+
+def _make_own_error(reply: dict[str, Any]) -> GridError:
+    """Return the error that the stage ended with."""
+    try:
+        error = error_from_record(reply["error"])
+    except (AttributeError, TypeError, ValueError):
+        return _make_garbage_error()
+    error.traceback = str(reply.get("traceback", ""))
+    return error
 
 
 def _parse(line: bytes) -> dict[str, Any]:
