@@ -16,6 +16,7 @@ local says where in ARGV they begin.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -33,6 +34,7 @@ _ARGUMENT = re.compile(r"^--   ([a-z_]+)(\.\.\.)? ", re.M)
 _PART = re.compile(r"^ *--\[\n(.*?)^ *--\]\n", re.M | re.S)
 _DEFINITION = re.compile(r"local (function )?(\w+(?:, ?\w+)*)")
 _NOT_CODE = re.compile(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"")
+_CONSTANT = re.compile(r"(?<![\w.:])[A-Z][A-Z_]*(?!\w)")
 _NAME = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)\s*(\(?)")
 
 
@@ -77,6 +79,16 @@ def assemble(script: str) -> str:
         return "".join(one for one in find_definitions(part[1]) if one not in before) + part[1]
 
     return "".join(before) + parse_arguments(script).to_lua() + _PART.sub(within, script)
+
+
+def replace_constants(script: str, constants: Mapping[str, str]) -> str:
+    """Return `script` with the values of `constants` in place of their names.
+
+    As locals they would count among the 200 that Lua allows in a function, and a script is one.
+    """
+    parts = re.split(f"({_NOT_CODE.pattern})", script)
+    parts[::2] = [_CONSTANT.sub(lambda name: constants.get(name[0], name[0]), code) for code in parts[::2]]
+    return "".join(parts)
 
 
 def find_definitions(script: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The Lua scripts, each called through a method that names its arguments and reads its reply.
 
 A script is one file in `lua/`; `gridq.store.library` joins it with its arguments, the library functions that
-it uses and the settings as Lua constants. The header of the file declares the arguments and their order, the
+it uses and the values of the settings. The header of the file declares the arguments and their order, the
 only place where that order stands: methods pass them by name.
 
 Every script runs atomically in the server. Calling one again with the same arguments does no harm: redis-py
@@ -112,11 +112,14 @@ class Pieces(NamedTuple):
     pieces: Sequence[str]
 
 
+Constants = tuple[tuple[str, str], ...]
+
+
 @cache
-def build_source(name: str, constants: str) -> str:
+def build_source(name: str, constants: Constants) -> str:
     """Return the whole text of a script, as the server gets it."""
     flags = "" if name in ACCEPTING else "#!lua flags=allow-oom\n"
-    return flags + constants + library.assemble(library.read_lua(name))
+    return flags + library.replace_constants(library.assemble(library.read_lua(name)), dict(constants))
 
 
 @cache
@@ -124,22 +127,27 @@ def read_arguments(name: str) -> Arguments:
     return library.parse_arguments(library.read_lua(name))
 
 
-def build_constants(config: Settings) -> str:
-    """Return the settings that scripts need as Lua locals. Times are in ms."""
-    keep = int((config.max_deadline + 3600) * 1000)
-    batch_age = int(config.batch_age * 1000)
-    ledger = config.ledger_days * 86_400_000
+def build_constants(config: Settings) -> Constants:
+    """Return the settings that scripts need, each with its value in Lua. Times are in ms."""
+    values = {
+        "LEASE": config.lease_ms,
+        "GAP": config.lease_ms - config.renew_ms,
+        "RESULT_TTL": int(config.result_ttl * 1000),
+        "KEEP": int((config.max_deadline + 3600) * 1000),
+        "LEDGER": config.ledger_days * 86_400_000,
+        "MAX_ATTEMPTS": config.max_attempts,
+        "MAX_LOSSES": config.max_losses,
+        "MAX_STAGE_INPUT": config.max_stage_input,
+        "MAX_WALK": MAX_WALK,
+        "BATCH_AGE": int(config.batch_age * 1000),
+        "HOLD": int(config.admission_wait * 1000),
+        "QUARANTINE": int(config.quarantine * 1000),
+        "HALF_LIFE": HALF_LIFE_MS,
+    }
+    texts = {"SCHEMA": schema.SCHEMA, "P": config.prefix, "K": f"{config.prefix}."}
     return (
-        f"local SCHEMA = '{schema.SCHEMA}'\n"
-        f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
-        f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
-        f"local RESULT_TTL, KEEP, LEDGER = {int(config.result_ttl * 1000)}, {keep}, {ledger}\n"
-        f"local MAX_ATTEMPTS, MAX_LOSSES = {config.max_attempts}, {config.max_losses}\n"
-        f"local MAX_STAGE_INPUT = {config.max_stage_input}\n"
-        f"local MAX_WALK = {MAX_WALK}\n"
-        f"local BATCH_AGE = {batch_age}\n"
-        f"local HOLD = {int(config.admission_wait * 1000)}\n"
-        f"local QUARANTINE, HALF_LIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
+        *((name, f"({value})") for name, value in values.items()),
+        *((name, f"'{value}'") for name, value in texts.items()),
     )
 
 

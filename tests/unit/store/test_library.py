@@ -7,11 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 
 from gridq.config.settings import Settings
 from gridq.store import scripts
-from gridq.store.library import FILES, assemble, find_definitions, parse_arguments, read_lua
+from gridq.store.library import (
+    FILES,
+    assemble,
+    find_definitions,
+    parse_arguments,
+    read_lua,
+    replace_constants,
+)
 from gridq.store.scripts import NAMES, NewJob, Pieces, build_constants, build_source, order_arguments
+from tests.conftest import GridEnv
 
 DEFINED = set(re.findall(r"^local function (\w+)", "".join(read_lua(f"lib/{file}") for file in FILES), re.M))
 
@@ -26,6 +35,24 @@ def test_called_lua_functions_are_defined_before_use(name: str) -> None:
         code = re.sub(r"--.*|'[^']*'", "", line)
         called = {call for call in re.findall(r"(?<![\w.:])(\w+)\(", code) if call in DEFINED}
         assert called <= known, line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_has_room_for_more_local_variables(grid_env: GridEnv, name: str) -> None:
+    """Lua takes 200 in one function, and a script is one: its constants, arguments and library functions."""
+    room = f"local {', '.join(f'room{number}' for number in range(15))}\n"
+    code = build_source(name, build_constants(Settings())).removeprefix("#!lua flags=allow-oom\n")
+    try:
+        grid_env.client.script_load(room + code)
+    except ResponseError as exc:
+        pytest.fail(f"{exc}: move library functions that few calls need between --[ and --] (library.py)")
+
+
+def test_constants_become_their_values_in_code_alone() -> None:
+    code = "local a = LEASE + x.LEASE -- LEASE of a seat's\nC('LEASE', K .. 'LEASE', LEASES, NOW)"
+    assert replace_constants(code, {"LEASE": "(3)", "K": "'p.'"}) == (
+        "local a = (3) + x.LEASE -- LEASE of a seat's\nC('LEASE', 'p.' .. 'LEASE', LEASES, NOW)"
+    )
 
 
 def test_unused_lua_functions_are_left_out() -> None:

@@ -198,7 +198,7 @@ def test_the_long_input_of_a_refused_submission_is_dropped(grid: Grid, newer: Sc
 
 
 def test_scripts_that_begin_work_check_the_schema() -> None:
-    checking = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, "")}
+    checking = {name for name in scripts.NAMES if "SCHEMA " in scripts.build_source(name, ())}
     assert checking == {*BEGINNINGS, "quarantine"}
 
 

@@ -1,4 +1,4 @@
--- Names that every script needs. The loader defines P (prefix of queues), K (prefix of gridq's own keys) and the settings above.
+-- Names that every script needs. The loader puts values for P (prefix of queues), K (prefix of gridq's own keys) and the settings.
 local C = redis.call
 local clock = C('TIME')
 local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)  -- ms by the server's clock, the only one that counts
