@@ -272,7 +272,7 @@ class Session:
         slot = f"{self.incarnation}.{number}"
         self._slots_at_work.add(slot)
         sent = None
-        with contextlib.suppress(RedisError):  # the slot's thread tries it again
+        with contextlib.suppress(Exception):  # the slot's thread tries it again, and frees the slot
             sent = self._send_claim(slot)
         return partial(self._work_on, number, slot, sent)
 

@@ -41,8 +41,12 @@ def deliver(task: RunStage, _: Celery, consumer: Any) -> Callable[..., None]:
     """
 
     def handle(message: Any, _body: Any, acknowledge: Callable[..., None], *_: Any) -> None:
-        wake_up = WakeUp(message, task, consumer, acknowledge)
+        begun = getattr(message, "begun", None)  # None: it came by another transport
+        rest = begin_wake_up() if begun is None else begun.rest
+        wake_up = WakeUp(message, task, consumer, acknowledge, rest)
         consumer.pool.apply_async(wake_up.run, callback=_ignore)
+        if begun is not None:
+            begun.is_taken = True
 
     return handle
 
@@ -57,14 +61,21 @@ class WakeUp:
     acknowledged = False
     time_start: float | None = None
 
-    def __init__(self, message: Any, task: RunStage, consumer: Any, acknowledge: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        message: Any,
+        task: RunStage,
+        consumer: Any,
+        acknowledge: Callable[..., None],
+        rest: Callable[[], None],
+    ) -> None:
         self.id: str = message.headers["id"]
         self.name: str = task.name
         self.task = task
         self._delivery_info = message.delivery_info
         self._consumer = consumer
         self._acknowledge = acknowledge
-        self._go_on: Callable[[], None] = message.begun
+        self._rest = rest
 
     def run(self) -> None:
         """Do what the wake-up asks for. Acknowledges it after that: until then, the worker takes no other one
@@ -73,7 +84,7 @@ class WakeUp:
         self.time_start = time.time()
         state.task_accepted(self)
         try:
-            self._go_on()
+            self._rest()
         except Exception:  # whatever it is: the sweep sends another wake-up
             log.exception("a wake-up failed")
         finally:

@@ -11,6 +11,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -43,17 +45,41 @@ class HardenedQoS(base.QoS):  # type: ignore[misc]
             virtual.QoS.append(self, message, delivery_tag)
 
 
-on_arrival: dict[str, Callable[[], Any]] = {}
-"""By the name of a task: what is called as soon as a message for it has come, on the consumer's thread."""
+on_arrival: dict[str, Callable[[], Callable[[], None]]] = {}
+"""By the name of a task: begins its work as soon as a message for it has come, on the consumer's thread, and
+returns the rest of the work.
+"""
+
+
+@dataclass(slots=True)
+class Begun:
+    """Work that has begun before Celery had its message. Whoever does the rest sets `is_taken`."""
+
+    rest: Callable[[], None]
+    is_taken: bool = False
 
 
 class EagerMessage(virtual.Message):  # type: ignore[misc]
-    """A message as kombu makes it; `begun` is what `on_arrival` returned before that."""
+    """A message as kombu makes it, with the work that it has begun."""
 
     def __init__(self, payload: dict[str, Any], channel: Any = None, **more: Any) -> None:
-        begin = on_arrival.get((payload.get("headers") or {}).get("task", ""))
-        self.begun = None if begin is None else begin()
         super().__init__(payload, channel, **more)
+        self.begun: Begun | None = payload.get("begun")
+
+
+def _begin_and_deliver(deliver: Callable[[dict[str, Any]], None], payload: dict[str, Any]) -> None:
+    """Begin the work that a message asks for, then hand the message to kombu.
+
+    A message may never reach its task: kombu writes it to the server first, and Celery may refuse it. What it
+    has begun holds a slot, so a thread of its own then does the rest.
+    """
+    begin = on_arrival.get((payload.get("headers") or {}).get("task", ""))
+    begun = payload["begun"] = None if begin is None else Begun(begin())
+    try:
+        deliver(payload)
+    finally:
+        if begun is not None and not begun.is_taken:
+            threading.Thread(target=begun.rest, name="without Celery", daemon=True).start()
 
 
 class HardenedChannel:
@@ -71,6 +97,12 @@ class HardenedChannel:
         super().__init__(*args, **names)
         with _channels_lock:
             _channels.add(self)
+
+    def basic_consume(self, queue: str, *args: Any, **names: Any) -> Any:
+        consumer_tag = super().basic_consume(queue, *args, **names)  # type: ignore[misc]
+        callbacks = self.connection._callbacks  # type: ignore[attr-defined]
+        callbacks[queue] = partial(_begin_and_deliver, callbacks[queue])
+        return consumer_tag
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         # When the server goes away while a late-acknowledged task runs, Celery clears the transport's client

@@ -64,7 +64,7 @@ class Watchdog:
 
     @contextmanager
     def handling_message(self) -> Iterator[None]:
-        """Enclose what a message of Celery's asks for."""
+        """Enclose what a message of Celery's asks for, by `with` or as a decorator."""
         with self._lock:
             self._handling += 1
             self._last_message = self._clock()

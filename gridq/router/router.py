@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -149,10 +150,9 @@ class Router:
             if self.admit(job):
                 self.session.work()
 
-    def answer_wake_up(self) -> None:
-        """Look for pure stages to run."""
-        with self.watchdog.handling_message():
-            self.session.work()
+    def answer_wake_up(self) -> Callable[[], None]:
+        """Begin to run pure stages. Return the rest, for a slot's thread."""
+        return self.watchdog.handling_message()(self.session.begin_work())
 
     # -- admission
 

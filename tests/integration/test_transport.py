@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +16,12 @@ import pytest
 import redis
 from celery.contrib.testing.worker import start_worker
 
+from gridq.app import app as grid_app
 from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
+from gridq.messaging import transport
 from gridq.messaging.wake_ups import PLACEHOLDER, make_task_template
+from gridq.router.router import Router
 from gridq.store.connection import connect, translate_errors
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
@@ -65,6 +69,39 @@ def test_a_worker_runs_a_message_that_was_pushed_raw(grid_env: GridEnv, tmp_path
     assert {"celery-task-meta-first", "celery-task-meta-second"} <= keys
     assert not [key for key in keys if QUEUE in key], "no queue, no table of bindings is left"
     app.close()
+
+
+@pytest.mark.parametrize("sent", ["{}", '{"headers": {"task": "witness.run"}, "properties": {}}'])
+def test_what_a_message_has_begun_goes_on_if_it_does_not_reach_its_task(
+    grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: str
+) -> None:
+    """Else the slot that its claim holds would never be free again."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def begin() -> Callable[[], None]:
+        begun.set()
+        return ended.set
+
+    monkeypatch.setitem(transport.on_arrival, "witness.run", begin)
+    app = make()
+    good = make_task_template(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, queues=[QUEUE]):
+        grid_env.client.lpush(grid_env.prefix + QUEUE, sent)
+        assert ended.wait(2.0 if sent == "{}" else 20) == begun.is_set() == (sent != "{}")
+        _push(grid_env.client, grid_env.prefix, good, "next")
+        assert app.AsyncResult("next").get(timeout=20) == "next"
+    app.close()
+
+
+def test_a_routers_wake_up_leaves_the_rest_to_a_slots_thread(grid_env: GridEnv) -> None:
+    router = Router(grid_app, 1)
+    router.session.start()
+    try:
+        rest = router.answer_wake_up()
+        rest()
+        assert router.session.busy == 0
+    finally:
+        router.session.stop(within=0)
 
 
 def test_the_envelope_is_what_apply_async_sends(grid_env: GridEnv) -> None:

@@ -184,13 +184,7 @@ class Worker:
 
     def answer_wake_up(self) -> Callable[[], None]:
         """Begin to run the stages that wait for this seat. Return the rest, for the slot's thread."""
-        work = self.session.begin_work()
-
-        def go_on() -> None:
-            with self.watchdog.handling_message():
-                work()
-
-        return go_on
+        return self.watchdog.handling_message()(self.session.begin_work())
 
     def _check_celery(self) -> None:
         self.watchdog.check()

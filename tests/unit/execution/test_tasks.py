@@ -24,13 +24,15 @@ class Worker:
         self.pool = TaskPool(2)
         self.acknowledged: list[str] = []
         consumer = SimpleNamespace(pool=self.pool, hostname="seat@machine", connection_errors=(OSError,))
-        self._handle = deliver(run_stage, app, consumer)
+        self.handle = deliver(run_stage, app, consumer)
 
     def receive(self, name: str) -> None:
         message = SimpleNamespace(
-            headers={"id": name}, delivery_info={"routing_key": "llm:any"}, begun=begin_wake_up()
+            headers={"id": name},
+            delivery_info={"routing_key": "llm:any"},
+            begun=transport.Begun(begin_wake_up()),
         )
-        self._handle(message, None, lambda *_: self.acknowledged.append(name), None, [])
+        self.handle(message, None, lambda *_: self.acknowledged.append(name), None, [])
 
 
 @pytest.fixture
@@ -79,16 +81,12 @@ def test_a_wake_up_that_fails_is_acknowledged_and_the_next_one_runs(
     assert not state.active_requests
 
 
-def test_a_message_begins_its_task_before_kombu_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    monkeypatch.setitem(transport.on_arrival, "some.task", lambda: begun.append(1) or "begun")
-    properties = {"delivery_tag": "x", "body_encoding": "utf-8"}
-    payload = {"headers": {"task": "some.task"}, "body": "[]", "properties": properties}
-    channel = SimpleNamespace(decode_body=lambda body, _: body)
-    assert transport.EagerMessage(payload, channel).begun == "begun"
-    other = {**payload, "headers": {"task": "another"}}
-    assert transport.EagerMessage(other, channel).begun is None
-    assert begun == [1]
+def test_a_wake_up_by_another_transport_runs_too(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = threading.Event()
+    answer_by(monkeypatch, lambda: ran.set)
+    message = SimpleNamespace(headers={"id": "one"}, delivery_info={})
+    worker.handle(message, None, lambda *_: None, None, [])
+    assert ran.wait(10)
 
 
 def test_a_process_without_a_seat_only_acknowledges(worker: Worker) -> None:
