@@ -101,7 +101,7 @@ class AnnouncedSeats:
         except GridError as exc:
             deployment.report(f"Announced seats are not updated: {exc}")
             return
-        wanted = {
+        wanted = {  # an engine that no table names has a notice, which says how not to lend it
             seat.name: seat
             for seat in found.seats
             if (seat.offer.announcement or seat.offer.notice)

@@ -6,8 +6,8 @@ also has the exact numbers, which are compared as numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from gridq.errors import InvalidField
 from gridq.protocol import queue_names
@@ -88,9 +88,14 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
     return Demand(queue=queue_names.make_queue_name(KIND, slug), needs=needs)
 
 
+def find_fields(effects: Sequence[Effect]) -> Mapping[str, Any]:
+    """Return the fields of the first `Gpu` effect, none if there is no such effect."""
+    return next((each.fields for each in effects if each.effect == EFFECT), {})
+
+
 def find_seconds(effects: Sequence[Effect]) -> float | None:
     """Return the seconds that a `Gpu` effect declares, None if there is none."""
-    seconds = next((each.fields.get("seconds") for each in effects if each.effect == EFFECT), None)
+    seconds = find_fields(effects).get("seconds")
     return None if seconds is None else float(seconds)
 
 

@@ -16,6 +16,7 @@ from workers.profiles.gpu.capability import GpuSeat
 from workers.profiles.gpu.devices.device import list_visibility_variables
 from workers.profiles.gpu.loaded_models import LoadedModels, make_closing_error
 from workers.profiles.gpu.memory.device_book import Reservation
+from workers.profiles.gpu.memory_classes import find_fields
 from workers.profiles.gpu.model_loader import ModelLoader, make_short_error
 from workers.profiles.gpu.python_stages.stage_child import StageChild
 from workers.profiles.gpu.runner import start_pricing
@@ -57,7 +58,7 @@ class PythonStages:
         module = python.parse_module(stage.implementation)
         if module not in settings().stages:
             raise python.make_not_loaded_error(stage.implementation)
-        fields = next((effect.fields for effect in stage.effects if effect.effect == "Gpu"), {})
+        fields = find_fields(stage.effects)
         memory_mb = math.ceil(fields.get("memory_mb") or self._seat.memory_mb)
         seat = self._seat
         hold = self._loaded_models.reserve_room(
