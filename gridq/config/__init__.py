@@ -7,4 +7,13 @@ router, client, gateway, cli, testing, workers.model_apis, workers.profiles, wor
 workers.machine, workers.process, workers.supervisor, workers.demo, workers.cli.
 """
 
-__all__ = ["flower_login", "home", "machine_id", "settings", "source_positions", "time_zones", "urls"]
+__all__ = [
+    "flower_login",
+    "home",
+    "locked_json",
+    "machine_id",
+    "settings",
+    "source_positions",
+    "time_zones",
+    "urls",
+]

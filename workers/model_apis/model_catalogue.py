@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import threading
 import tomllib
@@ -16,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from gridq.config.home import write_private
+from gridq.config.locked_json import read_json, update_json
 from gridq.errors import ConfigError, ModelFileDamaged, ModelFileError, first_fault
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
@@ -211,7 +210,7 @@ def has_checksum(path: str, found: os.stat_result, sha256: str, cache: Path) -> 
     """Return whether the file at `path` was verified to have this checksum and is unchanged since. `found` is
     what the system says of it now. Nothing is read but `cache`.
     """
-    return _load_checksums(cache).get(path) == (found.st_size, found.st_mtime_ns, sha256)
+    return _find_checksum(cache, path) == (found.st_size, found.st_mtime_ns, sha256)
 
 
 def _verify(name: str, path: Path, sha256: str | None, cache: Path | None) -> None:
@@ -229,8 +228,8 @@ def _verify(name: str, path: Path, sha256: str | None, cache: Path | None) -> No
     if sha256 is None:
         return
     with _checksum_lock:
-        entry = _checksums.get(str(path)) or _load_checksums(cache).get(str(path))
-        if entry is None or tuple(entry[:2]) != (stat.st_size, stat.st_mtime_ns):
+        entry = _checksums.get(str(path)) or _find_checksum(cache, str(path))
+        if entry is None or entry[:2] != (stat.st_size, stat.st_mtime_ns):
             entry = (stat.st_size, stat.st_mtime_ns, _compute_sha256(path))
             _store_checksum(cache, str(path), entry)
         _checksums[str(path)] = entry
@@ -261,19 +260,18 @@ def _compute_sha256(path: Path) -> str:
         ) from None
 
 
-def _load_checksums(cache: Path | None) -> dict[str, tuple[int, int, str]]:
-    if cache is None:
-        return {}
-    try:
-        stored = json.loads(cache.read_text("utf-8"))
-        return {path: (int(size), int(mtime), str(sha)) for path, (size, mtime, sha) in stored.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # an unreadable cache only costs reading the file once more
+def _find_checksum(cache: Path | None, path: str) -> tuple[int, int, str] | None:
+    """Return the size, the modification time (ns) and the checksum that were noted for a file, None if none
+    were: then it is only read once more.
+    """
+    match read_json(cache).get(path) if cache is not None else None:
+        case [int(size), int(modified), str(sha256)]:
+            return size, modified, sha256
+    return None
 
 
 def _store_checksum(cache: Path | None, path: str, entry: tuple[int, int, str]) -> None:
     if cache is None:
         return
-    with suppress(OSError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_private(cache, json.dumps({**_load_checksums(cache), path: entry}))
+    with suppress(OSError), update_json(cache) as entries:  # other processes note theirs meanwhile
+        entries[path] = entry

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,6 +81,28 @@ def test_a_corrupt_file_is_detected_and_a_repaired_one_accepted(tmp_path: Path):
     assert caught.value.path == str(file)
     file.write_bytes(b"right")
     assert verify_file(model) == file
+
+
+REMEMBER = """
+import sys
+from pathlib import Path
+from workers.model_apis.model_catalogue import remember_checksum
+for path in Path(sys.argv[1]).iterdir():
+    remember_checksum(path, "0" * 64, Path(sys.argv[2]))
+"""
+
+
+def test_processes_keep_the_checksums_that_others_note(tmp_path: Path) -> None:
+    cache = tmp_path / "checksums.json"
+    processes = []
+    for name in "abc":
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(40):
+            (folder / str(number)).touch()
+        processes.append(subprocess.Popen([sys.executable, "-c", REMEMBER, str(folder), str(cache)]))
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len(json.loads(cache.read_text())) == 120
 
 
 def test_a_file_is_read_once_for_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

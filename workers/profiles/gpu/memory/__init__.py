@@ -5,4 +5,4 @@ Out: MB that a load needs; reservations.
 Imported by: loaded_models, model_files, model_loader, python_stages, running_engines.
 """
 
-__all__ = ["device_book", "engine_memory", "gguf_file", "locked_json", "model_needs"]
+__all__ = ["device_book", "engine_memory", "gguf_file", "model_needs"]

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gridq.config.locked_json import read_json, update_json
 from gridq.errors import ConfigError, SeatUnavailable
 from workers.profiles.gpu.devices.processes import PROC, read_start
-from workers.profiles.gpu.memory.locked_json import read_json, update_json
 
 log = logging.getLogger(__name__)
 

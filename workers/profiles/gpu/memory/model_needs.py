@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gridq.config.locked_json import read_json, update_json
 from workers.profiles.gpu.engines.base import KV_TYPES
 from workers.profiles.gpu.memory.dry_run import DryRun, dry_run
 from workers.profiles.gpu.memory.gguf_file import GgufHeader
-from workers.profiles.gpu.memory.locked_json import read_json, update_json
 from workers.profiles.gpu.model_process import UNKNOWN_ARCHITECTURE, LoadOrder, make_architecture_error
 
 STATE_FILE = "model_memory.json"

@@ -14,10 +14,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gridq.config.home import make_folder_error
+from gridq.config.locked_json import read_json, update_json
 from gridq.errors import ModelInUse, ModelNotFound
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json
-from workers.profiles.gpu.memory.locked_json import read_json, update_json
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.file_use import is_in_use
 from workers.profiles.gpu.model_files.mirror_protocol import Access
