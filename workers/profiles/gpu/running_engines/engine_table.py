@@ -75,7 +75,7 @@ class EngineTable(BaseModel):
         except ValueError:
             port = 0
         if port == 0:
-            raise ValueError("its host or port is none that exists")
+            raise ValueError("its host or port is not valid")
         return url
 
     @model_validator(mode="after")
