@@ -19,11 +19,13 @@ from gridq.errors import (
     ChildDied,
     GridError,
     JobCancelled,
+    OutputTooLarge,
     SeatMemoryShort,
     SeatUnavailable,
     StageError,
     StageMemoryExceeded,
     StageTimeout,
+    ValueNotJson,
     WrongType,
 )
 from gridq.profiles.profile import StageContext
@@ -38,8 +40,8 @@ from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.profiles.gpu.python_stages import stage_child
 
 MODULE = "stages_for_devices"
-CODE = '''
-import os, pathlib, subprocess, sys, time
+CODE = r'''
+import os, pathlib, signal, stat, subprocess, sys, time
 from gridq import Gpu, StageContext, stage
 from gridq.protocol.models import Usage
 
@@ -87,6 +89,81 @@ def allocate(value):
     for at in range(0, len(block), 4096):
         block[at] = 1
     time.sleep(60)
+
+@stage
+def attack(value):
+    how, folder = value["how"], value["folder"]
+    subprocess.run([sys.executable, "-c", DAEMON, folder], check=True)
+    while not os.listdir(folder):
+        time.sleep(0.02)
+    if how == "stop":
+        os.kill(os.getppid(), signal.SIGSTOP)
+    if how == "kill":
+        os.kill(os.getppid(), signal.SIGKILL)
+    if how == "ignore":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "stop itself":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "close":
+        os.closerange(0, 100)
+    time.sleep(100)
+
+def write_to_pipe(data):
+    """Writes to all pipes that are open, those of gridq included."""
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISFIFO(os.stat(f"/proc/self/fd/{each}").st_mode) and int(each) > 2:
+                os.write(int(each), data)
+        except OSError:
+            pass
+
+GARBAGE = {"number": b"7\n", "bytes": b"\xff\x00\n", "pieces": b'{"pieces":5}\n',
+           "usage": b'{"usage":{"seconds":"x"}}\n',
+           "error": b'{"error":[1]}\n', "exit": b'{"exit":"x"}\n', "nested": b"[" * 100000 + b"\n"}
+
+@stage
+def write_garbage(value):
+    if value == "long":
+        for _ in range(2000):
+            write_to_pipe(b"x" * 65536)
+    write_to_pipe(GARBAGE[value])
+    return "done"
+
+@stage
+def print_much(value):
+    for _ in range(value):
+        os.write(1, b"x" * 2**20 + b"\n")
+    return "done"
+
+@stage
+def end_oddly(value):
+    if value == "nan":
+        return float("nan")
+    if value == "huge":
+        return "x" * 2**24
+    if value == "set":
+        return {1}
+    if value == "interrupt":
+        raise KeyboardInterrupt
+    if value == "base":
+        raise BaseException("x")
+    if value == "system exit":
+        raise SystemExit(0)
+    if value == "exit 0":
+        os._exit(0)
+    if value == "segfault":
+        import ctypes
+        ctypes.string_at(0)
+    if value == "fork":
+        return os.fork() and "one answer"
+    if value == "generator":
+        return (each for each in "ab")
+
+@stage
+async def be_async(value):
+    import asyncio
+    await asyncio.sleep(0.01)
+    return value
 
 @stage(output="Number")
 def fail(value):
@@ -300,6 +377,77 @@ def test_nothing_that_a_stage_started_outlives_it(cpu: GpuProfile, notes: Path) 
     assert run.wait().output == "left"
     (daemon,) = list_pids(notes)
     assert not is_running(daemon)
+
+
+@pytest.mark.parametrize("how", ["stop", "stop itself", "ignore", "close"])
+def test_cancelling_a_stage_that_works_against_it_kills_all_of_it(
+    cpu: GpuProfile, notes: Path, tmp_path: Path, how: str
+) -> None:
+    run = Run(cpu, "attack", {"how": how, "folder": str(notes)})
+    (daemon,) = wait_for(lambda: list_pids(notes))
+    time.sleep(0.3)  # until it has begun
+    began = time.monotonic()
+    run.context.cancel()
+    assert isinstance(run.wait().error, JobCancelled)
+    assert time.monotonic() - began < 5
+    assert not is_running(daemon)
+    assert read_book(tmp_path) == []
+
+
+def test_a_stage_that_kills_its_watching_process_has_died_with_all_that_it_started(
+    cpu: GpuProfile, notes: Path, tmp_path: Path
+) -> None:
+    run = Run(cpu, "attack", {"how": "kill", "folder": str(notes)})
+    (daemon,) = wait_for(lambda: list_pids(notes))
+    assert isinstance(run.wait().error, ChildDied)
+    assert not is_running(daemon)
+    assert read_book(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["number", "bytes", "nested", "error"])
+def test_garbage_in_the_pipe_that_says_nothing_is_passed_over(cpu: GpuProfile, what: str) -> None:
+    run = Run(cpu, "write_garbage", what).wait()
+    assert (run.output, run.error) == ("done", None)
+
+
+@pytest.mark.parametrize("what", ["pieces", "usage", "long"])
+def test_garbage_in_the_pipe_is_the_stages_fault(cpu: GpuProfile, what: str) -> None:
+    run = Run(cpu, "write_garbage", what).wait()
+    assert (run.output, type(run.error)) == (None, StageError)
+
+
+def test_a_stage_that_reports_its_own_end_is_ended(cpu: GpuProfile) -> None:
+    assert isinstance(Run(cpu, "write_garbage", "exit").wait().error, ChildDied)
+
+
+def test_what_a_stage_prints_is_not_kept(cpu: GpuProfile) -> None:
+    assert Run(cpu, "print_much", 100).wait().output == "done"
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("nan", ValueNotJson),
+        ("set", ValueNotJson),
+        ("generator", ValueNotJson),
+        ("huge", OutputTooLarge),
+        ("interrupt", StageError),
+        ("base", StageError),
+        ("system exit", StageError),
+        ("exit 0", ChildDied),
+        ("segfault", ChildDied),
+    ],
+)
+def test_odd_ends_of_a_stage_have_their_own_errors(cpu: GpuProfile, how: str, error: type[GridError]) -> None:
+    assert type(Run(cpu, "end_oddly", how).wait().error) is error
+
+
+def test_a_fork_that_returns_too_does_not_break_the_answer(cpu: GpuProfile) -> None:
+    assert Run(cpu, "end_oddly", "fork").wait().output in ("one answer", 0)
+
+
+def test_an_async_stage_runs(cpu: GpuProfile) -> None:
+    assert Run(cpu, "be_async", [1]).wait().output == [1]
 
 
 def test_a_deadline_ends_a_stage(cpu: GpuProfile, notes: Path) -> None:

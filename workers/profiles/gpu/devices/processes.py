@@ -101,13 +101,26 @@ def summarize_memory(reading: Reading, allocated_mb: int = 0) -> MemoryUse:
     return MemoryUse(used, orphan, total_used - used - orphan, reading.reserved_mb, reading.free_mb)
 
 
+def list_by_variable(name: str, value: str) -> list[int]:
+    """Return the processes that were started with this environment variable, and their forks; none without
+    /proc.
+    """
+    entries = PROC.iterdir() if PROC.is_dir() else ()
+    pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    return [pid for pid in pids if _read_variable(pid, name) == value]
+
+
 def _read_mark(pid: int) -> str | None:
+    return _read_variable(pid, OWNER_VARIABLE)
+
+
+def _read_variable(pid: int, name: str) -> str | None:
     try:
         with (PROC / str(pid) / "environ").open("rb") as file:
             environment = file.read(MAX_ENVIRONMENT_BYTES)
     except OSError:  # it is gone, or of another user
         return None
-    prefix = f"{OWNER_VARIABLE}=".encode()
+    prefix = f"{name}=".encode()
     for entry in environment.split(b"\0"):
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode("ascii", "replace")
@@ -122,6 +135,16 @@ def read_start(pid: int) -> str | None:
         return None
     fields = text[text.rfind(")") + 1 :].split()  # the name before may contain anything
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
+
+
+def measure_cpu_seconds(pid: int) -> float | None:
+    """Return for how long a process has computed, on all cores together; None if it is not known."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text("ascii", "replace")
+        fields = text[text.rfind(")") + 1 :].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def measure_resident_mb(pid: int | None, *, peak: bool = False) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -28,17 +29,21 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall, Usage
 from gridq.stages import python
 from gridq.stages.child_processes import kill_tree, list_tree
-from workers.profiles.gpu.devices.processes import read_start
+from workers.profiles.gpu.devices.processes import list_by_variable
 from workers.profiles.gpu.loaded_models import make_closing_error
 from workers.profiles.gpu.model_process import make_child_environment
 
 MODULE = "workers.profiles.gpu.python_stages.stage_process"
+MARK_VARIABLE = "GRIDQ_STAGE_PROCESS"
+"""Marks the processes of one stage."""
+
 WATCH_SECONDS = 0.5
 """Interval at which the memory and the time limit of a stage are checked."""
 
 END_SECONDS = 6.0
 """How long a process may take to end what its stage started, before it is killed itself."""
 
+POLL_SECONDS = 0.01
 READ_BYTES = 65536
 MAX_ESCAPED = 6
 """The most bytes that JSON in ASCII takes for one byte of a value."""
@@ -63,8 +68,7 @@ class StageChild:
         self.max_used_mb = 0
         self.pids: set[int] = set()
         """The processes that it has been seen to consist of."""
-        self._starts: dict[int, str] = {}
-        """When they started: a process id is used again."""
+        self._mark = secrets.token_hex(16)
         self._end_at: float | None = None
         self._devices = devices
         self._limit_mb = limit_mb
@@ -109,7 +113,7 @@ class StageChild:
                     break
                 elif "output" in reply or "error" in reply:
                     final = reply
-                    self._note_processes(process.pid)
+                    self.pids.update(list_tree(process.pid))
                 else:
                     self._pass_on(reply, context)
         finally:
@@ -165,7 +169,7 @@ class StageChild:
                 return
             before, newline, rest = part.rpartition(b"\n")
             if newline:
-                yield from (unfinished + before).split(b"\n")
+                yield from bytes(unfinished + before).split(b"\n")
                 unfinished = bytearray(rest)
             else:
                 unfinished += part
@@ -209,15 +213,10 @@ class StageChild:
     def _is_late(self) -> bool:
         return self._end_at is not None and time.monotonic() >= self._end_at
 
-    def _note_processes(self, pid: int) -> None:
-        for each in list_tree(pid):
-            self.pids.add(each)
-            if each not in self._starts and (start := read_start(each)):
-                self._starts[each] = start
-
     def _spawn(self, stage: StageCall) -> subprocess.Popen[bytes] | None:
         environment = make_child_environment(self._devices)
         environment["GRIDQ_STAGES"] = python.parse_module(stage.implementation)
+        environment[MARK_VARIABLE] = self._mark
         environment["GRIDQ_MAX_VALUE"] = str(settings().max_value)
         with self._lock:
             if self._is_ending:
@@ -261,7 +260,7 @@ class StageChild:
         assert self.pid is not None
         while not self._has_ended.wait(WATCH_SECONDS):
             self._report(context)  # should its lease be lost
-            self._note_processes(self.pid)
+            self.pids.update(list_tree(self.pid))
             self.used_mb = self._measure_mb(self.pid) or 0
             self.max_used_mb = max(self.max_used_mb, self.used_mb)
             if self._fault is not None:
@@ -290,15 +289,22 @@ class StageChild:
         try:
             process.wait(max(0.0, self._end_at - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._note_processes(process.pid)
             kill_tree(process.pid)
             process.wait()
-        for pid, start in self._starts.items():
-            if read_start(pid) == start:
-                kill_tree(pid)
+        if process.returncode:
+            self._kill_marked()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
+
+    def _kill_marked(self) -> None:
+        """Kill what the process would have killed at its own end: some may have left it for good."""
+        end = time.monotonic() + END_SECONDS
+        while (marked := list_by_variable(MARK_VARIABLE, self._mark)) and time.monotonic() < end:
+            for pid in marked:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_SECONDS)
 
 
 def _make_garbage_error() -> StageError:
@@ -322,6 +328,6 @@ def _parse(line: bytes) -> dict[str, Any]:
     """Return a reply. A line that a killed process left unfinished is none."""
     try:
         reply = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return reply if isinstance(reply, dict) else {}
