@@ -35,7 +35,11 @@ from gridq.errors import (
 )
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.profiles.gpu.devices.processes import make_owner_mark, measure_resident_mb
+from workers.profiles.gpu.devices.processes import (
+    make_owner_mark,
+    measure_cpu_seconds,
+    measure_resident_mb,
+)
 from workers.profiles.gpu.engines.base import DEFAULT_KV_TYPE
 
 STOP_SECONDS = 0.8
@@ -43,6 +47,12 @@ STOP_SECONDS = 0.8
 
 LOAD_SECONDS, LOAD_SECONDS_PER_GB = 300.0, 20.0
 """The most that a load may take: a file of 70 GB on a slow disk needs more than any fixed time."""
+
+SILENCE_SECONDS = 300.0
+MIN_CPU_SHARE = 0.01
+"""A child that answers nothing for the first and computes for less than this share of it hangs. One that
+computes may be at a long prompt: on a CPU that takes longer.
+"""
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "BROKER_URL")
 """A child does not get environment variables with such a word in their name."""
@@ -261,7 +271,8 @@ class ModelProcess:
         """Send one request and yield the chunks of its answer as the engine makes them.
 
         Raises StageError if the request is wrong, ChildDied if the child dies, SeatUnavailable if the engine
-        fails or is being closed, and JobCancelled or StageTimeout. Cancelling stops it within a second.
+        fails, hangs or is being closed, and JobCancelled or StageTimeout. Cancelling
+        stops it within a second.
         """
         replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         request_id = next(self._request_ids)
@@ -276,10 +287,17 @@ class ModelProcess:
         try:
             self._send({"id": request_id, "endpoint": endpoint, "body": body})
             while True:
+                cpu_seconds = self._measure_cpu_seconds()
                 try:
-                    reply = replies.get(timeout=_compute_timeout(context))
+                    reply = replies.get(timeout=_compute_timeout(context, SILENCE_SECONDS))
                 except queue.Empty:
-                    raise StageTimeout("The model did not answer within the stage's time limit") from None
+                    if context.deadline is not None and time.monotonic() >= context.deadline:
+                        raise StageTimeout("The model did not answer within the stage's time limit") from None
+                    if not self._has_computed_since(cpu_seconds):
+                        is_finished = True
+                        self.kill()
+                        raise self._make_hang_error() from None
+                    continue
                 context.check()
                 if reply is _GONE:
                     is_finished = True
@@ -348,6 +366,20 @@ class ModelProcess:
         if error["kind"] == "request":
             return StageError(f"The engine rejected the request: {error['reason']}", details)
         return SeatUnavailable("The engine failed", details)
+
+    def _measure_cpu_seconds(self) -> float | None:
+        return measure_cpu_seconds(self.pid) if self.pid else None
+
+    def _has_computed_since(self, before: float | None) -> bool:
+        """Return whether the child works, SILENCE_SECONDS after it had computed `before` seconds. Where the
+        system does not tell, only the stage's time limit ends it.
+        """
+        now = self._measure_cpu_seconds()
+        return before is None or now is None or now - before >= MIN_CPU_SHARE * SILENCE_SECONDS
+
+    def _make_hang_error(self) -> SeatUnavailable:
+        details: dict[str, Json] = {"model": self.order.model, "reason": self._get_last_output()}
+        return SeatUnavailable(f"The model's process hung for {SILENCE_SECONDS:.0f} s and was ended", details)
 
     def _make_death_error(self) -> GridError:
         details: dict[str, Any] = {"model": self.order.model, "reason": self._get_last_output()}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridq.errors import ChildDied, JobCancelled, StageError, StageTimeout
+from gridq.errors import ChildDied, JobCancelled, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from tests.processes import is_running
@@ -140,3 +140,31 @@ def test_a_stopped_child_that_holds_a_request_can_be_closed(
     closing.join(20)
     assert not closing.is_alive()
     assert not is_running(process.pid)
+
+
+def test_a_child_that_hangs_is_ended(
+    run_child: Callable[[str], ModelProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_process, "SILENCE_SECONDS", 0.5)
+    process = run_child("import time; time.sleep(1000)")
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(SeatUnavailable) as caught:
+        list(process.request("chat/completions", {}, StageContext()))
+    assert caught.value.details["model"] == "tiny"
+    assert not process.is_alive
+    assert not is_running(process.pid)
+
+
+def test_a_child_that_computes_for_long_is_waited_for(
+    run_child: Callable[[str], ModelProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does for a long prompt on a CPU."""
+    monkeypatch.setattr(model_process, "SILENCE_SECONDS", 0.5)
+    process = run_child(
+        "sys.stdin.readline()\nimport time\n"
+        "while time.process_time() < 1: pass\n"
+        'print(\'{"id": 1, "chunk": {"choices": []}}\\n{"id": 1, "done": true}\', flush=True)\n'
+        "time.sleep(1000)"
+    )
+    assert list(process.request("chat/completions", {}, StageContext())) == [{"choices": []}]
