@@ -248,7 +248,7 @@ class Connections:
         """
         target = f"{self._base}/{path}"
         if not target.isascii() or FORBIDDEN_IN_TARGET.search(target):
-            raise http.client.InvalidURL(f"only printable ASCII without spaces can stand in a URL: {target!r}")
+            raise http.client.InvalidURL(f"a URL can hold only printable ASCII without spaces: {target!r}")
         stated = {"Host": self._host_header, "Accept-Encoding": "identity", **self._headers, **headers}
         if body is not None:
             stated |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
