@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -402,6 +404,25 @@ def test_a_stage_that_kills_its_watching_process_has_died_with_all_that_it_start
     assert isinstance(run.wait().error, ChildDied)
     assert not is_running(daemon)
     assert read_book(tmp_path) == []
+
+
+def test_a_stage_that_stops_its_watching_process_ends_with_the_worker(notes: Path, tmp_path: Path) -> None:
+    """The worker is killed: it closes nothing itself."""
+    program = (
+        "import sys\n"
+        "from tests.integration.test_gpu_stages import StageContext, make_call, open_seat\n"
+        "value = {'how': 'stop', 'folder': sys.argv[1]}\n"
+        "open_seat().run(make_call('attack'), value, StageContext())"
+    )
+    path = os.pathsep.join(sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(notes)], env={**os.environ, "PYTHONPATH": path}
+    ) as worker:
+        (daemon,) = wait_for(lambda: list_pids(notes), 60)
+        time.sleep(0.3)  # until it has stopped it
+        worker.kill()
+    wait_for(lambda: not is_running(daemon))
+    wait_for(lambda: not DeviceBook("cpu", tmp_path / "books").read())
 
 
 @pytest.mark.parametrize("what", ["number", "bytes", "nested", "error"])

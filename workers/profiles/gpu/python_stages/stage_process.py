@@ -82,6 +82,9 @@ def main() -> None:
     if order is None or order["parent"] != os.getppid():
         return  # the worker is gone
     _control_process(PR_SET_CHILD_SUBREAPER, 1)
+    _control_process(
+        PR_SET_PDEATHSIG, signal.SIGCONT
+    )  # should the stage stop it, it still ends with the worker
     replies = Replies(os.dup(1))
     os.dup2(2, 1)  # what the stage prints goes to the worker's log
     replies.send(started=True)
