@@ -228,7 +228,7 @@ class Attempt:
                 "run_ms": round(seconds * 1000, 3),
                 **usage.get_token_fields(),
                 "micro_dollars": usage.micro_dollars,
-                **({"gpu_seconds": round(usage.seconds, 3)} if usage.seconds else {}),
+                **({"gpu_seconds": usage.gpu_ms / 1000} if usage.gpu_ms else {}),
                 **({"dropped_fields": dropped} if dropped else {}),
                 "state": state,
             }

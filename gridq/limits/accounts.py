@@ -34,6 +34,7 @@ from gridq.protocol.meters import (
     Meter,
     account_name,
     first_use_window_ms,
+    format_gpu_seconds,
     parse_budget,
 )
 from gridq.protocol.models import Resource
@@ -125,7 +126,7 @@ class Account:
 
     def format_amount(self, amount: int) -> str:
         """Return an amount as people read it: `$12.50`, `100`, or for GPU seconds `1.5`."""
-        return format_dollars(amount) if self.is_money else f"{amount / self.units_per_amount:.12g}"
+        return format_amount(self.resource, amount)
 
     @property
     def resets_at(self) -> int | None:
@@ -212,6 +213,13 @@ def find_window(instants: str, now: int) -> tuple[int, int | None]:
     return past[-1] if past else 0, next((at for at in starts if at > now), None)
 
 
+def format_amount(resource: str, amount: int) -> str:
+    """Return an amount as people read it: `$12.50`, `100`, or for GPU seconds `1.5`."""
+    if resource == "money":
+        return format_dollars(amount)
+    return format_gpu_seconds(amount) if resource == "gpu_seconds" else str(amount)
+
+
 def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
     """Return the refusal that a script's reply stands for; `zone`: the time zone of its `retry_at`."""
     kind, _, resource = reply.what.partition("_")
@@ -222,9 +230,7 @@ def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
     key += f"monthly_{'dollars' if is_money else 'jobs'}" if is_monthly else "budgets"
 
     def show(amount: int) -> str:
-        if resource == "gpu_seconds":
-            return f"{amount / 1000:g}"
-        return format_dollars(amount) if is_money else str(amount)
+        return format_amount(resource, amount)
 
     noun = "GPU seconds" if resource == "gpu_seconds" else resource
     never_fits = needed > limit

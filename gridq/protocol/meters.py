@@ -156,7 +156,7 @@ class Meter(ProtocolModel):
         if self.resource == "money":
             return format_dollars(amount)
         if self.resource == "gpu_seconds":
-            return format_gpu_seconds(amount)
+            return f"{format_gpu_seconds(amount)} {_unit_of(self.resource)}"
         return f"{amount} {_unit_of(self.resource)}"
 
     def describe(self) -> str:
@@ -193,8 +193,8 @@ def format_local_time(ms: int) -> str:
 
 
 def format_gpu_seconds(ms: int) -> str:
-    """Return an amount in ms as `12.5 GPU seconds`."""
-    return f"{ms / 1000:g} {_unit_of('gpu_seconds')}"
+    """Return an amount in ms as seconds: `12.5`."""
+    return f"{ms / 1000:.12g}"
 
 
 def _unit_of(resource: Resource) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -104,8 +103,8 @@ class Usage(ProtocolModel):
 
     @property
     def gpu_ms(self) -> int:
-        """Its use in GPU seconds, in ms."""
-        return min(math.ceil(self.seconds * 1000), MAX_USAGE)
+        """The time for which it used a device, in ms, rounded to the nearest."""
+        return round(min(self.seconds * 1000, MAX_USAGE))
 
     def clamp(self) -> Usage:
         """Return this usage with no count above MAX_USAGE."""

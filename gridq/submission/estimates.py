@@ -50,7 +50,7 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
         tokens_in = sum(min(each.tokens_in, MAX_USAGE) for each in expected)
         tokens_out = sum(min(each.tokens_out, MAX_USAGE) for each in expected)
         declared = [each.gpu_seconds for each in expected if each.gpu_seconds is not None]
-        gpu_ms = min(math.ceil(sum(declared) * 1000), MAX_USAGE) if declared else None
+        gpu_ms = math.ceil(min(sum(declared) * 1000, MAX_USAGE)) if declared else None
         timeout = _sum_timeouts_ms(step) if profile is not None else None
         if tokens_in or tokens_out:
             tokens_in += sum(found[before].tokens_out for before in step.refs if before in found)

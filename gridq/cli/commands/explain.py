@@ -329,7 +329,7 @@ def _format_seats(step: dict[str, Any]) -> str:
 def _format_estimate(step: dict[str, Any]) -> str:
     parts = [f"{step['tokens']} tokens"] if step["tokens"] else []
     if step["gpu_seconds"]:
-        parts.append(f"{step['gpu_seconds']:g} GPU seconds")
+        parts.append(f"{step['gpu_seconds']:.12g} GPU seconds")
     if step["micro_dollars"]:
         parts.append(format_money(step["micro_dollars"]))
     return ", ".join(parts) or "-"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gridq.limits.ledger import read_entries
-from gridq.protocol.meters import UsageEstimate
-from gridq.protocol.models import Limit
+from gridq.protocol.meters import Meter, UsageEstimate
+from gridq.protocol.models import MAX_USAGE, Limit, Usage
 from gridq.seats.registry import read_live_seats
 from gridq.store.replies import Accepted, Claim
 from tests.unit.store.ledger_entries import check_ledger
@@ -142,3 +144,13 @@ def test_the_estimate_of_a_stage_is_read_alike(grid: Grid, text: str) -> None:
     grid.take()
     expected = min(seat.rates.estimate_gpu_ms(ANY, estimate) or 0, 600_000)
     assert read_used(grid)[1] == expected
+
+
+@pytest.mark.parametrize(("seconds", "ms"), [(0.0004, 0), (0.07, 70), (1.0006, 1001), (math.inf, MAX_USAGE)])
+def test_the_time_of_a_stage_is_rounded_to_the_nearest_ms(seconds: float, ms: int) -> None:
+    assert Usage(seconds=seconds).gpu_ms == ms
+
+
+def test_many_gpu_seconds_are_shown_in_full() -> None:
+    meter = Meter(account="g", resource="gpu_seconds", window="month", limit=1_234_567_890)
+    assert meter.format_amount(meter.limit) == "1234567.89 GPU seconds"
