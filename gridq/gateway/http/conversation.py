@@ -15,6 +15,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from gridq.jobs.record import CONVERSATION
 
@@ -56,7 +57,7 @@ class ConversationNames:
     """
 
     def __init__(self, broker_url: str) -> None:
-        password = _find_password(broker_url)
+        password = urlsplit(broker_url).password
         self._key = (
             hashlib.blake2b(password.encode(), person=b"gridq-sessions").digest()
             if password
@@ -101,6 +102,8 @@ def _find_beginning(body: dict[str, Any]) -> Iterator[bytes]:
                     break
         else:
             return
+    if not parts:
+        return
     for field in ("system", "instructions"):
         parts += _list_texts(body.get(field))
     metadata = body.get("metadata")
@@ -131,9 +134,3 @@ def _clip(text: str) -> str:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _find_password(broker_url: str) -> str:
-    """Return the password in a server's or sentinels' URL, "" if there is none."""
-    login = broker_url.partition("://")[2].rpartition("@")[0]
-    return login.partition(":")[2]

@@ -86,7 +86,7 @@ def test_of_a_long_text_its_end_and_its_length_count() -> None:
         {"messages": [said("system", "Be brief.")]},
         {"messages": 3},
         {"messages": [3, None, "x"]},
-        {"messages": [said("user", [{"type": "image_url", "image_url": {"url": "data:"}}])]},
+        {"user": "u1", "messages": [said("user", [{"type": "image_url", "image_url": {"url": "data:"}}])]},
         {"input": [["x"], 1]},
         {"prompt": "short"},
         {"prompt": ["x" * 5000]},
@@ -130,7 +130,8 @@ def test_names_need_the_password_of_the_server() -> None:
 
     assert name("redis://:one@a:1/0") == name("rediss://user:one@b/2") == name("sentinel://:one@a,b/main")
     assert name("redis://:one@a/0") != name("redis://:two@a/0")
-    assert name("redis://a/0") != name("redis://a/0"), "each process has its own key"
+    for url in ("redis://a/0", "redis://a:6379/0?client_name=x@y"):
+        assert name(url) != name(url), "each process has its own key"
 
 
 def test_a_conversation_is_no_part_of_an_idempotent_submission() -> None:
