@@ -1,4 +1,5 @@
--- Check whether a job's money, tokens and GPU seconds are within the limits of its agent and team: the check of an admission, without reserving.
+-- Check whether a job's money, tokens and GPU seconds are within the limits of its agent and team, as an admission does, without
+-- reserving.
 --
 -- ARGS
 --   agent          the agent that would submit it

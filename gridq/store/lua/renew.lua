@@ -5,15 +5,15 @@
 --   seat         name of the seat
 --   incarnation  the start of its worker that calls
 --   warm         queues whose model the seat has loaded, space separated
---   pass_over    for how long a stage of a queue that is not warm may be passed over for warm ones ('queue=ms …'), if it is not the usual time
+--   pass_over    for how long stages of a queue that is not warm may be passed over for warm ones, where not for the usual time: 'queue=ms …'
 --   recorded     how many stages this incarnation has recorded in all, '' if that is not news
 --   stage_ms     how long a stage is expected to take ('queue=ms …'), '' if that is not news or time has no price
 --   leases...    the leases that its slots hold
 -- RETURNS  {gone} | the leases that are lost
 local key = K .. 'seat:' .. seat
-local live_incarnation, concurrency, queues, draining, record_ttl, was_warm, rpm, quota_rpm, was_recorded, old_stage_ms, old_pass_over = unpack(C('HMGET', key,
-  'incarnation', 'concurrency', 'queues', 'draining', 'record_ttl', 'warm', 'requests_per_minute', 'quota_requests_per_minute',
-  'recorded_stages', 'stage_ms', 'pass_over'))
+local live_incarnation, concurrency, queues, draining, record_ttl, was_warm, rpm, quota_rpm, was_recorded, old_stage_ms,
+  old_pass_over = unpack(C('HMGET', key, 'incarnation', 'concurrency', 'queues', 'draining', 'record_ttl', 'warm', 'requests_per_minute',
+  'quota_requests_per_minute', 'recorded_stages', 'stage_ms', 'pass_over'))
 if live_incarnation ~= incarnation or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', key, record_ttl)

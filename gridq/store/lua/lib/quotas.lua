@@ -56,8 +56,8 @@ local function update_accounts(accounts, reserved, used)
   update_budgets(budgets, nil, reserved, used)
 end
 
--- Return whether an agent or its team has used more money, tokens or GPU seconds than it may; a limit of 0 is exceeded at once. Computed once in a
--- script.
+-- Return whether an agent or its team has used more money, tokens or GPU seconds than it may; a limit of 0 is exceeded at once. Computed
+-- once in a script.
 local over_limit_cache = {}
 local function is_over_limit(agent, team)
   local id = agent .. ' ' .. team
