@@ -132,6 +132,19 @@ def test_a_request_has_its_headers_and_body(api_to: Make):
         assert server.opened == 1
 
 
+def test_a_seats_own_headers_replace_others_in_whatever_case(api_to: Make):
+    with RawServer(lambda raw, number: whole()) as server:
+        own = {"host": "virtual.example", "user-agent": "a", "content-length": "5"}
+        api = api_to(f"{server.url}/größe%20a", key="secret", headers=own)
+        assert post(api) == "hi"
+        line, *lines = server.requests[0].partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        assert line == "POST /v1/gr%C3%B6%C3%9Fe%20a/chat/completions HTTP/1.1"
+        sent = [each.partition(": ")[0].lower() for each in lines]
+        assert len(set(sent)) == len(sent)
+        assert "host: virtual.example" in lines
+        assert "content-length: 5" not in lines, "where a body ends is not the seat's to say"
+
+
 def test_a_body_without_a_stated_length_ends_with_its_connection(api_to: Make):
     def ending(raw: bytes, number: int) -> Iterator[bytes]:
         yield from whole(ANSWER, "Connection: close")
@@ -414,3 +427,20 @@ def test_an_endpoint_that_hangs_up_was_reached(api_to: Make):
     with RawServer(lambda request, number: None) as server, pytest.raises(SeatUnavailable) as caught:
         api_to(server.url).post("chat/completions", BODY, StageContext())
     assert type(caught.value) is SeatUnavailable
+
+
+@pytest.mark.parametrize("gap", [0, 0.02])
+def test_what_follows_an_answer_is_never_the_answer_to_the_next_request(api_to: Make, gap: float):
+    (other,) = whole(ANSWER.replace(b'"hi"', b'"no"'))
+
+    def answer_twice(raw: bytes, number: int) -> Iterator[bytes]:
+        yield from whole()
+        time.sleep(gap)
+        yield other
+
+    with RawServer(answer_twice) as server:
+        api = api_to(server.url)
+        for _ in range(3):
+            assert post(api) == "hi"
+            time.sleep(5 * gap)
+        assert server.opened == 3

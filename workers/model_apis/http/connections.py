@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import certifi
 
@@ -180,7 +180,7 @@ class Connections:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
-        self._base = parts.path.rstrip("/")
+        self._base = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         host = self._host if self._host.isascii() else self._host.encode("idna").decode()
         host = f"[{host}]" if ":" in host else host
         self._host_header = host if self._port == (443 if self._tls else 80) else f"{host}:{self._port}"
@@ -249,10 +249,15 @@ class Connections:
         target = f"{self._base}/{path}"
         if not target.isascii() or FORBIDDEN_IN_TARGET.search(target):
             raise http.client.InvalidURL(f"a URL can hold only printable ASCII without spaces: {target!r}")
-        stated = {"Host": self._host_header, "Accept-Encoding": "identity", **self._headers, **headers}
-        if body is not None:
-            stated |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        lines = [f"{name}: {value}" for name, value in stated.items()]
+        stated = {"Host": self._host_header, "Accept-Encoding": "identity"}
+        own = (
+            {"Content-Type": "application/json", "Content-Length": str(len(body))} if body is not None else {}
+        )
+        lines = {  # by the name in lower case: the last one applies, in whatever case it is written
+            name.lower(): f"{name}: {value}"
+            for each in (stated, self._headers, headers, own)
+            for name, value in each.items()
+        }.values()
         if any(map(FORBIDDEN_IN_HEADER.search, lines)):
             raise ValueError("a header cannot contain a line break")
         return "\r\n".join((f"{method} {target} HTTP/1.1", *lines, "", "")).encode("latin-1")

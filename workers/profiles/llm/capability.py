@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gridq.protocol.models import Json
 from workers.model_apis.model_catalogue import ModelOffer
@@ -14,6 +16,13 @@ from workers.profiles.llm.price_list import Prices, Service, Tier
 from workers.profiles.llm.providers import ApiName
 
 Billing = Literal["metered", "subscription"]
+
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+"""As in RFC 9110 section 5."""
+
+FRAMING_HEADERS = frozenset({"content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
+"""What says where a request ends, and how. A seat cannot choose it."""
 
 
 class DeclaredModel(ModelOffer, Prices):
@@ -83,3 +92,26 @@ class LlmSeat(SeatBudgets):
     silence: float = Field(default=300.0, gt=0, description="seconds that the endpoint may send nothing")
     headers: dict[str, str] = Field(default_factory=dict, description="sent with every request; no secrets")
     allow_loopback: bool = False
+
+    @field_validator("url")
+    @classmethod
+    def _check_host(cls, url: str) -> str:
+        parts = urlsplit(url)
+        host = parts.hostname
+        if not host or not (parts.port is None or parts.port):  # a wrong port raises ValueError
+            raise ValueError("it has no host, or port 0")
+        if ":" not in host:
+            host.encode("idna")  # raises UnicodeError, a ValueError
+        return url
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
+                raise ValueError(f"{name!r} is not a header, or its value has a character that none can have")
+            if name.lower() in FRAMING_HEADERS:
+                raise ValueError(f"{name!r} is set by gridq")
+        if len({name.lower() for name in headers}) < len(headers):
+            raise ValueError("two of them differ in case only")
+        return headers
