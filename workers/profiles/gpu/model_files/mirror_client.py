@@ -74,6 +74,8 @@ def _check_answer(answer: httpx.Response, start: int, size: int) -> None:
     """Raise SourceFailed unless the answer is the rest of the file from `start` on."""
     if answer.status_code == 503:
         raise SourceFailed("it already serves as many machines as it may", is_temporary=True)
+    if answer.status_code == 403:
+        raise SourceFailed("it refused the signature: are the clocks of both machines right?")
     wanted = 206 if start else 200
     if answer.status_code != wanted:
         raise SourceFailed(f"it answered {answer.status_code}")

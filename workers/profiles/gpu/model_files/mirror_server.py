@@ -35,6 +35,11 @@ from workers.profiles.gpu.model_files.references import HubReference, UrlReferen
 
 log = logging.getLogger(__name__)
 
+SECRET_SECONDS = 86_400
+"""The age at which a secret is replaced. It is valid for as long again, for pulls that are under way; then
+machines that have left the grid get nothing more.
+"""
+
 MAX_TRANSFERS = 4
 MAX_CONNECTIONS = 32
 """Connections beyond these are closed at once, and transfers refused with 503."""
@@ -69,7 +74,8 @@ class MirrorServer:
     ) -> None:
         self._home = home
         self._gated = gated
-        self._secret = make_secret()
+        self._secrets: tuple[str, ...] = (make_secret(),)
+        self._secret_made_at = time.monotonic()
         self._server = _listen(address, self._answer)
         self._transfers = threading.BoundedSemaphore(MAX_TRANSFERS)
         self._pace = _Pace(bytes_per_second)
@@ -92,9 +98,15 @@ class MirrorServer:
         return Mirror(
             machine=machine,
             url=self.url,
-            secret=self._secret,
+            secret=self._renew_secret(),
             models=tuple(_describe_model(model) for model in models[:MAX_MODELS]),
         )
+
+    def _renew_secret(self) -> str:
+        now = time.monotonic()
+        if now - self._secret_made_at >= SECRET_SECONDS:
+            self._secrets, self._secret_made_at = (make_secret(), self._secrets[0]), now
+        return self._secrets[0]
 
     def list_models(self) -> list[LocalModel]:
         """Return the models that may be shared and whose files are as they were verified."""
@@ -143,8 +155,9 @@ class MirrorServer:
     def _answer(self, request: _Request) -> None:
         match = re.fullmatch(PATH + r"([0-9a-f]{64})", request.path, re.ASCII)
         sha256 = match[1] if match else ""
+        header = request.headers.get("authorization", "")
         # before anything else, so that a stranger does not learn what is here
-        if not is_signed(self._secret, sha256, request.headers.get("authorization", "")) or not sha256:
+        if not any(is_signed(secret, sha256, header) for secret in self._secrets) or not sha256:
             request.refuse(403)
         elif not self._transfers.acquire(blocking=False):
             request.refuse(503, {"Retry-After": str(RETRY_SECONDS)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -516,6 +517,63 @@ def test_only_signed_requests_get_files_and_strangers_learn_nothing(
         assert [(each.status_code, each.content) for each in answers] == [(403, b"")] * len(answers)
     assert is_signed(secret, sha256, sign(secret, sha256, now + 50), now)
     assert secret not in repr(mirror.describe(OTHER))
+
+
+def test_a_secret_is_valid_until_it_has_been_replaced_twice(
+    mirror: MirrorServer, hub_server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a machine that has left the grid gets nothing more in the end, and a pull that has begun goes on."""
+    sha256 = get_sha256(hub_server)
+    first = mirror.describe(OTHER).secret
+    assert mirror.describe(OTHER).secret == first
+    monkeypatch.setattr(mirror_server, "SECRET_SECONDS", 0)
+    second = mirror.describe(OTHER).secret
+    monkeypatch.setattr(mirror_server, "SECRET_SECONDS", 1e9)
+    assert second != first
+    assert [ask(mirror, sha256, each).status_code for each in (first, second)] == [200, 200]
+    monkeypatch.setattr(mirror_server, "SECRET_SECONDS", 0)
+    mirror.describe(OTHER)
+    monkeypatch.setattr(mirror_server, "SECRET_SECONDS", 1e9)
+    assert [ask(mirror, sha256, each).status_code for each in (first, second)] == [403, 200]
+
+
+def test_a_thousand_connections_leave_the_mirror_as_it_was(
+    mirror: MirrorServer, hub_server: HubServer
+) -> None:
+    host, port = mirror.url.removeprefix("http://").split(":")
+    before, sockets = threading.active_count(), []
+    for _ in range(1_000):
+        sockets.append(socket.socket())
+        sockets[-1].setblocking(False)
+        sockets[-1].connect_ex((host, int(port)))
+    time.sleep(0.5)
+    assert threading.active_count() - before <= mirror_server.MAX_CONNECTIONS
+    for each in sockets:
+        each.close()
+    wait_for(lambda: not mirror._server._deadlines)
+    assert ask(mirror, get_sha256(hub_server)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["Content-Length: 5\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "\r\n"],
+)
+def test_one_connection_gets_one_answer(
+    mirror: MirrorServer, hub_server: HubServer, model_file: Path, more: str
+) -> None:
+    sha256 = get_sha256(hub_server)
+    signed = sign(mirror.describe(OTHER).secret, sha256)
+    head = f"GET {PATH}{sha256} HTTP/1.1\r\nAuthorization: {signed}\r\n"
+    host, port = mirror.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(f"{head}{more}{head}\r\n".encode())
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # of what it did not read
+            while part := connection.recv(65_536):
+                answer += part
+    first, _, body = answer.partition(b"\r\n\r\n")
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert model_file.read_bytes().startswith(body)
 
 
 @pytest.mark.parametrize(
