@@ -331,23 +331,56 @@ def test_an_http_endpoint_behind_a_proxy_is_reached_through_it(api_to: Make, mon
         assert len(proxy.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("host", "target"),
+    [
+        ("llm.example.com", b"llm.example.com:443"),
+        ("[2001:db8::1]:8443", b"[2001:db8::1]:8443"),
+        ("bücher.example", b"xn--bcher-kva.example:443"),
+    ],
+)
 def test_an_https_endpoint_behind_a_proxy_is_reached_by_a_tunnel(
-    api_to: Make, monkeypatch: pytest.MonkeyPatch
+    api_to: Make, monkeypatch: pytest.MonkeyPatch, host: str, target: bytes
 ):
     def refuse(raw: bytes, number: int) -> Iterator[bytes]:
         return iter([b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"])
 
     with RawServer(refuse) as proxy:
-        monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("ALL_PROXY", f"me:p%40ss@127.0.0.1:{proxy.port}")
         with pytest.raises(SeatUnavailable, match="403"):
-            post(api_to("https://llm.example.com/v1"))
-        assert proxy.requests[0].startswith(b"CONNECT llm.example.com:443 HTTP/1")
+            post(api_to(f"https://{host}/v1"))
+        assert proxy.requests[0].startswith(b"CONNECT " + target + b" HTTP/1")
+        assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:p@ss") in proxy.requests[0]
+
+
+def test_tls_through_a_tunnel(
+    api_to: Make, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+):
+    class Proxy(RawServer):
+        def _serve(self, connected: socket.socket, number: int) -> None:
+            self.requests.append(connected.recv(65536))
+            connected.sendall(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n")
+            super()._serve(connected, number)
+
+    with Proxy(lambda raw, number: whole(), certificate[1]) as proxy:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        monkeypatch.setattr("urllib.request.proxy_bypass", lambda host: False)
+        monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
+        api = api_to("https://127.0.0.1:8443/v1")
+        assert post(api) == post(api) == "hi"
+        assert proxy.requests[0].startswith(b"CONNECT 127.0.0.1:8443 HTTP/1")
+        assert proxy.opened == 1
 
 
 def test_an_unsupported_proxy_is_refused(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     with pytest.raises(SeatUnavailable, match="socks5"):
         post(api_to("http://llm.example.com/v1"))
+
+
+def test_a_name_that_cannot_be_looked_up_is_not_reached(api_to: Make):
+    with pytest.raises(SeatUnreachable):
+        post(api_to(f"http://{'a' * 64}.example/v1"))
 
 
 @pytest.fixture(scope="module")

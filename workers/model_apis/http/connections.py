@@ -179,11 +179,12 @@ class Connections:
         """
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
+        host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
+        self._host = host if host.isascii() else host.encode("idna").decode()
         self._base = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        host = self._host if self._host.isascii() else self._host.encode("idna").decode()
-        host = f"[{host}]" if ":" in host else host
-        self._host_header = host if self._port == (443 if self._tls else 80) else f"{host}:{self._port}"
+        self._url_host = f"[{self._host}]" if ":" in self._host else self._host
+        is_default = self._port == (443 if self._tls else 80)
+        self._host_header = self._url_host if is_default else f"{self._url_host}:{self._port}"
         self._headers = {"User-Agent": "gridq", **headers}
         self._silence = silence
         self._lock = threading.Lock()
@@ -196,7 +197,7 @@ class Connections:
             urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy and not is_bypassed else None
         )
         if self._proxy and not self._tls:
-            self._base = f"http://{host}:{self._port}{self._base}"
+            self._base = f"http://{self._url_host}:{self._port}{self._base}"
             self._headers |= self._make_proxy_headers()
 
     @contextlib.contextmanager
@@ -304,7 +305,7 @@ class Connections:
         abandoned.set()
         _close_all(results)
         call.compute_timeout()
-        if isinstance(result, OSError | http.client.HTTPException):
+        if isinstance(result, OSError | http.client.HTTPException | UnicodeError):  # the last: of a name
             raise NotConnected(f"{type(result).__name__}: {result}") from result
         raise result if result is not None else CallDropped("the call was dropped")
 
@@ -317,16 +318,13 @@ class Connections:
                 )
             host, port = self._proxy.hostname or "", self._proxy.port or 80
         seconds = min(CONNECT_SECONDS, self._silence)
-        if self._tls:
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=seconds, context=self._certificates
-            )
-            if self._proxy is not None:
-                connection.set_tunnel(self._host, self._port, self._make_proxy_headers())
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=seconds)
+        connection = http.client.HTTPConnection(host, port, timeout=seconds)
+        if self._tls and self._proxy is not None:
+            connection.set_tunnel(self._url_host, self._port, self._make_proxy_headers())
         connection.connect()
-        return CallSocket(connection.sock)
+        if not self._tls:
+            return CallSocket(connection.sock)
+        return CallSocket(self._certificates.wrap_socket(connection.sock, server_hostname=self._host))
 
     def _make_proxy_headers(self) -> dict[str, str]:
         if self._proxy is None or not self._proxy.username:
