@@ -340,10 +340,11 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     if closest is not None and _compare_names(closest, queue) >= MIN_SIMILARITY:
         seat = offers[closest]
         state = "" if seat.state == "ready" else f", which is {seat.state}: {seat.reason}"
-        return f"the closest is {closest}, served by {seat.seat}{state}"
+        return f"the closest is {queue_names.format_queue(closest)}, served by {seat.seat}{state}"
     if same:
-        return f"the live seats of {kind} serve " + _join_names(same)
-    return f"no live seat is of kind {kind}; the live seats serve " + _join_names(list(offers))
+        return f"the live seats of {kind} serve " + _join_names([*map(queue_names.format_queue, same)])
+    offered = _join_names([*map(queue_names.format_queue, offers)])
+    return f"no live seat is of kind {kind}; the live seats serve {offered}"
 
 
 def explain_too_large(queue: str, live: Iterable[LiveSeat]) -> str:

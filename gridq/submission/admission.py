@@ -398,7 +398,7 @@ class Admission:
         reasons = [registry.explain_no_seat(queue, live) for queue in queues]
         seconds = registry.find_seconds_back(queues, live, now_ms(self.scripts.client) / 1000)
         return NoLiveSeat(
-            f"No live seat serves {' or '.join(queues)}",
+            f"No live seat serves {' or '.join(map(queue_names.format_queue, queues))}",
             {
                 "path": queues[0],
                 "queue": queues[0],

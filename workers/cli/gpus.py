@@ -137,12 +137,12 @@ def _format_model(model: Mapping[str, Any]) -> str:
 
 
 def _format_stage(stage: Mapping[str, Any]) -> str:
-    """Format a Python stage: `train 8.0 GB, of ann for 2 min, protected`."""
-    who = f" of {stage['agent']}" if stage.get("agent") else ""
+    """Format a Python stage: `train 8.0 GB, agent ann, 2 min, protected`."""
+    who = f", agent {stage['agent']}" if stage.get("agent") else ""
     protected = ", protected" if stage.get("protected") else ""
     began_at = stage.get("began_at")
-    since = f" for {format_span(time.time() - began_at)}" if isinstance(began_at, int | float) else ""
-    return f"{stage.get('name')} {_format_gb(stage.get('memory_mb'))} GB,{who}{since}{protected}"
+    since = f", {format_span(time.time() - began_at)}" if isinstance(began_at, int | float) else ""
+    return f"{stage.get('name')} {_format_gb(stage.get('memory_mb'))} GB{who}{since}{protected}"
 
 
 def _get_dict(details: Mapping[str, Any], name: str) -> Mapping[str, Any]:

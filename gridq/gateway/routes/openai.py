@@ -17,7 +17,7 @@ from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.models import find_closest
 from gridq.gateway.grid.snapshot import get_snapshot
 from gridq.gateway.routes.model_api import OPENAI, forward
-from gridq.protocol.queue_names import LLM, make_queue_name
+from gridq.protocol.queue_names import LLM, format_queue, make_queue_name
 
 router = APIRouter(tags=["openai"])
 
@@ -62,7 +62,7 @@ async def read_model(
     if found is None:
         queue = make_queue_name(LLM, name)
         if await grid.admission_wait.may_exist(queue):
-            raise NoLiveSeat(f"No live seat serves {queue}", {"path": "model", "queue": queue})
+            raise NoLiveSeat(f"No live seat serves {format_queue(queue)}", {"path": "model", "queue": queue})
         close = find_closest(name, offered.records)
         raise RouteNotFound(
             f"No live seat offers the model {name[:200]!r}",

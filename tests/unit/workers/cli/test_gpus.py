@@ -69,7 +69,7 @@ def test_models_show_their_last_use_and_by_whom() -> None:
         "qwen3-8b 5.0 GB, in use by ann",
         "gemma 1.0 GB, used by bob 2 min ago",
         "served-by-another",
-        "train 8.0 GB, of eve for 2 min, protected",
+        "train 8.0 GB, agent eve, 2 min, protected",
         "orphan: python3 6, 1.0 GB",
         "foreign: blender 7",
         "Xid 48, see NVIDIA's list of Xid errors",
