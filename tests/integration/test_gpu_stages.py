@@ -38,6 +38,7 @@ from tests.waiting import wait_for
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.devices import nvidia
+from workers.profiles.gpu.devices.processes import list_by_variable, read_variable
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.profiles.gpu.python_stages import stage_child
 
@@ -106,6 +107,13 @@ def attack(value):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if how == "stop itself":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "comet" and os.fork() == 0:
+        os.setsid()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if os.fork():
+                os._exit(0)
+        os._exit(0)
     if how == "close":
         os.closerange(0, 100)
     time.sleep(100)
@@ -381,18 +389,21 @@ def test_nothing_that_a_stage_started_outlives_it(cpu: GpuProfile, notes: Path) 
     assert not is_running(daemon)
 
 
-@pytest.mark.parametrize("how", ["stop", "stop itself", "ignore", "close"])
+@pytest.mark.parametrize("how", ["stop", "stop itself", "ignore", "close", "comet"])
 def test_cancelling_a_stage_that_works_against_it_kills_all_of_it(
     cpu: GpuProfile, notes: Path, tmp_path: Path, how: str
 ) -> None:
     run = Run(cpu, "attack", {"how": how, "folder": str(notes)})
     (daemon,) = wait_for(lambda: list_pids(notes))
+    mark = read_variable(daemon, stage_child.MARK_VARIABLE)
+    assert mark
     time.sleep(0.3)  # until it has begun
     began = time.monotonic()
     run.context.cancel()
     assert isinstance(run.wait().error, JobCancelled)
     assert time.monotonic() - began < 5
     assert not is_running(daemon)
+    assert list_by_variable(stage_child.MARK_VARIABLE, mark) == []
     assert read_book(tmp_path) == []
 
 
@@ -561,3 +572,11 @@ def test_a_process_that_does_not_start_is_the_seats_fault(
 ) -> None:
     monkeypatch.setattr(stage_child, "MODULE", "no_such_module")
     assert isinstance(Run(cpu, "look", None).wait().error, SeatUnavailable)
+
+
+def test_a_machine_without_room_for_a_process_is_the_seats_fault(
+    cpu: GpuProfile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stage_child.sys, "executable", "/no/such/program")
+    assert isinstance(Run(cpu, "look", None).wait().error, SeatUnavailable)
+    assert read_book(tmp_path) == []

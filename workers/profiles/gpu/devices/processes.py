@@ -107,14 +107,15 @@ def list_by_variable(name: str, value: str) -> list[int]:
     """
     entries = PROC.iterdir() if PROC.is_dir() else ()
     pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-    return [pid for pid in pids if _read_variable(pid, name) == value]
+    return [pid for pid in pids if read_variable(pid, name) == value]
 
 
 def _read_mark(pid: int) -> str | None:
-    return _read_variable(pid, OWNER_VARIABLE)
+    return read_variable(pid, OWNER_VARIABLE)
 
 
-def _read_variable(pid: int, name: str) -> str | None:
+def read_variable(pid: int, name: str) -> str | None:
+    """Return an environment variable with which a process was started; None if it cannot be read."""
     try:
         with (PROC / str(pid) / "environ").open("rb") as file:
             environment = file.read(MAX_ENVIRONMENT_BYTES)

@@ -221,13 +221,18 @@ class StageChild:
         with self._lock:
             if self._is_ending:
                 return None
-            self._process = process = subprocess.Popen(  # noqa: S603 our own module, no shell
-                [sys.executable, "-m", MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-            )
+            try:
+                self._process = process = subprocess.Popen(  # noqa: S603 our own module, no shell
+                    [sys.executable, "-m", MODULE],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as exc:  # the machine has no process, memory or descriptor left
+                raise SeatUnavailable(
+                    "No process could be started for the stage", {"reason": exc.strerror or str(exc)}
+                ) from None
         self.pid = process.pid
         return process
 

@@ -101,10 +101,10 @@ def main() -> None:
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
-    kill_descendants()
+    is_clean = kill_descendants()
     replies.end_line()
     replies.send(exit=os.waitstatus_to_exitcode(status))
-    os._exit(0)
+    os._exit(0 if is_clean else 1)  # after 1, the worker looks for the rest
 
 
 def run_stage(order: dict[str, Any], replies: Replies) -> dict[str, Any]:
@@ -148,13 +148,13 @@ def _kill_with_input(child: int) -> None:
     kill_tree(child)
 
 
-def kill_descendants() -> None:
-    """Kill what is left below this process, and wait until it is gone."""
+def kill_descendants() -> bool:
+    """Kill what is left below this process, and wait until it is gone. False: that took too long."""
     end = time.monotonic() + MAX_KILL_SECONDS
     while time.monotonic() < end:
         below = list_tree(os.getpid())[1:]
         if not below:
-            return
+            return True
         for pid in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -162,6 +162,7 @@ def kill_descendants() -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(POLL_SECONDS)
+    return False
 
 
 def _control_process(option: int, value: int) -> None:
