@@ -48,7 +48,8 @@ def settle_heap() -> None:
 
     It is left out of later garbage collections: walking it would take a tenth of a request's time, and
     sometimes tens of milliseconds. And it moves to huge pages, if the system has them: a program that waits
-    between requests, on a machine that does other work, else spends much of each in looking up its pages.
+    between requests, on a machine that does other work, else spends much of each in looking up its pages
+    (docs/benchmarks.md: the first token). That takes 1 MB more. A system that forbids it changes nothing.
     """
     gc.collect()
     gc.freeze()
@@ -61,7 +62,8 @@ def _use_huge_pages() -> None:
     """Put the regions of memory that are mostly in use into huge pages (Linux 6.1 or newer; else nothing)."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in _find_used_regions(Path("/proc/self/smaps").read_text()):
+    smaps = Path("/proc/self/smaps").read_text("utf-8", "replace")  # it has names of files
+    for start, end in _find_used_regions(smaps):
         madvise(start, end - start, MADV_HUGEPAGE)
         madvise(start, end - start, MADV_COLLAPSE)
 
