@@ -69,7 +69,7 @@ class WakeUp:
         acknowledge: Callable[..., None],
         rest: Callable[[], None],
     ) -> None:
-        self.id: str = message.headers["id"]
+        self.id = str(message.headers.get("id"))  # a foreign message may have none
         self.name: str = task.name
         self.task = task
         self._delivery_info = message.delivery_info

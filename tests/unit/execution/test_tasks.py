@@ -89,6 +89,18 @@ def test_a_wake_up_by_another_transport_runs_too(worker: Worker, monkeypatch: py
     assert ran.wait(10)
 
 
+def test_a_foreign_message_without_an_id_is_acknowledged_too(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would take one of the places for unacknowledged messages until the worker ends."""
+    ran = threading.Event()
+    answer_by(monkeypatch, lambda: ran.set)
+    message = SimpleNamespace(headers={}, delivery_info={}, begun=transport.Begun(begin_wake_up()))
+    worker.handle(message, None, lambda *_: worker.acknowledged.append("foreign"), None, [])
+    assert ran.wait(10)
+    wait_for(lambda: worker.acknowledged == ["foreign"])
+
+
 def test_a_process_without_a_seat_only_acknowledges(worker: Worker) -> None:
     worker.receive("one")
     wait_for(lambda: worker.acknowledged == ["one"])
