@@ -141,8 +141,12 @@ def write_garbage(value):
 
 @stage
 def print_much(value):
+    print("first", flush=True)
+    if not value:
+        os._exit(1)
     for _ in range(value):
         os.write(1, b"x" * 2**20 + b"\n")
+    print("last", file=sys.stderr)
     return "done"
 
 @stage
@@ -452,8 +456,21 @@ def test_a_stage_that_reports_its_own_end_is_ended(cpu: GpuProfile) -> None:
     assert isinstance(Run(cpu, "write_garbage", "exit").wait().error, ChildDied)
 
 
-def test_what_a_stage_prints_is_not_kept(cpu: GpuProfile) -> None:
+def test_of_much_that_a_stage_prints_the_log_has_the_first_and_the_last(
+    cpu: GpuProfile, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert Run(cpu, "print_much", 100).wait().output == "done"
+    text = capfd.readouterr().err
+    assert 2**20 < len(text) < 2**20 + 2**17
+    assert text.startswith("first\n")
+    assert text.endswith("last\n")
+
+
+def test_what_a_stage_prints_before_it_dies_is_in_the_log(
+    cpu: GpuProfile, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(Run(cpu, "print_much", 0).wait().error, ChildDied)
+    assert capfd.readouterr().err == "first\n"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192)
 MAX_SECONDS = 40 * 86_400
 """The longest that a stage may be expected to hold a device: no job lasts longer."""
 
+MAX_MEMORY_MB = 10**12
+"""More than any machine has. Larger numbers do not pass through Redis as they are."""
+
 MIN_CLASS_SHARE = 0.94
 """A card belongs to a class if it has at least this share of the class's memory (GB of 1,000 MB).
 
@@ -69,8 +72,9 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
         raise _make_field_error(name, "absent, or the backend cuda")
     memory = fields.get("memory_mb")
     if memory is not None:
-        if isinstance(memory, bool) or not isinstance(memory, int | float) or memory < 0:
-            raise _make_field_error("memory_mb", "a number of MB")
+        is_number = isinstance(memory, int | float) and not isinstance(memory, bool)
+        if not is_number or not 0 < memory <= MAX_MEMORY_MB:
+            raise _make_field_error("memory_mb", "a number of MB above 0; without it, all of the device")
         needs["memory_mb"] = memory
     seconds = fields.get("seconds")
     if seconds is not None and (

@@ -34,6 +34,13 @@ POLL_SECONDS = 0.01
 MAX_KILL_SECONDS = 5.0
 """How long to wait for killed processes to be gone. One that waits for a driver may take longer."""
 
+MAX_LOG_SECONDS = 1.0
+"""How long to wait until the last lines are in the log."""
+
+MAX_PRINTED_BYTES = 1024 * 1024
+MAX_LAST_BYTES = 64 * 1024
+"""How much of what a stage prints goes to the worker's log: the first of it, and of the rest the last."""
+
 
 class ReplyingContext(StageContext):
     """The context of the stage in the child. What the stage reports goes to the worker."""
@@ -89,22 +96,50 @@ def main() -> None:
     os.dup2(2, 1)  # what the stage prints goes to the worker's log
     replies.send(started=True)
     own = os.getpid()
+    printed, output = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            for descriptor in (1, 2):
+                os.dup2(output, descriptor)
+            os.close(output)
+            os.close(printed)
             _become_child(own)
             replies.send(**run_stage(order, replies))
             sys.stdout.flush()
         finally:
             os._exit(0)  # so that the cleanup of a library cannot hang it
+    os.close(output)
+    logger = threading.Thread(target=_pass_on_printed, args=(printed,), daemon=True)
+    logger.start()
     threading.Thread(target=_kill_with_input, args=(child,), daemon=True).start()
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     is_clean = kill_descendants()
+    logger.join(MAX_LOG_SECONDS)
     replies.end_line()
     replies.send(exit=os.waitstatus_to_exitcode(status))
     os._exit(0 if is_clean else 1)  # after 1, the worker looks for the rest
+
+
+def _pass_on_printed(pipe: int) -> None:
+    """Write what the stage prints to the worker's log, and leave the middle out if it is much."""
+    left, last, count = MAX_PRINTED_BYTES, b"", 0
+    while part := os.read(pipe, 65536):
+        _write_log(part[:left])
+        rest = part[left:]
+        left -= len(part) - len(rest)
+        count += len(rest)
+        last = (last + rest)[-MAX_LAST_BYTES:]
+    if last:
+        _write_log(b"\n(gridq left out %d bytes that the stage printed)\n" % (count - len(last)) + last)
+
+
+def _write_log(text: bytes) -> None:
+    with contextlib.suppress(OSError):  # it is full, or nobody reads it
+        while text:
+            text = text[os.write(2, text) :]
 
 
 def run_stage(order: dict[str, Any], replies: Replies) -> dict[str, Any]:
