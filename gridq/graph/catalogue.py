@@ -368,7 +368,8 @@ class Catalogue:
             details["expected"] = "with pinning both: a stage's id"
             details["fix"] = f"use the id {spec.id}, or remove pinning"
         elif near:
-            details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
+            names = " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
+            details["fix"] = f"use {names}; for your own stages set GRIDQ_STAGES or GRIDQ_STAGES_DIR"
         elif not is_withdrawn:
             details["fix"] = "correct the name; for your own stages set GRIDQ_STAGES or GRIDQ_STAGES_DIR"
         return UnknownStage(f"Unknown stage {quote(ref)}", details)

@@ -232,7 +232,7 @@ def show(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fa
         ("architecture", found.architecture),
         ("size", _format_size(found.size)),
         ("context", f"{found.context} of {found.trained_context or 'unknown'}"),
-        ("memory", f"about {memory_mb} MB for {slots} requests at once"),
+        ("memory", f"about {memory_mb} MB for {slots} requests at once, without kept prompts"),
         ("loaded", "yes" if is_in_use(found.path) else "no"),
         ("last used", format_local_time(found.used_at)),
     ]

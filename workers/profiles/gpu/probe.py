@@ -173,12 +173,13 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
         return GpuConfig.model_validate(dict(config))
     except ValidationError as exc:
         field, reason = first_fault(exc)
+        is_unknown = exc.errors()[0]["type"] == "extra_forbidden"
         raise ConfigError(
             "The gpu table is not valid",
             {
                 "path": f"gpu.{field}",
                 "reason": reason,
-                "expected": ", ".join(GpuConfig.model_fields),
+                **({"expected": ", ".join(GpuConfig.model_fields)} if is_unknown else {}),
                 **suggest_fix(exc, GpuConfig),
             },
         ) from None
