@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -329,6 +330,9 @@ class Scripts:
     def send_claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Callable[[], Claim | str]:
         """Claim without waiting for the reply. Returns the function that waits for it and returns it. Call
         that once, on any thread.
+
+        If it is called so late that the lease may be over, it claims again: that returns the same stage if
+        the slot holds it still. Another worker may run it by now.
         """
         words = order_arguments(
             "claim", {"seat": seat, "incarnation": incarnation, "slot": slot, "nonce": nonce}
@@ -337,6 +341,7 @@ class Scripts:
         connection = pool.get_connection()
         with contextlib.suppress(RedisError):  # reading fails too
             connection.send_command("EVALSHA", self.shas["claim"], 0, *words)  # type: ignore[no-untyped-call]
+        late_at = time.monotonic() + self.config.renew_ms / 1000
 
         def receive() -> Claim | str:
             try:
@@ -345,7 +350,9 @@ class Scripts:
                 reply = None
             finally:
                 pool.release(connection)
-            return replies.read_claim(self.run("claim", *words) if reply is None else reply)
+            if reply is None or time.monotonic() > late_at:
+                reply = self.run("claim", *words)
+            return replies.read_claim(reply)
 
         return receive
 
