@@ -15,12 +15,20 @@ import pytest
 from gridq.cli.commands.explain import explain_graph
 from gridq.client import BrokerClient
 from gridq.config.machine_id import get_machine_id
-from gridq.errors import AgentGpuSecondsExceeded, DemandUnmet, InvalidField
+from gridq.errors import (
+    AgentGpuSecondsExceeded,
+    DemandUnmet,
+    GridError,
+    InvalidField,
+    JobCancelled,
+    StageTimeout,
+)
 from gridq.limits.accounts import read_accounts
 from gridq.limits.ledger import read_entries
 from gridq.limits.ledger_verification import verify
 from gridq.protocol.models import Json
 from gridq.protocol.states import JobState
+from gridq.views.audit import find_breaches
 from tests.acceptance.grids import WholeGrid, whole
 from tests.builders import stage
 from tests.fakes import nvml
@@ -31,7 +39,7 @@ from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.supervisor.embedded_server import EmbeddedServer
 
 STAGES = """
-import os, pathlib, subprocess, sys, time
+import os, pathlib, signal, subprocess, sys, time
 from gridq import Gpu, stage
 
 SLEEP = (
@@ -62,6 +70,18 @@ def on_cpu(value, context):
 @stage(effects=[Gpu(memory_mb=300, seconds=1, backend="cpu", protected=True)])
 def train(value, context):
     return wait(value, context)
+
+@stage(effects=[Gpu(memory_mb=300, seconds=1, backend="cpu")], timeout=8)
+def end_badly(value):
+    folder = pathlib.Path(value["folder"])
+    (folder / str(os.getpid())).touch()
+    if value["how"] == "die":
+        time.sleep(0.5)
+        os._exit(0)
+    if value["how"] == "stop":
+        os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(1.5 if value["how"] == "long" else 99)
+    return value["how"]
 
 @stage(effects=[{"effect": "Gpu", "memory_mb": {"$config": "memory_mb", "default": 200}, "backend": "cpu"}])
 def sized(value):
@@ -106,6 +126,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         yield made
         found = verify(made.client.redis, made.client.keys)
         assert (found.differences, found.notes) == ((), ())
+        assert not find_breaches(made.client.redis, made.client.keys)
 
 
 @pytest.fixture
@@ -248,3 +269,33 @@ def test_gpu_seconds_of_an_agent_are_checked_at_admission(grid: WholeGrid, notes
     assert caught.value.code == "quota.agent_gpu_seconds"
     assert caught.value.details["limit"] == 10_000
     assert "GPU seconds" in str(caught.value.reason)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "attempts"),
+    [("long", None, 1), ("timeout", StageTimeout, 1), ("stop", StageTimeout, 1), ("die", JobCancelled, 2)],
+)
+def test_however_a_stage_ends_its_seconds_are_settled_and_its_memory_is_free(
+    grid: WholeGrid, notes: Path, how: str, error: type[GridError] | None, attempts: int
+) -> None:
+    """It declares one second, and takes more or less."""
+    job = grid.client.submit({"root": stage("end_badly")}, {"folder": str(notes), "how": how}, agent="eve")
+    if how == "die":  # it is quarantined, and its job goes on
+        wait_for(lambda: len(grid.client.rows(job)), true=lambda count: count == attempts, seconds=60)
+        grid.client.cancel(job)
+    if error is None:
+        assert grid.client.result(job, 60) == how
+    else:
+        with pytest.raises(error):
+            grid.client.result(job, 60)
+    pids = [int(name) for name in os.listdir(notes)]
+    assert len(pids) == attempts
+    await_gone(pids)
+    seats = {seat.seat.partition(".")[2]: seat for seat in grid.client.seats()}
+    assert seats["cpu"].meters[0].reserved == 0
+    entries = read_entries(grid.client.redis, grid.client.keys)
+    charged = [each.gpu_ms for each in entries if each.job == job and each.charged]
+    rows = grid.client.rows(job)
+    assert sum(charged) == pytest.approx(sum(row.gpu_seconds for row in rows) * 1000, abs=2)
+    assert sum(charged) > {"long": 1_500, "die": 500}.get(how, 7_500)
+    assert DeviceBook("cpu", grid.config.home.parent / "books").read() == []
