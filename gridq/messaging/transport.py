@@ -10,7 +10,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 _channels: WeakSet[Any] = WeakSet()
 _channels_lock = threading.Lock()
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
+"""What kombu and Celery raise for data that is not a message."""
 
 
 class HardenedQoS(base.QoS):  # type: ignore[misc]
@@ -67,16 +70,24 @@ class EagerMessage(virtual.Message):  # type: ignore[misc]
         self.begun: Begun | None = payload.get("begun")
 
 
-def _begin_and_deliver(deliver: Callable[[dict[str, Any]], None], payload: dict[str, Any]) -> None:
+def _begin_and_deliver(
+    channel: Any, deliver: Callable[[dict[str, Any]], None], payload: dict[str, Any]
+) -> None:
     """Begin the work that a message asks for, then hand the message to kombu.
 
     A message may never reach its task: kombu writes it to the server first, and Celery may refuse it. What it
-    has begun holds a slot, so a thread of its own then does the rest.
+    has begun holds a slot, so a thread of its own then does the rest. One that Celery cannot read, such as a
+    foreign one without an id, is acknowledged: a worker takes only as many as it has slots before that.
     """
     begin = on_arrival.get((payload.get("headers") or {}).get("task", ""))
     begun = payload["begun"] = None if begin is None else Begun(begin())
     try:
         deliver(payload)
+    except UNREADABLE:
+        tag = payload["properties"].get("delivery_tag")
+        if isinstance(tag, Hashable) and tag in channel.qos._delivered:
+            channel.basic_reject(tag, requeue=False)
+        raise
     finally:
         if begun is not None and not begun.is_taken:
             threading.Thread(target=begun.rest, name="without Celery", daemon=True).start()
@@ -101,7 +112,7 @@ class HardenedChannel:
     def basic_consume(self, queue: str, *args: Any, **names: Any) -> Any:
         consumer_tag = super().basic_consume(queue, *args, **names)  # type: ignore[misc]
         callbacks = self.connection._callbacks  # type: ignore[attr-defined]
-        callbacks[queue] = partial(_begin_and_deliver, callbacks[queue])
+        callbacks[queue] = partial(_begin_and_deliver, self, callbacks[queue])
         return consumer_tag
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -129,7 +140,7 @@ class HardenedChannel:
         # In kombu, data that is no message ends the worker, and the next worker takes the next such data.
         try:
             received: bool | None = super()._brpop_read(**options)  # type: ignore[misc]
-        except (ValueError, TypeError, LookupError, AttributeError):
+        except UNREADABLE:
             log.exception("a message that cannot be read is dropped")
             return True
         return received

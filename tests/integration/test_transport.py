@@ -87,6 +87,37 @@ def test_what_a_message_has_begun_goes_on_if_it_does_not_reach_its_task(
     app.close()
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("headers", "id", None),
+        ("headers", "id", {"a": 1}),
+        ("", "body", None),
+        ("properties", "delivery_info", 5),
+        ("properties", "delivery_tag", ["x"]),
+    ],
+)
+def test_messages_that_celery_cannot_read_leave_room_for_others(
+    grid_env: GridEnv, tmp_path: Path, part: str, field: str, value: object
+) -> None:
+    """A worker takes only as many messages as it has slots before it acknowledges one."""
+    app = make()
+    good = make_task_template(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
+    foreign = json.loads(good.replace(PLACEHOLDER, "foreign"))
+    place = foreign[part] if part else foreign
+    if value is None and part:
+        del place[field]
+    else:
+        place[field] = value
+    with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, queues=[QUEUE]):
+        for number in range(3):
+            _push(grid_env.client, grid_env.prefix, json.dumps(foreign).replace("foreign", f"f{number}"), "")
+        _push(grid_env.client, grid_env.prefix, good, "next")
+        assert app.AsyncResult("next").get(timeout=20) == "next"
+    assert not grid_env.client.exists(f"{grid_env.prefix}unacked")
+    app.close()
+
+
 def test_a_routers_wake_up_leaves_the_rest_to_a_slots_thread(grid_env: GridEnv) -> None:
     router = Router(grid_app, 1)
     router.session.start()
