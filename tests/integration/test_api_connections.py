@@ -196,7 +196,7 @@ def test_a_connection_closed_by_the_endpoint_is_not_reused(api_to: Make):
             assert post(api) == "hi"
             assert closed.wait(5)
             (idle,) = api._connections._idle
-            wait_for(lambda line=idle: line.is_stale, 5, poll=0.005)  # type: ignore[misc]
+            wait_for(lambda line=idle[1]: line.is_stale, 5, poll=0.005)  # type: ignore[misc]
         assert server.opened == 5
 
 
@@ -224,7 +224,7 @@ def test_idle_connections_after_a_burst_are_closed(api_to: Make, monkeypatch: py
             thread.join(10)
         assert len(api._connections._idle) == 4
         server.answer = lambda raw, number: whole()
-        for line in api._connections._idle[:3]:
+        for _, line in api._connections._idle[:3]:
             line.idle_since -= connections.IDLE_SECONDS
         for _ in range(3):
             assert post(api) == "hi"

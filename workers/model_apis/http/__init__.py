@@ -5,4 +5,4 @@ Out: the JSON answer, complete or event by event, or an error of the grid.
 Imported by: google, openai, anthropic, workers.profiles.
 """
 
-__all__ = ["api_client", "connections", "locality", "response"]
+__all__ = ["api_client", "connections", "locality"]

@@ -26,7 +26,6 @@ from gridq.protocol.models import Json
 from gridq.protocol.sse import EventTooLong, SseParser
 from workers.model_apis.http.connections import Call, CallDropped, Connections, NotConnected
 from workers.model_apis.http.failures import find_error, make_error
-from workers.model_apis.http.response import Response
 from workers.model_apis.model_kinds import ModelKind, find_kind
 
 SILENCE_SECONDS = 300.0
@@ -44,6 +43,7 @@ DRAIN_SECONDS = 0.1
 LONG_NUMBER = re.compile(r"\d{19}")
 """A whole number with as many digits may not fit into 64 bits; orjson would round it."""
 
+READ_BYTES = 256 * 1024
 OK = 200
 
 Key = str | Callable[[], str | None] | None
@@ -182,7 +182,7 @@ class ApiClient(ABC):
         """Yield the data of each event."""
         parser = SseParser(MAX_EVENT_CHARACTERS)
         with self._open_response("POST", path, self.make_stream_body(path, body), context) as response:
-            content_type = response.headers.get("content-type", "text/event-stream")
+            content_type = response.getheader("content-type") or "text/event-stream"
             if "text/event-stream" not in content_type:
                 yield self._read_body(response).decode("utf-8-sig", "replace")  # it ignored `stream`
                 return
@@ -198,7 +198,7 @@ class ApiClient(ABC):
     @contextlib.contextmanager
     def _open_response(
         self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
-    ) -> Iterator[Response]:
+    ) -> Iterator[http.client.HTTPResponse]:
         body, headers = (None, {}) if body is None else self.split_headers(body)
         raw = None if body is None else _encode_body(body)
         key = self._get_key()
@@ -210,9 +210,10 @@ class ApiClient(ABC):
         context.on_cancel(call.drop)
         with self._connections.request(method, path, raw, call, auth_headers) as response:
             if response.status != OK:
+                stated = {name.lower(): value for name, value in response.getheaders()}
                 raise make_error(
                     response.status,
-                    response.headers,
+                    stated,
                     self._read_body(response),
                     self._make_details(),
                     self._secrets,
@@ -222,7 +223,7 @@ class ApiClient(ABC):
             yield response
             call.limit_to(DRAIN_SECONDS)
             with contextlib.suppress(OSError, http.client.HTTPException):
-                while response.read():
+                while response.read1(READ_BYTES):
                     pass
 
     @contextlib.contextmanager
@@ -256,7 +257,7 @@ class ApiClient(ABC):
         except EventTooLong as exc:
             raise self.make_format_error(str(exc)) from None
 
-    def _read_body(self, response: Response) -> bytes:
+    def _read_body(self, response: http.client.HTTPResponse) -> bytes:
         raw = bytearray()
         for data in _iter_body(response):
             raw += data
@@ -334,9 +335,11 @@ def _parse_float(text: str) -> float | None:
 _DECODER = json.JSONDecoder(parse_constant=_drop_constant, parse_float=_parse_float)
 
 
-def _iter_body(response: Response) -> Iterator[bytes]:
+def _iter_body(response: http.client.HTTPResponse) -> Iterator[bytes]:
     """Yield the body as it arrives. Some endpoints send gzip although no compression is requested."""
-    is_compressed = response.headers.get("content-encoding", "identity").lower() != "identity"
+    is_compressed = (response.getheader("content-encoding") or "identity").lower() != "identity"
     decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_compressed else None
-    while data := response.read():
+    while data := response.read1(READ_BYTES):
         yield decompressor.decompress(data, MAX_ANSWER_BYTES + 1) if decompressor else data
+    if response.length:  # bytes of the stated length are missing, which http.client does not report
+        raise http.client.IncompleteRead(b"", response.length)

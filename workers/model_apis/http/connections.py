@@ -13,9 +13,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import io
 import os
 import queue
-import re
 import socket
 import ssl
 import threading
@@ -28,8 +28,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 import certifi
 
-from workers.model_apis.http.response import Response
-
 CONNECT_SECONDS = 10.0
 MAX_IDLE_CONNECTIONS = 512
 """Equals the maximum concurrency of a seat."""
@@ -37,13 +35,8 @@ MAX_IDLE_CONNECTIONS = 512
 JOINED_BYTES = 256 * 1024
 """Head and body of a request up to this size are sent as one. A longer body is not copied for that."""
 
-READ_BYTES = 65536
-
 IDLE_SECONDS = 30.0
 """Lifetime of an idle connection. The latest one is used first, so a quiet seat keeps few."""
-
-FORBIDDEN_IN_TARGET = re.compile(r"[\x00-\x20\x7f]")
-FORBIDDEN_IN_HEADER = re.compile(r"[\r\n\0]")
 
 
 class CallDropped(OSError):
@@ -109,10 +102,13 @@ class Call:
 
 
 class CallSocket:
-    """A connected socket. The call that it serves limits every wait on it."""
+    """A connected socket for `http.client`. The call that it serves limits every wait on it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._unsent: list[bytes] = []
+        self._readers = 0
+        self._is_closed = False
         self.is_refused = False
         """True if the endpoint stopped reading before the request was sent."""
         self.call: Call | None = None
@@ -142,21 +138,26 @@ class CallSocket:
         self._socket.settimeout(self.call.compute_timeout())
         return self._socket
 
-    def send(self, head: bytes, body: bytes | None) -> None:
-        """Send a request."""
-        unsent = [head] if body is None else [head, body]
-        if sum(map(len, unsent)) < JOINED_BYTES:
-            unsent = [b"".join(unsent)]
-        try:
-            for data in unsent:
-                self._prepare().sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            # It may have answered already, as to a body that is too large. If not, the read fails too.
-            self.is_refused = True
+    def sendall(self, data: bytes) -> None:
+        """Keep `data` until the answer is read, so that head and body are sent together."""
+        self._unsent.append(data)
 
-    def receive(self) -> bytes:
-        """Return the next bytes of the answer, none at the end of the connection."""
-        return self._prepare().recv(READ_BYTES)
+    def receive(self, buffer: memoryview) -> int:
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            if sum(map(len, unsent)) < JOINED_BYTES:
+                unsent = [b"".join(unsent)]
+            try:
+                for data in unsent:
+                    self._prepare().sendall(data)
+            except (BrokenPipeError, ConnectionResetError):
+                # It may have answered already, as to a body that is too large. If not, the read fails too.
+                self.is_refused = True
+        return self._prepare().recv_into(buffer)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        self._readers += 1
+        return io.BufferedReader(_Reader(self), 64 * 1024)
 
     def shut_down(self) -> None:
         """End every wait on the socket, from any thread."""
@@ -165,7 +166,36 @@ class CallSocket:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._socket.close()
+        """Close the socket once its last reader has closed: a response may outlive its connection."""
+        self._is_closed = True
+        self._close_if_unused()
+
+    def release_reader(self) -> None:
+        self._readers -= 1
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._is_closed and self._readers == 0:
+            self._socket.close()
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, call_socket: CallSocket) -> None:
+        self._socket = call_socket
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._socket.receive(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._socket.release_reader()
+
+
+Connection = tuple[http.client.HTTPConnection, CallSocket]
 
 
 class Connections:
@@ -188,7 +218,7 @@ class Connections:
         self._headers = {"User-Agent": "gridq", **headers}
         self._silence = silence
         self._lock = threading.Lock()
-        self._idle: list[CallSocket] = []
+        self._idle: list[Connection] = []
         self._calls: set[Call] = set()
         proxies = urllib.request.getproxies() if use_proxy else {}
         proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -203,9 +233,8 @@ class Connections:
     @contextlib.contextmanager
     def request(
         self, method: str, path: str, body: bytes | None, call: Call, headers: dict[str, str] | None = None
-    ) -> Iterator[Response]:
-        """Send a request and yield its response, whose head is read. The connection is reused if the response
-        is read to its end.
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and yield its response. The connection is reused if the response is read to its end.
 
         `headers` are added to this request. Raises NotConnected if no connection could be opened, OSError and
         http.client.HTTPException if the endpoint closes it, TimeoutError if a wait or the call takes too
@@ -214,22 +243,26 @@ class Connections:
         with self._lock:
             self._calls.add(call)
         try:
-            call_socket = self._take_idle() or self._connect(call)
+            connection, call_socket = self._take_idle() or self._connect(call)
             call.attach(call_socket)
             try:
-                call_socket.send(self._make_head(method, path, body, headers or {}), body)
-                response = Response(call_socket.receive)
-                response.read_head()
-                yield response
+                stated = self._list_headers(headers or {}, body)
+                connection.request(method, f"{self._base}/{path}", body, stated)
+                response = connection.getresponse()
+                try:
+                    yield response
+                finally:
+                    is_read = response.isclosed() if response.length is None else response.length == 0
+                    is_reusable = is_read and not response.will_close and not call_socket.is_refused
+                    response.close()
             except BaseException as exc:
                 call.attach(None)
-                call_socket.close()
+                connection.close()
                 if call.is_dropped and isinstance(exc, OSError | http.client.HTTPException):
                     raise CallDropped("the call was dropped") from None
                 raise
             call.attach(None)
-            is_reusable = response.is_complete and response.keeps_connection and not call_socket.is_refused
-            self._put_back(call_socket) if is_reusable else call_socket.close()
+            self._put_back(connection, call_socket) if is_reusable else connection.close()
         finally:
             with self._lock:
                 self._calls.discard(call)
@@ -240,49 +273,36 @@ class Connections:
             calls, idle, self._idle = list(self._calls), self._idle, []
         for call in calls:
             call.drop()
-        for call_socket in idle:
-            call_socket.close()
+        for connection, _ in idle:
+            connection.close()
 
-    def _make_head(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> bytes:
-        """Return the request line and the headers. Raises ValueError and InvalidURL for what cannot stand
-        there.
-        """
-        target = f"{self._base}/{path}"
-        if not target.isascii() or FORBIDDEN_IN_TARGET.search(target):
-            raise http.client.InvalidURL(f"a URL can hold only printable ASCII without spaces: {target!r}")
-        stated = {"Host": self._host_header, "Accept-Encoding": "identity"}
-        own = (
-            {"Content-Type": "application/json", "Content-Length": str(len(body))} if body is not None else {}
-        )
-        lines = {  # by the name in lower case: the last one applies, in whatever case it is written
-            name.lower(): f"{name}: {value}"
-            for each in (stated, self._headers, headers, own)
-            for name, value in each.items()
-        }.values()
-        if any(map(FORBIDDEN_IN_HEADER.search, lines)):
-            raise ValueError("a header cannot contain a line break")
-        return "\r\n".join((f"{method} {target} HTTP/1.1", *lines, "", "")).encode("latin-1")
+    def _list_headers(self, more: dict[str, str], body: bytes | None) -> dict[str, str]:
+        """Return the headers of a request. If two have one name, in whatever case, the last applies."""
+        own = {"Content-Type": "application/json", "Content-Length": str(len(body or b""))}
+        every = ({"Host": self._host_header}, self._headers, more, {} if body is None else own)
+        last = {name.lower(): (name, value) for each in every for name, value in each.items()}
+        return dict(last.values())
 
-    def _take_idle(self) -> CallSocket | None:
+    def _take_idle(self) -> Connection | None:
         while True:
             with self._lock:
                 if not self._idle:
                     return None
-                call_socket = self._idle.pop()
+                connection, call_socket = self._idle.pop()
             if not call_socket.is_stale:
-                return call_socket
-            call_socket.close()
+                return connection, call_socket
+            connection.close()
 
-    def _put_back(self, call_socket: CallSocket) -> None:
+    def _put_back(self, connection: http.client.HTTPConnection, call_socket: CallSocket) -> None:
         call_socket.idle_since = time.monotonic()
         with self._lock:
-            self._idle.append(call_socket)
-            has_excess = self._idle[0].is_expired or len(self._idle) > MAX_IDLE_CONNECTIONS
-            oldest = self._idle.pop(0) if has_excess else None
+            self._idle.append((connection, call_socket))
+            has_excess = self._idle[0][1].is_expired or len(self._idle) > MAX_IDLE_CONNECTIONS
+            oldest = self._idle.pop(0)[0] if has_excess else None
         if oldest is not None:  # one for each that returns is enough, and costs the call little
             oldest.close()
 
-    def _connect(self, call: Call) -> CallSocket:
+    def _connect(self, call: Call) -> Connection:
         """Open a connection on a thread of its own: a name lookup and a handshake cannot be interrupted."""
         results, abandoned = call.connected, threading.Event()
         seconds = min(CONNECT_SECONDS, call.compute_timeout())
@@ -300,7 +320,7 @@ class Connections:
             result = results.get(timeout=seconds)
         except queue.Empty:
             result = TimeoutError("it did not accept the connection in time")
-        if isinstance(result, CallSocket):
+        if isinstance(result, tuple):
             return result
         abandoned.set()
         _close_all(results)
@@ -309,7 +329,7 @@ class Connections:
             raise NotConnected(f"{type(result).__name__}: {result}") from result
         raise result if result is not None else CallDropped("the call was dropped")
 
-    def _open(self) -> CallSocket:
+    def _open(self) -> Connection:
         host, port = self._host, self._port
         if self._proxy is not None:
             if self._proxy.scheme != "http":
@@ -322,9 +342,12 @@ class Connections:
         if self._tls and self._proxy is not None:
             connection.set_tunnel(self._url_host, self._port, self._make_proxy_headers())
         connection.connect()
-        if not self._tls:
-            return CallSocket(connection.sock)
-        return CallSocket(self._certificates.wrap_socket(connection.sock, server_hostname=self._host))
+        connection.auto_open = 0
+        if self._tls:
+            # by hand: the standard library would check the certificate for `[::1]` behind a tunnel
+            connection.sock = self._certificates.wrap_socket(connection.sock, server_hostname=self._host)
+        call_socket = connection.sock = CallSocket(connection.sock)
+        return connection, call_socket
 
     def _make_proxy_headers(self) -> dict[str, str]:
         if self._proxy is None or not self._proxy.username:
@@ -358,5 +381,5 @@ def _close_all(results: queue.SimpleQueue[Any]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             result = results.get_nowait()
-            if isinstance(result, CallSocket):
-                result.close()
+            if isinstance(result, tuple):
+                result[0].close()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from gridq.protocol.models import Json
 from workers.model_apis.http.connections import Call, CallDropped, Connections, NotConnected
-from workers.model_apis.http.response import Response
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 ANSWER_SECONDS = 2.0
@@ -84,7 +83,8 @@ class EngineApi:
         call = Call(lambda: deadline, seconds)
         try:
             with self._connections.request(method, path.lstrip("/"), body, call, headers) as response:
-                raw = b"".join(_read_parts(response))
+                raw = response.read(MAX_ANSWER_BYTES + 1)
+                found = {name.lower(): text for name, text in response.getheaders()}
         except NotConnected as exc:
             raise EngineUnreachable(str(exc)) from None
         except TimeoutError:
@@ -93,15 +93,7 @@ class EngineApi:
             raise EngineFault("the call was ended") from None
         except (OSError, http.client.HTTPException, ValueError) as exc:
             raise EngineFault(f"{type(exc).__name__}: {exc}") from None
-        return Reply(response.status, _parse(raw), response.headers)
-
-
-def _read_parts(response: Response) -> Iterator[bytes]:
-    """Yield the body, as much of it as an answer may have and no more than a part beyond."""
-    length = 0
-    while length <= MAX_ANSWER_BYTES and (part := response.read()):
-        length += len(part)
-        yield part
+        return Reply(response.status, _parse(raw), found)
 
 
 def _parse(raw: bytes) -> Json:
