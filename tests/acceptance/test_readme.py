@@ -41,7 +41,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def _is_a_stage(block: str) -> bool:
-    return "from gridq import stage" in block
+    return "@stage(" in block
 
 
 PROGRAMS = {
