@@ -90,18 +90,7 @@ def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
     ConfigError: it cannot be read, or has a table of another kind.
     """
     path = home / FILE
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(exc)}) from None
-    except tomllib.TOMLDecodeError as exc:
-        is_single = re.search(r"^\s*\[llm\]", path.read_text("utf-8"), re.MULTILINE)
-        fix = {"fix": "write [[llm]], with two brackets, for each seat"} if is_single else {}
-        raise ConfigError(
-            f"{path} is not valid TOML", {"path": str(path), "reason": str(exc), **fix}
-        ) from None
+    tables = _read_tables(path)
     for name in tables:
         if name not in kinds | {LOCAL_KIND}:
             raise ConfigError(
@@ -117,8 +106,23 @@ def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
 
 def read_gpu_table(config: Settings) -> dict[str, Json]:
     """Return the `[gpu]` table of the seats file, empty if there is none. Raises ConfigError."""
-    table = read_seats_file(config.home, {"gpu", "llm", *config.profiles}).get("gpu", {})
+    table = _read_tables(config.home / FILE).get("gpu", {})
     return table if isinstance(table, dict) else {}
+
+
+def _read_tables(path: Path) -> dict[str, Json]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(exc)}) from None
+    except tomllib.TOMLDecodeError as exc:
+        is_single = re.search(r"^\s*\[llm\]", path.read_text("utf-8"), re.MULTILINE)
+        fix = {"fix": "write [[llm]], with two brackets, for each seat"} if is_single else {}
+        raise ConfigError(
+            f"{path} is not valid TOML", {"path": str(path), "reason": str(exc), **fix}
+        ) from None
 
 
 def _suggest_table(name: str, kinds: set[str]) -> str:
