@@ -476,4 +476,4 @@ def test_what_follows_an_answer_is_never_the_answer_to_the_next_request(api_to: 
         for _ in range(3):
             assert post(api) == "hi"
             time.sleep(5 * gap)
-        assert server.opened == 3
+        assert server.opened == 3 or gap == 0, "what came together with an answer is dropped with it"
