@@ -24,7 +24,7 @@ from gridq.execution.outcome import STREAM_CUT, Completed, Failed, Outcome, clas
 from gridq.execution.piece_writer import PieceStream, PieceWriter
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Effect, Json, StageCall, Usage
+from gridq.protocol.models import Json, StageCall, Usage
 from gridq.store import values
 from gridq.store.replies import Claim
 from gridq.telemetry import narration
@@ -185,15 +185,7 @@ class Attempt:
         self._context = context
         if self.cancelled:
             context.cancel()
-        call = StageCall(
-            id=op.id,
-            name=op.name,
-            path=op.path,
-            implementation=op.implementation,
-            effects=[Effect(**effect) for effect in op.effects],
-            queue=self.claim.queue,
-            timeout=op.timeout,
-        )
+        call = op.make_call(self.claim.queue)
         begun = time.monotonic()
         state = "failed"
         try:

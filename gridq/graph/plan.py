@@ -27,9 +27,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gridq.protocol.models import Json
+from gridq.protocol.models import Effect, Json, StageCall
 
 Expr = list[Json]
+
+MAX_TIMEOUT_SECONDS = 40 * 86_400
+"""A stage's longest timeout; a longer one that a graph states means this."""
 
 WRAP_KEYS = (
     "items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str",
@@ -48,6 +51,18 @@ class Op:
     input: Expr
     effects: tuple[Mapping[str, Json], ...] = ()
     timeout: float | None = None
+
+    def make_call(self, queue: str = "") -> StageCall:
+        """Return it as its runner gets it. `queue`: the one that the seat took it from."""
+        return StageCall(
+            id=self.id,
+            name=self.name,
+            path=self.path,
+            implementation=self.implementation,
+            effects=[Effect(**effect) for effect in self.effects],
+            queue=queue,
+            timeout=None if self.timeout is None else min(self.timeout, MAX_TIMEOUT_SECONDS),
+        )
 
 
 @dataclass(frozen=True, slots=True)

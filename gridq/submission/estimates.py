@@ -8,16 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gridq.graph.plan import Plan, Step
+from gridq.graph.plan import MAX_TIMEOUT_SECONDS, Plan, Step
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.meters import UsageEstimate
-from gridq.protocol.models import MAX_USAGE, Effect, Estimate, StageCall
+from gridq.protocol.models import MAX_USAGE, Estimate
 
 JSON_BYTES_PER_TOKEN = 4
 """English prose has somewhat more, code and other languages somewhat less."""
-
-MAX_TIMEOUT_SECONDS = 40 * 86_400
 
 _MAX_TOKENS = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\b')
 """The longest answer, as requests of model APIs state it, in a job's input."""
@@ -90,14 +88,4 @@ def _sum_timeouts_ms(step: Step) -> int | None:
 
 def _list_estimates(step: Step, profile: Profile) -> list[Estimate]:
     """Return what each stage of a step is expected to use, by its profile."""
-    found = []
-    for op in step.ops:
-        call = StageCall(
-            id=op.id,
-            name=op.name,
-            path=op.path,
-            implementation=op.implementation,
-            effects=[Effect(**effect) for effect in op.effects],
-        )
-        found.append(profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {}))
-    return found
+    return [profile.estimate(op.make_call(), op.input[2] if op.input[0] == "cfg" else {}) for op in step.ops]

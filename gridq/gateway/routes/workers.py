@@ -150,7 +150,7 @@ async def load_model(
     """Load a model of a seat before a request needs it. The load goes on after the answer; the same request
     again attaches to it.
     """
-    return await _order(request, seat, "load", model, wait)
+    return await _send_command(request, seat, "load", model, wait)
 
 
 @router.post(
@@ -163,20 +163,20 @@ async def unload_model(
     request: Request, seat: SeatName, caller: Operator, model: ModelName, wait: WaitSeconds = 0.0
 ) -> ModelResult:
     """Unload an idle model of a seat. The next request for it loads it again."""
-    return await _order(request, seat, "unload", model, wait)
+    return await _send_command(request, seat, "unload", model, wait)
 
 
-async def _order(request: Request, seat: str, action: Action, model: str, wait: float) -> ModelResult:
-    """Send an order to a seat, and return its state once it is carried out, or after `wait` seconds. Raises
+async def _send_command(request: Request, seat: str, action: Action, model: str, wait: float) -> ModelResult:
+    """Send a command to a seat, and return its state once it is carried out, or after `wait` seconds. Raises
     the seat's error.
     """
     grid: GridConnection = request.app.state.grid
     name = (await find_seat(request, seat)).seat
     redis, keys = grid.client.redis, grid.keys
-    order = await grid.call(model_commands.send_command, redis, keys, name, action, model)
+    command = await grid.call(model_commands.send_command, redis, keys, name, action, model)
     until = time.monotonic() + min(wait, MAX_WAIT_SECONDS)
     while True:
-        answer = await grid.call(model_commands.read_answer, redis, keys, order)
+        answer = await grid.call(model_commands.read_answer, redis, keys, command)
         if answer.state == "failed":
             raise error_from_record(answer.error or {})
         if answer.state == "done" or time.monotonic() >= until:

@@ -64,6 +64,10 @@ class Driver:
         self.lines.append(f"{of}.process {pid} {-1 if used is None else used}")
         self.write()
 
+    def remove_processes(self, of: str) -> None:
+        self.lines = [line for line in self.lines if not line.startswith(f"{of}.process ")]
+        self.write()
+
     def fail(self, function: str, code: int, card: int | None = None) -> None:
         where = "error" if card is None else f"error.{card}"
         self.set(**{f"{where} {function}": code})

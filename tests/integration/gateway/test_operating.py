@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from gridq.errors import SeatUnavailable
-from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Advertisement
 from gridq.seats import registry
 from tests.builders import stage
+from tests.fakes.commanded_models import CommandedModels
 from tests.gateways import Benches, Gateway, benches, serving
 from tests.refusals import check_refusal
 from tests.waiting import wait_for
 from workers.process.model_commands import ModelCommands
-from workers.profiles.gpu import GpuProfile
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
@@ -101,27 +98,8 @@ def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
     assert gateway.get(f"/jobs/{job}?wait=30")["state"] == "done"
 
 
-class Models(GpuProfile):
-    """A profile whose models load at once, but for `slow`, which loads until `go`, and `broken`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[str] = []
-        self.go = threading.Event()
-
-    def load(self, model: str, context: StageContext) -> None:
-        if model == "broken":
-            raise SeatUnavailable("no such model", {"model": model, "fix": "ask for another"})
-        if model == "slow":
-            self.go.wait(30)
-        self.log.append(f"+{model}")
-
-    def unload(self, model: str) -> None:
-        self.log.append(f"-{model}")
-
-
 def test_models_of_a_seat_are_loaded_and_unloaded(place: Benches, gateway: Gateway) -> None:
-    profile = Models()
+    profile = CommandedModels()
     commands = ModelCommands(place.grid.scripts.client, place.grid.scripts.keys, "m.bench", profile)
     commands.start()
     try:
