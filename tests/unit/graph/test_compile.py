@@ -11,7 +11,7 @@ import pytest
 from gridq.graph.compile import compile_plan
 from gridq.graph.interpreter import Interpreter
 from gridq.graph.nodes import parse
-from gridq.graph.plan import Plan
+from gridq.graph.plan import MAX_TIMEOUT_SECONDS, Op, Plan
 from gridq.protocol import queue_names
 from tests.builders import Node, branch, const, fanout, let, parallel, retry, seq, stage
 from tests.generators import CATALOGUE, Calls, place
@@ -288,3 +288,11 @@ def test_no_fusion_over_a_guard_a_scope_a_gate_or_a_second_reader(root: Node, st
     _, calls = outcome(root, True)
     if "flaky" in json.dumps(root):
         assert calls.count("root.stages[1].stage.stages[0]") == 2
+
+
+@pytest.mark.parametrize(("stated", "means"), [(None, None), (2.5, 2.5), (10**400, MAX_TIMEOUT_SECONDS)])
+def test_a_stages_call_has_a_timeout_that_fits(stated: float | None, means: float | None) -> None:
+    op = Op("root", "a", "a", "python:m:f", ["in"], ({"effect": "Network"},), stated)
+    call = op.make_call("gridq:local")
+    assert call.timeout == means
+    assert (call.queue, [effect.effect for effect in call.effects]) == ("gridq:local", ["Network"])
