@@ -128,6 +128,29 @@ def test_the_reason_has_the_reset_time_of_the_budget(grid: Grid) -> None:
     assert datetime.fromisoformat(details["retry_at"]).timestamp() == meter.resets_at // 1000
 
 
+def test_gpu_seconds_are_told_in_seconds(grid: Grid) -> None:
+    limit = Limit(resource="gpu_seconds", window="day", amount=2_500)
+    grid.seat(limits=[limit], hourly_price=(0, 600_000))
+    grid.job(one(), "j1")
+    grid.done(grid.take(), tokens=(0, 0, 2.5))
+    shown = reason(grid)
+    (meter,) = grid.meters("m.a")
+    assert "0 GPU seconds left of 2.5 GPU seconds a day" in shown
+    assert shown.endswith(describe_shortage(meter, "m.a")), "as explain tells it"
+
+
+@pytest.mark.parametrize(
+    ("queue", "shown"), [("llm:qwen3%3A8b", "llm:qwen3:8b"), ("llm:a%ED%A0%80%0A", "llm:a%ED%A0%80%0A")]
+)
+def test_the_message_names_a_model_as_its_owner_wrote_it(grid: Grid, queue: str, shown: str) -> None:
+    grid.seat("m.a", queue)
+    grid.job(one(queue=queue), "j1", queue_timeout_ms=MINUTE)
+    end_timers(grid)
+    found = error(grid, "j1")
+    assert f" {shown} " in found.message
+    assert found.details["queue"] == queue
+
+
 def test_the_reason_is_a_used_up_rate(grid: Grid) -> None:
     grid.seat(concurrency=2, requests_per_minute=1)
     grid.job(one(), "j1")

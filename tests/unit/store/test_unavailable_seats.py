@@ -161,6 +161,23 @@ def test_fall_backs_count(grid: Grid) -> None:
     assert error.details["queues"] == [ANY, "bench:other"]
 
 
+@pytest.mark.parametrize("cause", ["gone", "withdrawn"])
+def test_messages_name_a_model_as_its_owner_wrote_it(grid: Grid, cause: str) -> None:
+    queue = "llm:qwen3%3A8b"
+    grid.seat("m.a", queue)
+    job = waiting(grid, one(queue=queue), client_waits="1")
+    if cause == "gone":
+        leave(grid, "m.a")
+    else:
+        grid.seat("m.a", "llm:other")
+        grid.client.zadd(grid.keys("served_queues"), {queue: time.time() - 60})
+    error = refusal(grid, job)
+    assert error is not None
+    assert error.details["queue"] == queue, "the field has the queue's own name"
+    assert "llm:qwen3:8b" in error.message
+    assert queue not in f"{error.message} {error.reason}"
+
+
 def test_a_model_in_cooldown_counts_as_its_queues(grid: Grid) -> None:
     grid.seat("m.a", "bench:x", "bench:y")
     job = waiting(grid, one(queue="bench:x"))

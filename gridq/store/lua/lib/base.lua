@@ -15,6 +15,14 @@ end
 
 local function words(text) return string.gmatch(text or '', '%S+') end  -- none for a missing field (false)
 
+-- Return an escaped name, such as a queue's, as people read it. Escapes that are not printable ASCII stay: half a character is no JSON.
+local function unescape(name)
+  return (string.gsub(name, '%%(%x%x)', function(hex)
+    local code = tonumber(hex, 16)
+    return code >= 32 and code < 127 and string.char(code) or nil
+  end))
+end
+
 local function is_free(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-in stages and the user's own code cost no money
 
 -- Return micro-dollars as dollars, with two decimals or as many as needed.

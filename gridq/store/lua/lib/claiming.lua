@@ -73,7 +73,10 @@ local function prefer_session(c, seat)
   if c.mixed or first_stage(c, seat) <= NOW - AFFINITY or C('EXISTS', sessions) == 0 then return end
   local members, names = C('ZRANGE', K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7), {}
   if not members[2] then return end
-  for i, member in ipairs(members) do names[i] = C('HGET', job_key(string.match(member, '^[^:]+')), 'session') or '' end
+  for i, member in ipairs(members) do
+    local session = redis.pcall('HGET', job_key(string.match(member, '^[^:]+')), 'session')
+    names[i] = type(session) == 'string' and session or ''  -- a damaged job is dropped when it is its turn
+  end
   for i, served_last in ipairs(C('HMGET', sessions, unpack(names))) do
     if served_last == seat then c.step = members[i]; return end
   end
@@ -85,16 +88,10 @@ end
 local function remember_session(agent, session, seat, keeps_prompts)
   if not keeps_prompts and string.sub(session, 1, 2) == '@@' then return end
   local sessions = K .. 'sessions:' .. agent
-  if C('HLEN', sessions) > 10000 then C('DEL', sessions) end
+  local known = redis.pcall('HLEN', sessions)
+  if type(known) ~= 'number' or known > 10000 then C('DEL', sessions) end
   C('HSET', sessions, session, seat)
   C('PEXPIRE', sessions, 600000)
-end
-
--- Drop an entry whose job's keys have expired.
-local function drop_entry(c)
-  local waiting, classes = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, K .. 'classes:' .. c.q
-  if c.step and C('ZREM', waiting, c.step) == 1 and C('HINCRBY', classes, c.cls, -1) <= 0 then C('HDEL', classes, c.cls) end
-  if C('EXISTS', waiting) == 0 then C('ZREM', K .. 'ready:' .. c.q .. ':' .. c.cls, c.agent) end
 end
 
 -- Return whether a stage has waited for longer than its job allows; if not, stop its timer.

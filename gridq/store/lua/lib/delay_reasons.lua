@@ -23,9 +23,12 @@ end
 local function describe_meter(m, name, seat)
   local whose = OWN_BUDGETS[name] and seat or name == 'g' and 'the whole grid'
     or string.sub(name, 1, 1) == 'o' and 'owner ' .. string.sub(name, 3)
-    or 'family ' .. string.gsub(string.sub(name, 3), '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
+    or 'family ' .. unescape(string.sub(name, 3))
   local unit = m.resource == 'parallel' and 'stages' or m.resource
-  local function show(n) return m.resource == 'money' and dollars(n) or int_text(n) .. ' ' .. unit end
+  local function show(n)
+    if m.resource == 'gpu_seconds' then return string.format('%.12g', n / 1000) .. ' GPU seconds' end  -- counted in ms
+    return m.resource == 'money' and dollars(n) or int_text(n) .. ' ' .. unit
+  end
   local per = m.window == '-' and 'at once' or (window_length(m.window) and 'in ' or 'a ') .. m.window
   return whose .. ' has ' .. show(math.max(m.limit - m.used - m.reserved, 0)) .. ' left of ' .. show(m.limit) .. ' ' .. per
 end
@@ -70,7 +73,7 @@ end
 
 -- Build the error of a job of which a stage, or the job itself in the inbox (path ''), waited for `ms`.
 local function build_queue_timeout(path, q, ms, reason, fix, resets_at)
-  local what = path == '' and 'The job was in the inbox' or 'A stage waited in ' .. q
+  local what = path == '' and 'The job was in the inbox' or 'A stage waited in ' .. unescape(q)
   return cjson.encode({error = 'QueueTimeout', code = 'job.queue_timeout',
     message = what .. ' for ' .. ms / 1000 .. ' s and nobody took it',
     details = {path = path, queue = q, seconds = ms / 1000, reason = reason, fix = fix, resets_at = resets_at}})

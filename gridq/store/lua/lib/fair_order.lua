@@ -11,25 +11,38 @@ local function sample(key)
   return found
 end
 
+-- Drop the entry of a stage that can never run: its job's keys have expired, or it is damaged.
+local function drop_entry(c)
+  local waiting, classes = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, K .. 'classes:' .. c.q
+  if c.step and C('ZREM', waiting, c.step) == 1 and C('HINCRBY', classes, c.cls, -1) <= 0 then C('HDEL', classes, c.cls) end
+  if C('EXISTS', waiting) == 0 then C('ZREM', K .. 'ready:' .. c.q .. ':' .. c.cls, c.agent) end
+end
+
 -- Find the first stage of a candidate's agent that this seat may run (c.step, c.score). Return its ready time, FOREVER if there is none.
 local function first_stage(c, seat)
-  if c.step == nil then
-    local waiting = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
-    c.step = false
+  if c.step ~= nil then return c.score or FOREVER end
+  c.step = false
+  local waiting = 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
+  local _, failed = attempt(waiting, '', function()
     if not c.mixed then
-      local first = C('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+      local first = C('ZRANGE', K .. waiting, 0, 0, 'WITHSCORES')
       if first[1] then c.step, c.score = first[1], tonumber(first[2]) end
-    else
-      for _, member in ipairs(sample(waiting)) do
+      return
+    end
+    for _, member in ipairs(sample(K .. waiting)) do
+      local suits, damaged = attempt(waiting, member, function()
         local job, step = string.match(member, '^([^:]+):(.+)$')
         local excluded, team, tokens = unpack(C('HMGET', job_key(job), 'excluded:' .. step, 'team', 'tokens:' .. step))
-        if not is_excluded(excluded or '', seat) and is_lent_to(c.only, c.agent, team) and not c.lacks(tokens) then
-          c.step, c.score = member, tonumber(C('ZSCORE', waiting, member))
-          break
-        end
+        return not is_excluded(excluded or '', seat) and is_lent_to(c.only, c.agent, team) and not c.lacks(tokens)
+      end)
+      if damaged then drop_entry({q = c.q, cls = c.cls, agent = c.agent, step = member}) end
+      if suits then
+        c.step, c.score = member, tonumber(C('ZSCORE', K .. waiting, member))
+        return
       end
     end
-  end
+  end)
+  if failed then C('ZREM', K .. 'ready:' .. c.q .. ':' .. c.cls, c.agent) end
   return c.score or FOREVER
 end
 

@@ -47,17 +47,22 @@ end
 local MAX_AFFORD = 1000
 local seats_cache = {}
 local function any_seat(q, suits)
-  local seats = seats_cache[q]
+  local serving, seats = 'serving:' .. q, seats_cache[q]
+  local function is_suitable(seat)
+    local yes, failed = attempt(serving, seat, suits)
+    if failed then C('SREM', K .. serving, seat) end
+    return yes
+  end
   if not seats then
-    seats = C('SRANDMEMBER', K .. 'serving:' .. q, 64)
+    seats = C('SRANDMEMBER', K .. serving, 64)
     seats_cache[q] = seats
   end
-  for _, seat in ipairs(seats) do if suits(seat) then return true end end
+  for _, seat in ipairs(seats) do if is_suitable(seat) then return true end end
   if #seats ~= 64 then return false end
-  seats_cache[q] = C('SMEMBERS', K .. 'serving:' .. q)
+  seats_cache[q] = C('SMEMBERS', K .. serving)
   local most = afford_count + MAX_AFFORD
   for _, seat in ipairs(seats_cache[q]) do
-    if suits(seat) then return true end
+    if is_suitable(seat) then return true end
     if afford_count > most then return false end
   end
   return false

@@ -13,14 +13,17 @@
 --   queues             park `who` in each queue: * (all agents over their limits), t:<team>, or a:<agent>:<team>; for *, also wake a seat
 --   class              park `who`, which is not one agent, in one class of a queue
 -- Its cursor is that of HSCAN, SSCAN or ZSCAN: they find whatever is there from the first call to the last. What comes meanwhile is seen to by
--- who writes it: make_ready parks, and a seat that registers takes the limits in force.
+-- who writes it: make_ready parks, and a seat that registers takes the limits in force. A piece that fails is left out, and so is a member of
+-- what it scans: the others are done (lib/damage.lua).
 
 local LIMITS_WORK = 'limits:'
 
 -- Call `act` for some members of a hash (with their values), set or sorted set, from a cursor on. Return the next cursor, '0' at the end.
 local function scan_some(command, key, cursor, act)
-  local page = C(command, key, cursor, 'COUNT', 50)
-  for i = 1, #page[2], command == 'SSCAN' and 1 or 2 do act(page[2][i], page[2][i + 1]) end
+  local page = C(command, K .. key, cursor, 'COUNT', 50)
+  for i = 1, #page[2], command == 'SSCAN' and 1 or 2 do
+    attempt(key, page[2][i], function(member) act(member, page[2][i + 1]) end)
+  end
   return page[1]
 end
 
@@ -52,9 +55,9 @@ end
 -- Do some of a piece of work that parks. Return its next cursor, '0' if it is done; nil for other work.
 local function do_parking(kind, who, cursor, q, cls)
   if kind == 'queues' then
-    return scan_some('SSCAN', K .. 'queues', cursor, function(queue) park_in_queue(who, queue) end)
+    return scan_some('SSCAN', 'queues', cursor, function(queue) park_in_queue(who, queue) end)
   elseif kind == 'class' then
-    return scan_some('ZSCAN', K .. 'ready:' .. q .. ':' .. cls, cursor, function(agent) park_in_class(who, q, cls, agent) end)
+    return scan_some('ZSCAN', 'ready:' .. q .. ':' .. cls, cursor, function(agent) park_in_class(who, q, cls, agent) end)
   end
 end
 
@@ -64,10 +67,10 @@ local function do_limits_work(do_piece)
   local text = C('LINDEX', key, 0)
   while text and walked < MAX_WALK do
     local kind, who, cursor, q, cls = string.match(text, '^(%S+) (%S+) (%S+) ?(%S*) ?(.*)$')
-    cursor = do_piece(kind, who, cursor, q, cls)
-    if not cursor then return false end
-    if cursor == '0' then C('LPOP', key)
-    else C('LSET', key, 0, kind .. ' ' .. who .. ' ' .. cursor .. (q ~= '' and ' ' .. q .. ' ' .. cls or '')) end
+    local next_cursor, failed = attempt('limits_work', text, function() return do_piece(kind, who, cursor, q, cls) end)
+    if not next_cursor and not failed then return false end
+    if failed or next_cursor == '0' then C('LPOP', key)
+    else C('LSET', key, 0, kind .. ' ' .. who .. ' ' .. next_cursor .. (q ~= '' and ' ' .. q .. ' ' .. cls or '')) end
     text = C('LINDEX', key, 0)
   end
   if not text then C('ZREM', K .. 'long_work', LIMITS_WORK) end
@@ -83,8 +86,10 @@ end
 
 -- Park an agent ('a:<agent>:<team>') or all agents of a team ('t:<team>') that are over their limits.
 local function park(who)
-  leave_limits_work('queues ' .. who .. ' 0')
-  if not do_limits_work(function(...) return do_parking(...) end) then work_left = true end
+  attempt('limits_work', 'queues ' .. who .. ' 0', function(piece)
+    leave_limits_work(piece)
+    if not do_limits_work(function(...) return do_parking(...) end) then work_left = true end
+  end)
 end
 
 -- Apply the limits in force to an account. `text`: its meters now, false for none.
@@ -110,9 +115,10 @@ end
 local woken = {}
 local function unpark_agent(agent)
   for _, place in ipairs(C('SMEMBERS', K .. 'parked:' .. agent)) do
-    local q, cls = string.match(place, '^(%S+) (.*)$')
     walked = walked + 8
-    if C('EXISTS', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent) == 1 then
+    attempt('parked:' .. agent, place, function()
+      local q, cls = string.match(place, '^(%S+) (.*)$')
+      if C('EXISTS', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent) == 0 then return end
       local times = K .. 'virtual_time:' .. string.match(q, '^[^:]+')
       local own, level = unpack(C('HMGET', times, agent, '*'))
       local v = math.max(tonumber(own or 0), tonumber(level or 0))
@@ -122,7 +128,7 @@ local function unpark_agent(agent)
       C('PEXPIRE', ready, KEEP)
       C('PEXPIRE', times, KEEP)
       if not woken[q] then wake_seat(q); woken[q] = true end
-    end
+    end)
   end
   C('DEL', K .. 'parked:' .. agent)
   C('HDEL', K .. 'parked_agents', agent)
@@ -131,28 +137,34 @@ end
 -- Do some of a piece of work of any kind, as do_parking does.
 local function do_limits_piece(kind, who, cursor, q, cls)
   if kind == 'stale' then
-    return scan_some('HSCAN', K .. 'meters', cursor, function(name, text) apply_default_limits(name, text) end)
+    return scan_some('HSCAN', 'meters', cursor, function(name, text) apply_default_limits(name, text) end)
   elseif kind == 'accounts' then
-    return scan_some('HSCAN', K .. 'limits', cursor, function(field, limits)
+    return scan_some('HSCAN', 'limits', cursor, function(field, limits)
       local name = string.match(field, '^m:([at]:.*)$')
       if name and name ~= 'a:*' then apply_account_limits(name, limits, C('HGET', K .. 'meters', name)) end
     end)
   elseif kind == 'seats' then
-    return scan_some('ZSCAN', K .. 'seats', cursor, function(seat)
+    return scan_some('ZSCAN', 'seats', cursor, function(seat)
       set_seat_limits(seat)
       walked = walked + 10
     end)
   elseif kind == 'unpark' then
-    return scan_some('HSCAN', K .. 'parked_agents', cursor, function(agent, team)
+    return scan_some('HSCAN', 'parked_agents', cursor, function(agent, team)
       if not is_over_limit(agent, string.match(team, '^%S+')) then unpark_agent(agent) end
       walked = walked + 4
     end)
   end
-  return do_parking(kind, who, cursor, q, cls)
+  return do_parking(kind, who, cursor, q, cls) or error('there is no such work', 0)
 end
 
 -- Go on with what is left of any kind. Return whether all is done.
-local function advance_limits() return do_limits_work(function(...) return do_limits_piece(...) end) end
+local function advance_limits()
+  local done, failed = attempt('limits_work', '', function()
+    return do_limits_work(function(...) return do_limits_piece(...) end)
+  end)
+  if failed then C('ZREM', K .. 'long_work', LIMITS_WORK) end  -- it is no list, and nothing of it can be done
+  return done or failed
+end
 
 -- Have agents brought back that are no longer over their limits. Use only grows within a window, so that is checked only when the windows or
 -- the limits have changed.

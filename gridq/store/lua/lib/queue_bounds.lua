@@ -27,9 +27,11 @@ end
 local function stage_has_taker(q, cls, agent, member)
   local cost, excluded = string.match(cls, '^%d+/([^|]*)|(.*)$')
   if excluded ~= '*' and has_taker(q, cost, excluded) then return true end
-  local job, step = string.match(member, '^([^:]+):(.+)$')
-  local own, team = unpack(C('HMGET', job_key(job), 'excluded:' .. step, 'team'))
-  return has_taker(q, cost, own or '', agent, team_of(agent, team))
+  return attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+    local job, step = string.match(member, '^([^:]+):(.+)$')
+    local own, team = unpack(C('HMGET', job_key(job), 'excluded:' .. step, 'team'))
+    return has_taker(q, cost, own or '', agent, team_of(agent, team))
+  end) or false
 end
 
 -- Return how many stages of each class of a queue belong to parked agents; of very many agents some are asked.
@@ -117,13 +119,13 @@ local function find_droppable(q, served, short)
   for _, stage in ipairs(stages) do
     local job, step = string.match(stage[1], '^([^:]+):(.+)$')
     if seen[job] == nil then
-      local n = tonumber(C('HGET', job_key(job), 'steps') or FOREVER)
-      seen[job] = steps + n <= 5000
-      if seen[job] then
-        steps = steps + n
-        seen[job] = {job, read_header(job, step).path, {}}
-        chosen[#chosen + 1] = seen[job]
-      end
+      seen[job] = attempt('jobs', job, function()
+        local n = tonumber(C('HGET', job_key(job), 'steps') or FOREVER)
+        if steps + n > 5000 then return false end
+        local batch = {job, read_header(job, step).path, {}}
+        steps, chosen[#chosen + 1] = steps + n, batch
+        return batch
+      end) or false
     end
     if seen[job] then
       short = short - 1
@@ -180,12 +182,15 @@ local function make_room(drops)
       if count_line(q, served) + needed <= most then break end
       local job, path = unpack(batch)
       if C('EXISTS', job_key(job)) == 1 then  -- it may have waited in two of the queues
-        end_job(job, 'failed', cjson.encode({error = 'QueueDropped', code = 'queue.dropped',
-          message = 'The batch job was dropped for an interactive one: the queue ' .. q .. ' was full',
+        local record = cjson.encode({error = 'QueueDropped', code = 'queue.dropped',
+          message = 'The batch job was dropped for an interactive one: the queue ' .. unescape(q) .. ' was full',
           details = {path = path, queue = q, limit = most, reason = 'its policy is drop-oldest-batch, and this job had waited longest',
-            fix = 'submit it again when there is less to do, or raise max_pending of ' .. q .. ' in the quotas file'}}))
-        for _, step in ipairs(batch[3]) do stop_remaining(job, step) end
-        dropped[#dropped + 1] = job
+            fix = 'submit it again when there is less to do, or raise max_pending of ' .. unescape(q) .. ' in the quotas file'}})
+        attempt('jobs', job, function()
+          end_job(job, 'failed', record)
+          for _, step in ipairs(batch[3]) do stop_remaining(job, step) end
+          dropped[#dropped + 1] = job
+        end)
       end
     end
   end

@@ -119,7 +119,7 @@ local function lose_leases(lost, why)
     local some = C('HRANDFIELD', key, 50, 'WITHVALUES')
     if not some[1] then return true end
     for i = 1, #some, 2 do
-      lose_lease(some[i + 1], why or 'its worker is gone', 'lost')
+      attempt('leases', some[i + 1], function(lease) lose_lease(lease, why or 'its worker is gone', 'lost') end)
       C('HDEL', key, some[i])
       walked = walked + 10
     end
@@ -147,7 +147,7 @@ local function remove_seat(seat, why, died)
   local slots = K .. 'slots:' .. seat
   local leases = C('HLEN', slots)
   if leases == 1 then
-    lose_lease(C('HVALS', slots)[1], why, died and 'died' or 'lost')
+    attempt('leases', C('HVALS', slots)[1], function(lease) lose_lease(lease, why, died and 'died' or 'lost') end)
     C('DEL', slots)
   elseif leases > 1 then
     local lost = 'lost_slots:' .. seat .. ':' .. C('INCR', K .. 'wake_up_number')  -- its next worker may fill its slots meanwhile

@@ -39,15 +39,22 @@ local function read_unavailable()
   local all = C('HGETALL', K .. 'unavailable_seats')
   C('PEXPIRE', K .. 'unavailable_seats', KEEP)
   for i = 1, #all, 2 do
-    for _, cause in ipairs(cjson.decode(all[i + 1])) do
-      cause.seat = all[i]
-      for _, q in ipairs(cause.queues) do add(q, cause) end
-    end
+    local seat = all[i]
+    local _, failed = attempt('unavailable_seats', seat, function()
+      for _, cause in ipairs(cjson.decode(all[i + 1])) do
+        cause.seat = seat
+        for _, q in ipairs(cause.queues) do add(q, cause) end
+      end
+    end)
+    if failed then C('HDEL', K .. 'unavailable_seats', seat) end
   end
   local gone = C('ZRANGE', K .. 'gone_seats', 0, -1, 'WITHSCORES')
   for i = 1, #gone, 2 do
     local cause = {seat = gone[i], since = tonumber(gone[i + 1]), state = 'gone', reason = 'its worker has ended'}
-    for q in words(C('HGET', K .. 'seat:' .. gone[i], 'queues')) do add(q, cause) end
+    local _, failed = attempt('gone_seats', gone[i], function(seat)
+      for q in words(C('HGET', K .. 'seat:' .. seat, 'queues')) do add(q, cause) end
+    end)
+    if failed then C('ZREM', K .. 'gone_seats', gone[i]) end
   end
   unavailable_cache = by_queue or false
   return by_queue
@@ -71,7 +78,7 @@ local function build_unavailable_error(path, queues, causes)
   for _, cause in ipairs(causes) do
     if cause['until'] and (not back_at or cause['until'] < back_at) then back_at = cause['until'] end
   end
-  return cjson.encode({error = 'NoLiveSeat', code = 'seat.none_live', message = 'No live seat serves ' .. table.concat(queues, ' or '),
+  return cjson.encode({error = 'NoLiveSeat', code = 'seat.none_live', message = 'No live seat serves ' .. unescape(table.concat(queues, ' or ')),
     details = {path = path, queue = queues[1], queues = #queues > 1 and queues or nil, reason = format_causes(causes),
       retry_after = back_at and math.max(math.ceil((back_at - NOW) / 1000), 1) or nil,
       fix = 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker"
@@ -136,7 +143,7 @@ local function find_unavailable_error(job, step, by_queue)
     for _, q in ipairs(queues) do
       local left_at = C('ZSCORE', K .. 'served_queues', q)
       if left_at then
-        gone[#gone + 1] = {seat = q, state = 'withdrawn', reason = 'no seat offers it any more'}
+        gone[#gone + 1] = {seat = unescape(q), state = 'withdrawn', reason = 'no seat offers it any more'}
         since = math.max(since, tonumber(left_at) * 1000)
       end
     end
