@@ -21,7 +21,14 @@ from typing import ClassVar, cast
 
 from pydantic import BaseModel
 
-from gridq.errors import CapabilityConflict, ConfigError, JobCancelled, SeatUnavailable, UnknownCapability
+from gridq.errors import (
+    CapabilityConflict,
+    ConfigError,
+    InvalidField,
+    JobCancelled,
+    SeatUnavailable,
+    UnknownCapability,
+)
 from gridq.protocol.models import (
     Demand,
     Effect,
@@ -400,6 +407,22 @@ def _import_class(reference: str) -> type[Profile]:
             },
         )
     return found
+
+
+def check_effect_fields(effect: Effect, known: Collection[str]) -> None:
+    """Raise InvalidField if an effect has a field that its profile does not know, such as a misspelt one."""
+    name = next((each for each in effect.model_extra or () if each not in known), None)
+    if name is None:
+        return
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    raise InvalidField(
+        f"The effect {effect.effect!r} has no field {name!r}",
+        {
+            "path": f"effects.{name}",
+            "expected": ", ".join(known),
+            "fix": f"use {near[0]!r}" if near else "remove it",
+        },
+    )
 
 
 def find_demand(

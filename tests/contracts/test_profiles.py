@@ -33,7 +33,11 @@ class TestLlm(ProfileConformance):
         ({"effect": "Llm", "model": "claude"}, "llm:claude"),
         ({"effect": "Llm", "model": "claude", "context": 500_000}, "llm:claude"),
     )
-    wrong_effects = ({"effect": "Llm", "model": 3}, {"effect": "Llm", "context": -1})
+    wrong_effects = (
+        {"effect": "Llm", "model": 3},
+        {"effect": "Llm", "context": -1},
+        {"effect": "Llm", "modle": "claude"},
+    )
     capabilities = (
         {
             "host": "a",
@@ -59,6 +63,7 @@ class TestGpu(ProfileConformance):
         {"effect": "Gpu", "seconds": 0},
         {"effect": "Gpu", "seconds": True},
         {"effect": "Gpu", "protected": 1},
+        {"effect": "Gpu", "memory": 8000},
         {"effect": "Llm", "model": ["a", "a"]},
     )
     capabilities = (

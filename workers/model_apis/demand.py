@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from gridq.errors import InvalidField
+from gridq.profiles.profile import check_effect_fields
 from gridq.protocol import queue_names
 from gridq.protocol.betas import takes_beta
 from gridq.protocol.models import Demand, Effect, Json
@@ -21,6 +22,8 @@ from gridq.protocol.queue_names import ANY_EMBEDDINGS, ANY_MODEL, LLM
 from workers.model_apis.model_catalogue import ModelOffer
 
 EFFECT = "Llm"
+FIELDS = ("model", "context", "embeddings", "responses", "betas")
+"""The fields of an `Llm` effect."""
 
 NO_EMBEDDINGS = (
     "its model has no embeddings; if it does have them, set `embeddings = true` for it in its table"
@@ -48,6 +51,7 @@ def parse_llm_demand(effect: Effect) -> Demand | None:
     """
     if effect.effect != EFFECT:
         return None
+    check_effect_fields(effect, FIELDS)
     fields = effect.fields
     models = fields.get("model")
     uses: dict[str, Json] = {use: True for use in ("embeddings", "responses") if fields.get(use)}

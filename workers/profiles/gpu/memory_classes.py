@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from gridq.errors import InvalidField
+from gridq.profiles.profile import check_effect_fields
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect, Json
 from workers.model_apis.demand import explain_model_mismatch, list_llm_queues, parse_llm_demand
@@ -23,6 +24,9 @@ from workers.profiles.gpu.capability import (
 
 EFFECT = "Gpu"
 KIND = "gpu"
+FIELDS = ("memory_mb", "seconds", "backend", "min_compute", "compute_cap", "protected")
+"""The fields of a `Gpu` effect."""
+
 MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192)
 """Memory classes, in GB as vendors label them."""
 
@@ -52,6 +56,7 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
     """
     if effect.effect != EFFECT:
         return None
+    check_effect_fields(effect, FIELDS)
     fields = effect.fields
     needs: dict[str, Json] = {}
     name = "min_compute" if "min_compute" in fields else "compute_cap"

@@ -51,6 +51,12 @@ def test_an_invalid_model_name_is_refused(model: object):
     assert caught.value.path == "effects.model"
 
 
+def test_a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(InvalidField) as caught:
+        parse_llm_demand(llm(modle="m"))
+    assert (caught.value.path, caught.value.details["fix"]) == ("effects.modle", "use 'model'")
+
+
 @pytest.mark.parametrize("context", [0, -1, "8k", True, 1.5])
 def test_an_invalid_context_is_refused(context: object):
     with pytest.raises(InvalidField):

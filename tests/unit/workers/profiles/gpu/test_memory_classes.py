@@ -79,12 +79,21 @@ def test_a_demand_has_its_memory_class_queue(fields: dict[str, object], queue: s
         ({"backend": "rocm", "min_compute": "8.0"}, "min_compute"),
         ({"min_compute": "new"}, "min_compute"),
         ({"min_compute": "8.0", "compute_cap": "8.0"}, "compute_cap"),
+        ({"memory_mb": 8000, "memory": 1}, "memory"),
     ],
 )
 def test_a_wrong_effect_names_its_field(fields: dict[str, object], field: str):
     with pytest.raises(InvalidField) as caught:
         parse_gpu_demand(gpu(**fields))
     assert caught.value.path == f"effects.{field}"
+
+
+@pytest.mark.parametrize(("field", "fix"), [("memory_gb", "use 'memory_mb'"), ("vendor", "remove it")])
+def test_a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant(field: str, fix: str):
+    with pytest.raises(InvalidField) as caught:
+        parse_gpu_demand(gpu(**{field: 8}))
+    assert caught.value.details["fix"] == fix
+    assert "memory_mb" in str(caught.value.expected)
 
 
 @pytest.mark.parametrize(
