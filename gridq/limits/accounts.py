@@ -34,11 +34,11 @@ from gridq.protocol.meters import (
     Meter,
     account_name,
     first_use_window_ms,
-    format_gpu_seconds,
+    format_amount,
+    name_resource,
     parse_budget,
 )
 from gridq.protocol.models import Resource
-from gridq.protocol.money import format_dollars
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.replies import QuotaReached
@@ -121,11 +121,11 @@ class Account:
 
     @property
     def units_per_amount(self) -> int:
-        """How many of what is counted are one in reports: micro-dollars of a dollar, ms of a GPU second."""
+        """How many counted units make one that metrics show: micro-dollars a dollar, ms a GPU second."""
         return {"money": 1_000_000, "gpu_seconds": 1000}.get(self.resource, 1)
 
     def format_amount(self, amount: int) -> str:
-        """Return an amount as people read it: `$12.50`, `100`, or for GPU seconds `1.5`."""
+        """Return an amount of its resource as people read it: `$12.50`, `100`, or `1.5` GPU seconds."""
         return format_amount(self.resource, amount)
 
     @property
@@ -213,13 +213,6 @@ def find_window(instants: str, now: int) -> tuple[int, int | None]:
     return past[-1] if past else 0, next((at for at in starts if at > now), None)
 
 
-def format_amount(resource: str, amount: int) -> str:
-    """Return an amount as people read it: `$12.50`, `100`, or for GPU seconds `1.5`."""
-    if resource == "money":
-        return format_dollars(amount)
-    return format_gpu_seconds(amount) if resource == "gpu_seconds" else str(amount)
-
-
 def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
     """Return the refusal that a script's reply stands for; `zone`: the time zone of its `retry_at`."""
     kind, _, resource = reply.what.partition("_")
@@ -232,7 +225,7 @@ def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
     def show(amount: int) -> str:
         return format_amount(resource, amount)
 
-    noun = "GPU seconds" if resource == "gpu_seconds" else resource
+    noun = name_resource(resource)
     never_fits = needed > limit
     retry_at = None if never_fits else format_iso_time(reply.resets_at, zone)
     if never_fits:

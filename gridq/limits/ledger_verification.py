@@ -26,12 +26,13 @@ AccountKey = tuple[str, str]
 class Difference:
     """A counter that differs from its entries, such as `agent ann: money of the month`.
 
-    Both numbers are in micro-dollars, tokens, requests, jobs or stages.
+    Both numbers are in micro-dollars, tokens, requests, jobs, stages or ms of GPU time, by `resource`.
     """
 
     counter: str
     counted: int
     recorded: int
+    resource: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +203,14 @@ def _compare(rebuilt: Rebuilt, stored: _Counters) -> Verification:
         if stored.spent.get(name, 0) != recorded[name]:
             what, _, who = name.partition(" ")
             words = f"{describe_account(who)}: {what} of the month"
-            found.append(Difference(words, stored.spent.get(name, 0), recorded[name]))
+            found.append(Difference(words, stored.spent.get(name, 0), recorded[name], what))
     compared = len(counters)
     for which, meters in sorted(stored.meters.items()):
         for meter in meters:
             counter = f"{_describe_account(*which)}: {meter.title}"
             reserved = stored.reserved[which][meter.resource] if which in stored.reserved else 0
             if meter.reserved != reserved:
-                found.append(Difference(f"{counter}, reserved", meter.reserved, reserved))
+                found.append(Difference(f"{counter}, reserved", meter.reserved, reserved, meter.resource))
             if meter.resource == "parallel":
                 compared += 1
                 continue
@@ -219,7 +220,7 @@ def _compare(rebuilt: Rebuilt, stored: _Counters) -> Verification:
             compared += 1
             used = rebuilt.meters[which][meter.name]
             if meter.used != used:
-                found.append(Difference(f"{counter}, used", meter.used, used))
+                found.append(Difference(f"{counter}, used", meter.used, used, meter.resource))
     return Verification(tuple(found), tuple(notes), rebuilt.entries, compared, stored.last)
 
 

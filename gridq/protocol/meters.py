@@ -149,15 +149,12 @@ class Meter(ProtocolModel):
     @property
     def title(self) -> str:
         """Its name in words, such as `money a day`."""
-        return f"{_unit_of(self.resource)}{describe_window(self.window)}"
+        return f"{name_resource(self.resource)}{describe_window(self.window)}"
 
     def format_amount(self, amount: int) -> str:
         """Return an amount with its unit: `$0.02`, `12 requests`."""
-        if self.resource == "money":
-            return format_dollars(amount)
-        if self.resource == "gpu_seconds":
-            return f"{format_gpu_seconds(amount)} {_unit_of(self.resource)}"
-        return f"{amount} {_unit_of(self.resource)}"
+        number = format_amount(self.resource, amount)
+        return number if self.resource == "money" else f"{number} {name_resource(self.resource)}"
 
     def describe(self) -> str:
         """Return what is left, such as `$0.02 left of $5.00 a day`."""
@@ -192,12 +189,15 @@ def format_local_time(ms: int) -> str:
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
 
 
-def format_gpu_seconds(ms: int) -> str:
-    """Return an amount in ms as seconds: `12.5`."""
-    return f"{ms / 1000:.12g}"
+def format_amount(resource: str, amount: int) -> str:
+    """Return an amount of a resource as people read it: `$12.50`, `100`, or of GPU seconds `1.5`."""
+    if resource == "money":
+        return format_dollars(amount)
+    return f"{amount / 1000:.12g}" if resource == "gpu_seconds" else str(amount)
 
 
-def _unit_of(resource: Resource) -> str:
+def name_resource(resource: str) -> str:
+    """Return a resource in words, such as `GPU seconds`; those of a `parallel` limit are `stages`."""
     return {"parallel": "stages", "gpu_seconds": "GPU seconds"}.get(resource, resource)
 
 

@@ -12,10 +12,10 @@ from gridq.cli.exit_codes import BREACH, EPILOG, DebugOption, JsonOption, to_one
 from gridq.cli.grid import open_broker_client
 from gridq.cli.inputs import parse_instant
 from gridq.cli.output import format_count, print_json
-from gridq.protocol.money import format_dollars
+from gridq.protocol.meters import format_amount
 
 if TYPE_CHECKING:
-    from gridq.limits.ledger_verification import Difference, Verification
+    from gridq.limits.ledger_verification import Verification
 
 app = typer.Typer()
 ledger = typer.Typer(
@@ -103,14 +103,11 @@ def _print(found: Verification) -> None:
     for note in found.notes:
         typer.echo(f"note        {to_one_line(note)}")
     for difference in found.differences:
-        counted = _format_amount(difference, difference.counted)
-        recorded = _format_amount(difference, difference.recorded)
+        counted, recorded = (
+            format_amount(difference.resource, amount) for amount in (difference.counted, difference.recorded)
+        )
         name = to_one_line(difference.counter)
         typer.echo(f"difference  {name}: the grid counts {counted}, the ledger has {recorded}")
     result = f"{len(found.differences)} differ" if found.differences else "all agree"
     entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
     typer.echo(f"{format_count(found.counters, 'counter')} compared, {result}; {entries} read.")
-
-
-def _format_amount(difference: Difference, number: int) -> str:
-    return str(number) if difference.counter.endswith("jobs of the month") else format_dollars(number)

@@ -129,10 +129,10 @@ def test_verify_names_every_wrong_counter(grid: Grid) -> None:
     grid.client.hincrby(spent, "jobs t:t", -1)
     grid.client.hset(seat, "own", grid.client.hget(seat, "own").replace(b"/70/0/", b"/72/3/"))
     assert verify(grid.client, grid.keys).differences == (
-        Difference("team t: jobs of the month", 0, 1),
-        Difference("agent ann: money of the month", 71, 70),
-        Difference("seat m.a: money a month, reserved", 3, 0),
-        Difference("seat m.a: money a month, used", 72, 70),
+        Difference("team t: jobs of the month", 0, 1, "jobs"),
+        Difference("agent ann: money of the month", 71, 70, "money"),
+        Difference("seat m.a: money a month, reserved", 3, 0, "money"),
+        Difference("seat m.a: money a month, used", 72, 70, "money"),
     )
 
 

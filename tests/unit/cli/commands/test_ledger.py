@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gridq import cli
 from gridq.config.machine_id import get_machine_id
 from gridq.config.settings import settings
-from gridq.protocol.models import Advertisement
+from gridq.protocol.models import Advertisement, Limit
 from gridq.seats.registry import advertise
 from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
@@ -128,6 +128,22 @@ def test_verify_reports_differing_counters(grid: Grid) -> None:
     assert "8 counters compared, 2 differ" in text
     found = run_json("ledger", "verify", code=1)
     assert found["differences"][0] == {"counter": "agent ann: jobs of the month", "counted": 2, "recorded": 1}
+
+
+def test_verify_shows_each_resource_in_its_unit(grid: Grid) -> None:
+    amounts = {"tokens": 100, "requests": 9, "gpu_seconds": 60_000}
+    limits = [Limit(resource=resource, window="day", amount=most) for resource, most in amounts.items()]
+    grid.seat("m.a", limits=limits, hourly_price=(0, 600_000))
+    grid.job(one())
+    grid.done(grid.take("m.a"), tokens=(20, 10, 1.5))
+    own = grid.client.hget(grid.keys("seat", "m.a"), "own")
+    for used, other in ((b"/30/", b"/31/"), (b"/1/", b"/2/"), (b"/1500/", b"/2500/")):
+        assert own.count(used) == 1
+        own = own.replace(used, other)
+    grid.client.hset(grid.keys("seat", "m.a"), "own", own)
+    text = run("ledger", "verify", code=1)[0]
+    for title, counted, recorded in (("tokens", 31, 30), ("requests", 2, 1), ("GPU seconds", 2.5, 1.5)):
+        assert f"seat m.a: {title} a day, used: the grid counts {counted}, the ledger has {recorded}" in text
 
 
 def test_an_unused_grid_has_an_empty_ledger(grid_env: GridEnv) -> None:
