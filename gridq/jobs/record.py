@@ -31,7 +31,7 @@ JOB_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 CONVERSATION = "@"
-"""How a session begins that gridq has named itself, after the conversation of a request."""
+"""The prefix of a session that a gateway has named after the conversation of a request."""
 
 SeatId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
 """A seat's full id, such as `desk.gpu0`."""

@@ -79,8 +79,8 @@ class GridSnapshot:
         return cached
 
     async def make_comment(self, job: str) -> bytes:
-        """Return the comment for a stream of which nothing came for a while: it says which model its stage's
-        seat loads, if it does.
+        """Return the comment for a stream that has been silent for a while: which model its seat loads, else
+        KEEP_ALIVE.
         """
         with suppress(RedisError, GridError):
             view = await self.job(job).get()

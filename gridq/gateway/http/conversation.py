@@ -1,12 +1,12 @@
 """Name the conversation of a request, so that its next turn finds the seat that has its prompt in memory.
 
-A program's own name comes first: the body's `prompt_cache_key`, then the headers in CONVERSATION_HEADERS. A
-request without one is known by its beginning: the system text and the messages up to the user's first, which
-the next turn repeats. `safety_identifier` names a person instead of a conversation, so it only tells the
-conversations of two people apart.
+The name that a program gives comes first: the body's `prompt_cache_key`, then the headers in
+CONVERSATION_HEADERS. A request without one is known by its beginning, which the next turn repeats: the system
+text and the messages up to the user's first. `safety_identifier`, `user` and `metadata.user_id` name a
+person, not a conversation. They only tell conversations apart that begin alike.
 
-Names are keyed digests (BLAKE2b). Whoever reads the server, or a copy of its files, finds no text there and
-cannot try texts either.
+Names are keyed digests (BLAKE2b), so whoever reads the server or a copy of its files learns no text, and
+cannot test a guess either.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ CONVERSATION_HEADERS = frozenset(
         b"x-openwebui-chat-id",
     }
 )
-"""Headers in which programs name their conversation, in lower case. All that a request has count together.
+"""Headers in which programs name their conversation, in lower case. All that a request has are used together.
 
 Source: requests that the programs in tests/real_programs sent, Codex's older source, Open WebUI's settings.
 Cline, Aider and llm send none.
 """
 
 GUESSED = CONVERSATION * 2
-"""How the name of a conversation begins that its beginning stands for. The scripts remember such a session
-only of seats that keep prompts (store/lua/lib/claiming.lua).
+"""The prefix of a name made from a conversation's beginning. The scripts remember the seat of such a session
+only if it keeps prompts (store/lua/lib/claiming.lua).
 """
 
 DIGEST_BYTES = 12
 CLIP_CHARACTERS = 2000
-"""Of a longer text its beginning, its end and its length count."""
+"""Of a text longer than twice this, so much of its beginning and its end is used, and its length."""
 
 MAX_MESSAGES = 16
-"""Messages, and parts of one message, that are looked at. The user's first comes among the first few."""
+"""Messages, and parts of one message, that are read. The user's first is among the first few."""
 
 PROMPT_CHARACTERS = 1000
-"""A prompt without messages is known by so many characters; a shorter one is soon computed."""
+"""A prompt without messages is known by so many characters. A shorter one, soon computed, has no name."""
 
 
 class ConversationNames:
     """Names conversations with one key.
 
-    The key comes from the password of the server's URL, which all gateways of a grid have and the server's
-    files do not. Without a password each process has a key of its own.
+    The key comes from the password in `broker_url`. All gateways of a grid have it, and the server's files do
+    not. Without a password, each process has a key of its own.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -84,7 +84,7 @@ class ConversationNames:
 
 
 def _find_beginning(body: dict[str, Any]) -> Iterator[bytes]:
-    """Yield what a conversation's requests begin with; nothing if that does not tell it from others."""
+    """Yield what all requests of a conversation begin with; nothing if that does not tell it from others."""
     messages = body.get("messages", body.get("input"))
     if messages is None:
         prompt = body.get("prompt")

@@ -1,7 +1,7 @@
 """Call an endpoint whose only parameter is the request directly.
 
-FastAPI would look for its route, its other parameters and its dependencies first, which takes 0.06 ms of CPU
-for each request; a bare route of Starlette takes 0.01 ms.
+FastAPI would look for its route, its other parameters and its dependencies first. That takes 0.06 ms of CPU
+for each request, a bare route of Starlette 0.01 ms.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class RequestOptions:
 def read_request_options(
     headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool, session: str | None = None
 ) -> RequestOptions:
-    """Return the options that `headers` (names in lower case) set. `session` is that of a request without
+    """Return the options that `headers` (names in lower case) set; `session` is used without
     `x-gridq-session`. RequestError names the header that is invalid.
     """
     options: dict[str, Any] = {} if session is None else {"session": session}

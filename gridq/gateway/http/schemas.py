@@ -244,12 +244,12 @@ class DrainResult(BaseModel):
 
 
 class ModelResult(BaseModel):
-    """The result of an order to load or unload a model of a seat."""
+    """The result of a command to load or unload a model of a seat."""
 
     seat: str = Field(description="The seat's full name.")
     model: str = Field(description="The model, as the request names it.")
     state: Literal["waiting", "running", "done"] = Field(
-        description="`waiting` until the seat's worker has read the order, `running` until it is carried out."
+        description="`waiting` until the seat's worker has read the command, `running` until it has done it."
     )
 
 

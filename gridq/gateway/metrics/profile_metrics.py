@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 PREFIX = "gridq_"
 NO_HELP = "A metric of the seat's profile, as its worker reports it."
 
-
 SUFFIXES = ("_total", "_sum", "_count")
-"""Endings of samples: of a counter, and of a summary, which has both of its."""
+"""The ending of a counter's name, and those of a summary, which has a sum and a count."""
 
 Labels = dict[str, str]
+Sample = tuple[Labels, float]
 
 
 def build_profile_families(seats: Iterable[LiveSeat], helps: Mapping[str, str]) -> Iterator[Metric]:
     """Yield a family for each metric that live seats report. `helps` are the help texts by name.
 
-    What is not a metric's key, what has a name of the gateway's own, and what is no number is left out: it
-    must not spoil the answer for all others. The samples of a family have the labels of all of them.
+    Left out, so that they do not spoil the answer: invalid keys, names of the gateway's own metrics, what is
+    no finite number, and a sum without a count or a count without a sum. If the samples of a family have
+    different labels, each gets all of them.
     """
-    found: dict[str, dict[str, list[tuple[Labels, float]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for seat in seats:
         if seat.stale:
             continue
@@ -53,7 +54,7 @@ def build_profile_families(seats: Iterable[LiveSeat], helps: Mapping[str, str]) 
             yield _build_family(family, text, samples, is_counter=bool(by_suffix["_total"]))
 
 
-def _build_family(family: str, text: str, samples: list[tuple[Labels, float]], *, is_counter: bool) -> Metric:
+def _build_family(family: str, text: str, samples: list[Sample], *, is_counter: bool) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     columns = _list_columns(samples)
@@ -63,19 +64,18 @@ def _build_family(family: str, text: str, samples: list[tuple[Labels, float]], *
     return cast("Metric", built)
 
 
-def _build_summary(
-    family: str, text: str, sums: list[tuple[Labels, float]], counts: list[tuple[Labels, float]]
-) -> Metric:
+def _build_summary(family: str, text: str, sums: list[Sample], counts: list[Sample]) -> Metric:
     from prometheus_client.core import SummaryMetricFamily
 
     columns = _list_columns(sums)
     built: Any = SummaryMetricFamily(family, text, labels=columns)
+    count_by_labels = {frozenset(labels.items()): count for labels, count in counts}
     for labels, value in sums:
-        count = next((each for same, each in counts if same == labels), None)
+        count = count_by_labels.get(frozenset(labels.items()))
         if count is not None:
             built.add_metric([labels.get(column, "") for column in columns], count, value)
     return cast("Metric", built)
 
 
-def _list_columns(samples: list[tuple[Labels, float]]) -> list[str]:
+def _list_columns(samples: list[Sample]) -> list[str]:
     return list(dict.fromkeys(label for labels, _ in samples for label in labels))

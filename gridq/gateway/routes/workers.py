@@ -147,8 +147,8 @@ async def undrain_worker(
 async def load_model(
     request: Request, seat: SeatName, caller: Operator, model: ModelName, wait: WaitSeconds = 0.0
 ) -> ModelResult:
-    """Load a model of a seat before a request needs it. The load goes on after the answer; the same request
-    again attaches to it.
+    """Load a model of a seat before a request needs it. If that takes longer than you wait, it goes on; send
+    the same request again to wait for it.
     """
     return await _send_command(request, seat, "load", model, wait)
 
@@ -167,8 +167,8 @@ async def unload_model(
 
 
 async def _send_command(request: Request, seat: str, action: Action, model: str, wait: float) -> ModelResult:
-    """Send a command to a seat, and return its state once it is carried out, or after `wait` seconds. Raises
-    the seat's error.
+    """Send a command to a seat. Return the command's state once it is done, or after `wait` seconds (at most
+    MAX_WAIT_SECONDS). Raises the error of a command that failed at the seat.
     """
     grid: GridConnection = request.app.state.grid
     name = (await find_seat(request, seat)).seat

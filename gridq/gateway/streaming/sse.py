@@ -31,9 +31,7 @@ _NAME = re.compile(r"[a-z_.]{1,64}")
 
 
 def format_comment(text: str) -> bytes:
-    """Return a comment in place of KEEP_ALIVE, which people see who read the stream themselves. `text` is one
-    line.
-    """
+    """Return a comment to send in place of KEEP_ALIVE, for people who watch a stream. `text` is one line."""
     return b": %b\n" % text.encode()
 
 
