@@ -355,3 +355,15 @@ def test_beside_a_gpu_the_prompts_that_are_to_come_are_reserved_in_the_machines_
     assert need.device_mb == 500
     assert need.host_mb >= used_mb + 200
     assert loader._record(Hold(plan), held, None).host_mb == need.host_mb  # type: ignore[arg-type]
+
+
+def test_a_load_whose_second_book_cannot_be_written_gives_the_device_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    loader = make_loader(device="gpu0", backend="cuda", uuid="GPU-1")
+    monkeypatch.setattr(loader, "_read_gpu", lambda: SimpleNamespace(processes=[], free_mb=7000))
+    (tmp_path / "books").mkdir(mode=0o700)
+    (tmp_path / "books" / "cpu.json.lock").mkdir()
+    with pytest.raises(SeatUnavailable):
+        loader.reserve(SMOL)
+    assert DeviceBook("GPU-1", tmp_path / "books").read() == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gridq.config.settings import settings
-from gridq.errors import ConfigError, SeatMemoryShort
+from gridq.errors import ConfigError, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, Model, verify_file
 from workers.profiles.gpu.capability import GpuSeat
@@ -100,23 +100,30 @@ class ModelLoader:
     def reserve(self, model: Model) -> Hold | Refusal:
         """Reserve the memory that `model` needs. Runs a dry run of the engine before the first load.
 
-        Raises ModelFileError if the file cannot be loaded, or has another checksum than its table states.
+        Raises ModelFileError if the file cannot be loaded, or has another checksum than its table states, and
+        SeatUnavailable if a book of the memory cannot be written.
         """
         check_folders(model.name, list_files(model), self._seat.model_folders, self._home)
         verify_file(model, self._home / CHECKSUM_CACHE)  # before any engine sees it
         plan = self.plan(model, can_dry_run=True)
         need = plan.need
         on_device = self.reserve_memory(need.device_mb, model.name)
-        if isinstance(on_device, Refusal) or not need.host_mb:
-            return on_device if isinstance(on_device, Refusal) else Hold(plan, on_device)
-        in_host = self._host_book.reserve(
-            need.host_mb,
-            total_mb=cpu.measure_total_mb(),
-            free_mb=cpu.measure_available_mb(),
-            holder=self._holder,
-            model=model.name,
-            measure=measure_resident_mb,
-        )
+        if isinstance(on_device, Refusal):
+            return on_device
+        if not need.host_mb:
+            return Hold(plan, on_device)
+        try:
+            in_host = self._host_book.reserve(
+                need.host_mb,
+                total_mb=cpu.measure_total_mb(),
+                free_mb=cpu.measure_available_mb(),
+                holder=self._holder,
+                model=model.name,
+                measure=measure_resident_mb,
+            )
+        except SeatUnavailable:
+            on_device.release()
+            raise
         if isinstance(in_host, Refusal):
             on_device.release()
             return in_host

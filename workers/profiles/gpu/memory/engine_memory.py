@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from gridq.errors import SeatUnavailable
 from workers.profiles.gpu.capability import HEADROOM_MB
 from workers.profiles.gpu.devices import discovery
 from workers.profiles.gpu.devices.device import CARD_BACKENDS, Device, DeviceError
@@ -40,9 +41,15 @@ class EngineMemory:
         """
         self.release()
         self._devices = find_devices(self._names)
+        if self._memory_mb is None:
+            return ""
         with self._lock:
-            for device in self._devices if self._memory_mb is not None else ():
-                found = self._reserve_on(device, self._memory_mb or 0)
+            for device in self._devices:
+                try:
+                    found = self._reserve_on(device, self._memory_mb)
+                except SeatUnavailable:
+                    self._release()
+                    raise
                 if isinstance(found, Refusal):
                     self._release()
                     return (

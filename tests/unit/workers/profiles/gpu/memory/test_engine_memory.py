@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gridq.errors import SeatUnavailable
 from tests.waiting import wait_for
 from workers.profiles.gpu.devices import discovery
 from workers.profiles.gpu.devices.device import Device
@@ -95,6 +97,17 @@ def test_what_an_engine_already_took_of_its_reservation_counts_once(book: Device
         assert isinstance(found, Reservation) == fits
         if isinstance(found, Reservation):
             found.release()
+
+
+def test_an_engine_that_waits_for_one_book_holds_nothing_in_another(
+    book: DeviceBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(CPU, device="other")
+    monkeypatch.setattr(discovery, "find_devices", lambda *_, **__: ([CPU, other], []))
+    (tmp_path / "other.json.lock").mkdir()
+    with pytest.raises(SeatUnavailable):
+        EngineMemory("vllm", ["cpu", "other"], 4000).reserve()
+    assert book.read() == []
 
 
 def test_an_unknown_device_is_named() -> None:
