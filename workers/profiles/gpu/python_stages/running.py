@@ -58,9 +58,11 @@ class PythonStages:
         module = python.parse_module(stage.implementation)
         if module not in settings().stages:
             raise python.make_not_loaded_error(stage.implementation)
-        fields = find_fields(stage.effects)
-        memory_mb = math.ceil(fields.get("memory_mb") or self._seat.memory_mb)
-        seat = self._seat
+        seat, fields = self._seat, find_fields(stage.effects)
+        memory_mb = math.ceil(fields.get("memory_mb") or seat.memory_mb)
+        child = StageChild(
+            list_visibility_variables(seat.backend, seat.uuid), memory_mb, self._loader.measure_memory_mb
+        )
         hold = self._loaded_models.reserve_room(
             stage.name,
             lambda: self._loader.reserve_memory(memory_mb, stage.name),
@@ -70,9 +72,6 @@ class PythonStages:
             context,
         )
         assert isinstance(hold, Reservation)
-        child = StageChild(
-            list_visibility_variables(seat.backend, seat.uuid), memory_mb, self._loader.measure_memory_mb
-        )
         running = RunningStage(stage.name, memory_mb, context.agent, bool(fields.get("protected")), child)
         priced = PricedContext(context, start_pricing(seat.price_per_hour))
         try:

@@ -1,9 +1,10 @@
-"""The worker's side of a stage's process: start it, pass on its reports, end it and all that it started."""
+"""A stage's process as its worker sees it: start it, pass on its reports, end it and all that it started."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import select
@@ -45,6 +46,11 @@ END_SECONDS = 6.0
 
 POLL_SECONDS = 0.01
 READ_BYTES = 65536
+MEMORY_MARGIN = 1.25
+"""Memory that is suggested to a stage that exceeded its own, as a multiple of what it held: it was killed while it
+took more.
+"""
+
 MAX_ESCAPED = 6
 """The most bytes that JSON in ASCII takes for one byte of a value."""
 
@@ -199,9 +205,8 @@ class StageChild:
             if self._process is not None and not self._is_ordered:
                 self._process.kill()  # it has started nothing yet
             elif self._process is not None:
-                self._process.send_signal(
-                    signal.SIGCONT
-                )  # should the stage, or somebody else, have stopped it
+                # should the stage, or somebody else, have stopped it
+                self._process.send_signal(signal.SIGCONT)
             self._close_input()
 
     def _close_input(self) -> None:
@@ -279,12 +284,14 @@ class StageChild:
             self.end()
 
     def _make_memory_error(self, stage: StageCall) -> StageMemoryExceeded:
+        wanted = math.ceil(self.used_mb * MEMORY_MARGIN / 100) * 100
         return StageMemoryExceeded(
             f"The stage {stage.name!r} held {self.used_mb} MB of its device; it reserved {self._limit_mb} MB",
             {
                 "memory_mb": self._limit_mb,
                 "used_mb": self.used_mb,
-                "fix": f"raise memory_mb of its Gpu effect to {self.used_mb} or more, or let it use less",
+                "fix": f"raise memory_mb of its Gpu effect, to {wanted} at least, or let it use less: it was ended while "
+                "it took more",
             },
         )
 

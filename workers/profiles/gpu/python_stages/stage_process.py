@@ -89,9 +89,8 @@ def main() -> None:
     if order is None or order["parent"] != os.getppid():
         return  # the worker is gone
     _control_process(PR_SET_CHILD_SUBREAPER, 1)
-    _control_process(
-        PR_SET_PDEATHSIG, signal.SIGCONT
-    )  # should the stage stop it, it still ends with the worker
+    # should the stage stop it, it still ends with the worker
+    _control_process(PR_SET_PDEATHSIG, signal.SIGCONT)
     replies = Replies(os.dup(1))
     os.dup2(2, 1)  # what the stage prints goes to the worker's log
     replies.send(started=True)
@@ -147,22 +146,21 @@ def run_stage(order: dict[str, Any], replies: Replies) -> dict[str, Any]:
     sys.path[:] = order["sys_path"]
     context = ReplyingContext(replies, order)
     try:
-        python.load_modules((python.parse_module(order["implementation"]),))
-    except ConfigError as exc:
-        error: GridError = SeatUnavailable(f"The seat cannot load the stage: {exc.message}", exc.details)
-        return {"error": _to_record(error)}
-    except BaseException as exc:  # not even a signal's exception may end the process without an answer
-        return {"error": _to_record(StageError(f"The stage ended with {type(exc).__name__}"))}
-    try:
+        _load_module(order["implementation"])
         return {"output": python.call_python(order["implementation"], order["value"], context)}
     except GridError as exc:
-        return {"error": _to_record(exc), "traceback": exc.traceback}
-    except BaseException as exc:
-        return {"error": _to_record(StageError(f"The stage ended with {type(exc).__name__}"))}
+        error = exc
+    except BaseException as exc:  # not even a signal's exception may end the process without an answer
+        error = StageError(f"The stage ended with {type(exc).__name__}")
+    return {"error": json.loads(error.to_json()), "traceback": error.traceback}
 
 
-def _to_record(error: GridError) -> Json:
-    return json.loads(error.to_json())
+def _load_module(implementation: str) -> None:
+    """Load the module of a stage. Raises SeatUnavailable if that fails: another machine may have it."""
+    try:
+        python.load_modules((python.parse_module(implementation),))
+    except ConfigError as exc:
+        raise SeatUnavailable(f"The seat cannot load the stage: {exc.message}", exc.details) from None
 
 
 def _become_child(parent: int) -> None:
