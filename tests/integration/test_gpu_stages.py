@@ -359,6 +359,7 @@ def test_a_stage_on_a_card_is_ended_if_it_holds_more_than_it_reserved(
     error = run.wait().error
     assert isinstance(error, StageMemoryExceeded)
     assert (error.details["memory_mb"], error.details["used_mb"]) == (2_000, 2_001)
+    assert " 2600 " in str(error.fix), "more than it held when it was ended"
     assert (error.path, error.stage) == ("root", "wait")
 
 

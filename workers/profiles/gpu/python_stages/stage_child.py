@@ -47,8 +47,8 @@ END_SECONDS = 6.0
 POLL_SECONDS = 0.01
 READ_BYTES = 65536
 MEMORY_MARGIN = 1.25
-"""Memory that is suggested to a stage that exceeded its own, as a multiple of what it held: it was killed while it
-took more.
+"""The memory that is suggested to a stage that exceeded its own, as a multiple of what it held when it was
+killed: it was taking more.
 """
 
 MAX_ESCAPED = 6
@@ -290,8 +290,7 @@ class StageChild:
             {
                 "memory_mb": self._limit_mb,
                 "used_mb": self.used_mb,
-                "fix": f"raise memory_mb of its Gpu effect, to {wanted} at least, or let it use less: it was ended while "
-                "it took more",
+                "fix": f"raise memory_mb of its Gpu effect to {wanted} or more, or let it use less",
             },
         )
 
