@@ -380,9 +380,15 @@ class FakeTgi(FakeEngine):
 
 
 class FakeMlx(FakeEngine):
+    """Without a Hugging Face cache, it fails after the head of its list of models."""
+
+    has_cache = True
+
     def get(self, path: str, query: dict[str, str]) -> tuple[int, Any] | None:
         if path == "/health":
             return 200, {"status": "ok"}
+        if path == "/v1/models" and not self.has_cache:
+            return 200, b""
         return super().get(path, query)
 
     def list_item(self, model: FakeModel) -> dict[str, Any]:

@@ -31,6 +31,9 @@ FIND_SECONDS = 1.6
 
 CONNECT_SECONDS = 0.2
 
+MAX_LOOKS = 5
+"""Looks after which a program that is no engine is left alone. An engine that starts may look like one."""
+
 LOADING = 503
 """The status of llama-server while it loads its model, and of others that are not ready."""
 
@@ -107,24 +110,28 @@ def _look(api: EngineApi, *, is_named: bool) -> FoundEngine:
 class NewEngines:
     """Looks for engines that have come to the usual ports `ports` since the last look.
 
-    A port where nothing listens costs one refused connection, and a program that is no engine is asked once
-    while it listens.
+    A port where nothing listens costs one refused connection. A program that is no engine is asked MAX_LOOKS
+    times while it listens, and an engine until it has models.
     """
 
     def __init__(self, ports: Collection[int] = USUAL_PORTS) -> None:
         self._ports = ports
-        self._known: set[int] = set()
+        self._looks: dict[int, int] = {}
 
     def look(self) -> bool:
         """Return whether a new one has models."""
-        listening = {port for port in self._ports if _is_listening(port)}
-        self._known &= listening
         is_new = False
-        for port in sorted(listening - self._known):
+        for port in self._ports:
+            if not _is_listening(port):
+                self._looks.pop(port, None)
+                continue
+            looks = self._looks.get(port, 0)
+            if looks >= MAX_LOOKS:
+                continue
             found = look_at(f"http://127.0.0.1:{port}", lambda: None, is_named=False)
-            if found.is_other or found.state.models:  # else it is still starting
-                self._known.add(port)
-            is_new = is_new or bool(found.state.models)
+            has_models = bool(found.state.models)
+            self._looks[port] = MAX_LOOKS if has_models else looks + found.is_other
+            is_new = is_new or has_models
         return is_new
 
 

@@ -11,7 +11,7 @@ from workers.profiles.gpu.running_engines.engine import (
     find_short_names,
     guess_uses,
 )
-from workers.profiles.gpu.running_engines.engine_api import EngineApi
+from workers.profiles.gpu.running_engines.engine_api import OK, EngineApi, EngineFault, Reply
 
 
 class OpenAICompatible(RunningEngine):
@@ -37,7 +37,8 @@ class Mlx(OpenAICompatible):
     """`mlx_lm.server`, which loads each model of the Hugging Face cache with its first request.
 
     Its paths are those of OpenAI and `/health`. What gives it away is the server of Python's own library, and
-    that a model in its list has three fields and no owner.
+    that a model in its list has three fields and no owner. While its user has no cache, the list breaks off
+    before its first byte.
     """
 
     kind: ClassVar[str] = "mlx"
@@ -50,7 +51,21 @@ class Mlx(OpenAICompatible):
         health = api.get("health")
         if not health.headers.get("server", "").startswith("BaseHTTP/") or health.value != {"status": "ok"}:
             return False
-        items = api.get("v1/models").fields.get("data")
-        return isinstance(items, list) and all(
-            isinstance(each, dict) and set(each) == {"id", "object", "created"} for each in items
+        reply = api.get("v1/models")
+        items = reply.fields.get("data")
+        return _has_broken_off(reply) or (
+            isinstance(items, list)
+            and all(isinstance(each, dict) and set(each) == {"id", "object", "created"} for each in items)
         )
+
+    def read_state(self) -> EngineState:
+        if _has_broken_off(self.api.get("v1/models")):
+            raise EngineFault(
+                "it cannot list its models while its user has no Hugging Face cache; create the folder "
+                "~/.cache/huggingface/hub, or `hub` in HF_HOME"
+            )
+        return super().read_state()
+
+
+def _has_broken_off(reply: Reply) -> bool:
+    return reply.status == OK and reply.value is None

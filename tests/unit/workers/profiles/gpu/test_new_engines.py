@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.fakes.engine_servers import FakeModel, FakeOllama, FakeVllm
 from tests.fakes.http_server import Handler, LocalServer
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.running_engines.engine_offers import SKIP_VARIABLE
-from workers.profiles.gpu.running_engines.finding import NewEngines
+from workers.profiles.gpu.running_engines.finding import MAX_LOOKS, NewEngines
 from workers.supervisor.embedded_server import find_free_port
 
 
@@ -20,6 +22,15 @@ class Other(Handler):
     def do_GET(self) -> None:
         type(self).asked += 1
         self.answer(404, {"error": "not found"})
+
+
+class StartingVllm(FakeVllm):
+    """One that answers 404 to everything until it has started."""
+
+    has_started = False
+
+    def get(self, path: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        return super().get(path, query) if self.has_started else None
 
 
 def test_an_engine_is_new_once() -> None:
@@ -44,10 +55,21 @@ def test_one_without_models_is_new_when_it_has_some() -> None:
         assert engines.look()
 
 
+def test_one_that_is_not_known_while_it_starts_is_new_when_it_has_started() -> None:
+    with StartingVllm(FakeModel("org/m")) as engine:
+        engines = NewEngines([engine.port])
+        for _ in range(MAX_LOOKS - 1):
+            assert not engines.look()
+        engine.has_started = True
+        assert engines.look()
+        assert not engines.look()
+
+
 def test_a_program_that_is_no_engine_is_left_alone() -> None:
     with LocalServer(Other) as server:
         engines = NewEngines([int(server.url.rpartition(":")[2])])
-        assert not engines.look()
+        for _ in range(MAX_LOOKS):
+            assert not engines.look()
         asked = Other.asked
         assert asked
         assert not engines.look()

@@ -140,6 +140,17 @@ def test_a_model_that_is_named_by_its_path_has_a_short_name(
     assert offer.capability["models"][0]["families"] == ["tiny"]
 
 
+def test_an_mlx_server_without_a_cache_says_what_it_lacks(run: Any, usual_ports: list[int]) -> None:
+    engine = run(FakeMlx(FakeModel("org/m")))
+    engine.has_cache = False
+    usual_ports.append(engine.port)
+    report = probe()
+    assert report.found == []
+    assert any(note.startswith(f"mlx-{engine.port}:") and "HF_HOME" in note for note in report.missing)
+    engine.has_cache = True
+    assert model_names(find_offer(probe(), f"mlx-{engine.port}")) == ["org/m"]
+
+
 def test_an_ollama_with_hundreds_of_models_is_adopted_at_once(run: Any, open_seat: Any) -> None:
     class Slow(FakeOllama):
         def post(self, path: str, body: Any) -> tuple[int, Any] | None:
