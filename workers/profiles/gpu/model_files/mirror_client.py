@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -22,7 +25,7 @@ from workers.profiles.gpu.model_files.references import HubReference
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
-"""A mirror that sends nothing for so long has failed."""
+"""A mirror that sends nothing for so long has failed, and so has one whose answer has not begun by then."""
 
 MIN_BYTES_PER_SECOND = 500_000
 PACE_SECONDS = 10.0
@@ -56,18 +59,52 @@ class MirrorSource:
         if start:
             headers["range"] = f"bytes={start}-"
         limits = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+        url = f"{self.mirror.url}{PATH}{self.sha256}"
         try:
             with (
+                _HeadLimit() as limit,
                 httpx.Client(timeout=limits, follow_redirects=False, trust_env=False) as client,
-                client.stream("GET", f"{self.mirror.url}{PATH}{self.sha256}", headers=headers) as answer,
+                client.stream("GET", url, headers=headers, extensions={"trace": limit.note}) as answer,
             ):
+                limit.lift()
                 _check_answer(answer, start, offered.size)
                 _copy(answer, file, start, offered.size, report, is_last=is_last)
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
             self.unreachable.add(self.name)
             raise SourceFailed(type(exc).__name__) from None
-        except httpx.HTTPError as exc:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as exc:  # the last: a host that is no name
             raise SourceFailed(type(exc).__name__) from None
+
+
+class _HeadLimit:
+    """Cuts the connection unless the head of its answer is here in time. A timeout of reads does not: one
+    line after the other may come, or one interim answer after the other, without end.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._timer = threading.Timer(CONNECT_SECONDS + READ_SECONDS, self._cut)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _HeadLimit:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lift()
+
+    def note(self, event: str, details: dict[str, Any]) -> None:
+        """Note the connection, as httpx reports it."""
+        if event == "connection.connect_tcp.complete":
+            self._socket = details["return_value"].get_extra_info("socket")
+
+    def lift(self) -> None:
+        self._timer.cancel()
+
+    def _cut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # it has ended
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _check_answer(answer: httpx.Response, start: int, size: int) -> None:
@@ -79,6 +116,11 @@ def _check_answer(answer: httpx.Response, start: int, size: int) -> None:
     wanted = 206 if start else 200
     if answer.status_code != wanted:
         raise SourceFailed(f"it answered {answer.status_code}")
+    length = answer.headers.get("content-length")
+    if length is None or "transfer-encoding" in answer.headers:  # chunks may be empty, without end
+        raise SourceFailed("it did not say how much it sends")
+    if length != str(size - start):
+        raise SourceFailed("it has a file of another size")
     if start and answer.headers.get("content-range") != f"bytes {start}-{size - 1}/{size}":
         raise SourceFailed("it answered with another part of the file")
 
@@ -86,13 +128,11 @@ def _check_answer(answer: httpx.Response, start: int, size: int) -> None:
 def _copy(
     answer: httpx.Response, file: BinaryIO, start: int, size: int, report: Report, *, is_last: bool
 ) -> None:
+    """Append what the answer has: as many bytes as its head says, else httpx raises an error."""
     done = reported = start
     pace_at, pace_done = time.monotonic(), start
     report(done, size, "downloading")
     for chunk in answer.iter_raw():
-        if done + len(chunk) > size:
-            file.truncate(start)
-            raise SourceFailed("it sent more than the file has")
         file.write(chunk)
         done += len(chunk)
         now = time.monotonic()
@@ -103,8 +143,6 @@ def _copy(
             if not is_last and done - pace_done < MIN_BYTES_PER_SECOND * (now - pace_at):
                 raise SourceFailed("it is slow", is_temporary=True)
             pace_at, pace_done = now, done
-    if done < size:
-        raise SourceFailed(f"it sent {done - start} of {size - start} bytes")
 
 
 class Mirrors:

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -35,6 +34,12 @@ MAX_SKEW_SECONDS = 60
 MAIN = "main"
 """The branch of a reference without a revision."""
 
+MAX_FILE_BYTES = 10**15
+MAX_TIME = 32_503_680_000.0
+"""The year 3000, in seconds since 1970: a time beyond cannot be shown everywhere."""
+
+_URL = re.compile(r"http://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})/?", re.ASCII)
+
 Access = Literal["", "open", "gated", "private"]
 """Who may read a repository, as the hub said when it was pulled; "" if it did not say."""
 
@@ -45,7 +50,7 @@ class SharedFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     path: str = Field(pattern=r"^[^\x00-\x1f\\]+$", max_length=1024)
-    size: int = Field(ge=0)
+    size: int = Field(ge=0, le=MAX_FILE_BYTES)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @field_validator("path")
@@ -63,10 +68,10 @@ class SharedModel(BaseModel):
 
     reference: str = ""
     commit: str = Field(default="", pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?$")
-    quantization: str = ""
+    quantization: str = Field(default="", pattern=r"^[^\x00-\x1f\x7f]*$", max_length=1024)
     access: Access = ""
-    pulled_at: float = 0.0
-    files: tuple[SharedFile, ...]
+    pulled_at: float = Field(default=0.0, ge=0, le=MAX_TIME, allow_inf_nan=False)
+    files: tuple[SharedFile, ...] = Field(min_length=1)
 
     def answers(self, wanted: HubReference) -> bool:
         """Return whether the hub would give this model for the reference `wanted`, as far as is known."""
@@ -91,14 +96,15 @@ class Mirror(BaseModel):
 
     machine: str
     url: str
-    secret: str = Field(min_length=32, repr=False)
+    secret: str = Field(pattern=r"^[0-9a-f]{64}$", repr=False)
     models: tuple[SharedModel, ...] = ()
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or not parts.port or parts.path.strip("/"):
+        match = _URL.fullmatch(url)  # no login, no query: the path of a request follows
+        labels = match[1].split(".") if match and not match[1].startswith("[") else ["name"]
+        if match is None or not 0 < int(match[2]) < 65536 or not all(0 < len(each) < 64 for each in labels):
             raise ValueError("http://host:port is expected")
         return url.rstrip("/")
 

@@ -15,10 +15,12 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic import ValidationError
 
 from gridq.errors import ConfigError, ModelReferenceInvalid
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, has_checksum
@@ -99,7 +101,7 @@ class MirrorServer:
             machine=machine,
             url=self.url,
             secret=self._renew_secret(),
-            models=tuple(_describe_model(model) for model in models[:MAX_MODELS]),
+            models=tuple(_describe_models(models[:MAX_MODELS])),
         )
 
     def _renew_secret(self) -> str:
@@ -171,6 +173,15 @@ class MirrorServer:
                     request.send_file(opened, self._pace)
             finally:
                 self._transfers.release()
+
+
+def _describe_models(models: Iterable[LocalModel]) -> Iterator[SharedModel]:
+    """Yield what others learn of the models. One that they would not believe is left out."""
+    for model in models:
+        try:
+            yield _describe_model(model)
+        except ValidationError as exc:
+            log.warning("%s is not shared: %s", model.name, exc.errors(include_url=False)[0]["msg"])
 
 
 def _describe_model(model: LocalModel) -> SharedModel:

@@ -217,9 +217,25 @@ class BadMirror(LocalServer):
                         206 if start else 200, data[start + 1 :] + b"x", {"Content-Range": "bytes 1-2/3"}
                     )
                     return
+                if manner == "goes on with interim answers":
+                    while not bad.stopping.is_set():
+                        self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+                    return
                 self.send_response(206 if start else 200)
                 if start:
                     self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+                if manner == "goes on with its head":
+                    while not bad.stopping.wait(0.2):
+                        self.send_header("X-More", "1")
+                        self.flush_headers()
+                    return
+                if manner == "goes on with a chunk's head":
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    self.wfile.write(b"1;")
+                    while not bad.stopping.wait(0.2):
+                        self.wfile.write(b"x")
+                    return
                 if manner != "never ends":
                     self.send_header("Content-Length", str(len(data) - start))
                 self.end_headers()
@@ -245,12 +261,14 @@ class BadMirror(LocalServer):
 
 MANNERS = (
     "lies", "vanishes", "hangs", "is slow", "redirects", "is full", "refuses", "never ends",
-    "sends another part",
+    "sends another part", "goes on with interim answers", "goes on with its head",
+    "goes on with a chunk's head",
 )  # fmt: skip
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_client, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(mirror_client, "READ_SECONDS", 1.0)
     monkeypatch.setattr(mirror_client, "PACE_SECONDS", 0.5)
     monkeypatch.setattr(downloads, "BUSY_SECONDS", 0.1)
@@ -634,6 +652,7 @@ def test_odd_names_and_odd_entries_do_not_keep_the_others_from_being_shared(
     hub_server.repositories["org/Odd"] = Repository({"a b/Ödd (1)+x-Q4_K_M.gguf": odd})
     model = pull_elsewhere(monkeypatch, other, "hf:org/Odd")
     LocalModels(other).add(model.model_copy(update={"name": "strange", "reference": "?? what"}))
+    LocalModels(other).add(model.model_copy(update={"name": "later", "pulled_at": 1e300}))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     found, sources = pull_here(home, mirror.describe(OTHER), text="hf:org/Odd")
     assert sources == [OTHER]
@@ -800,10 +819,22 @@ def test_an_address_must_be_one_that_others_reach(text: str) -> None:
 def test_what_a_machine_advertises_is_checked() -> None:
     good = Mirror(machine="m", url="http://10.0.0.5:8790", secret=make_secret())
     texts = {"good": good.model_dump_json(), "old": "{}", "broken": "no JSON"}
-    for name, value in {
-        "url": "https://elsewhere.example/x", "secret": "short",
-    }.items():  # fmt: skip
-        texts[name] = good.model_copy(update={name: value}).model_dump_json(warnings=False)
+    for field, value in [
+        ("secret", "short"), ("secret", "ä" * 64), *(("url", url) for url in (
+            "https://elsewhere.example", "http://elsewhere.example:80/x", "http://no.port", "http://no:0",
+            "http://no:65536", "http://user:word@host:80", "http://host:80?a=", "http://host:80#a",
+            "http://two words:80", "http://a..b:80", "http://\u2028:80", f"http://{'a' * 64}:80",
+            "http://[::1%25eth0]:80",
+        )),
+    ]:  # fmt: skip
+        texts[f"{field} {value}"] = good.model_copy(update={field: value}).model_dump_json(warnings=False)
+    file = {"path": "x", "size": 1, "sha256": "0" * 64}
+    for odd in (
+        {"files": []}, {"files": [{**file, "size": -1}]}, {"files": [{**file, "size": 10**400}]},
+        {"files": [file], "pulled_at": 1e300}, {"files": [file], "pulled_at": float("nan")},
+        {"files": [file], "pulled_at": -1.0}, {"files": [file], "quantization": "\x1b[31m"},
+    ):  # fmt: skip
+        texts[f"model {odd}"] = json.dumps({**good.model_dump(), "models": [odd]})
     for path in ("../x", "/etc/passwd", "a/../../x", "a//b", "a\\b", ""):
         models = [{"files": [{"path": path, "size": 1, "sha256": "0" * 64}]}]
         texts[f"path {path}"] = json.dumps({**good.model_dump(), "models": models})
