@@ -54,7 +54,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "gridq_capacity_used_ratio": Metric(
         "gauge",
-        "Used share of the seat's fullest budget of money, tokens or requests; absent without a budget.",
+        "Used share of the seat's fullest budget, of whatever it is; absent without a budget.",
         GRID_NOW,
         ("seat",),
     ),
@@ -69,7 +69,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "gridq_account_limit": Metric(
         "gauge",
-        "Limit of the account, in dollars, tokens, requests or jobs; absent without a limit.",
+        "Limit of the account, in dollars, tokens, requests, jobs or GPU seconds; absent without a limit.",
         GRID_NOW,
         ("kind", "name", "what"),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,22 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from gridq.execution.session import Session
 from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.metrics.collector import CACHE_SECONDS
 from gridq.limits import api_keys
 from gridq.limits.quotas_file import parse
 from gridq.limits.quotas_loader import lift, put_in_force, write_calendar
+from gridq.profiles.profile import Profile
+from gridq.protocol.models import Advertisement
+from gridq.seats import registry
 from tests.builders import seq, stage
+from tests.fakes.programs import FakePrograms
 from tests.gateways import Benches, Gateway, benches
+from tests.local_grid import BenchRunner
 from tests.waiting import wait_for
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.llm import LlmProfile
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
@@ -201,8 +210,65 @@ def test_accounts_show_use_rest_and_reset(place: Benches, gateway: Gateway) -> N
         assert 0 < turns["grid", "all of it", "requests in 5h"] - time.time() <= 5 * 3600
         assert turns["agent", "bea", "money a day"] % 86_400 == 0
         assert now["gridq_seat_budget_left_dollars"]["m.bench",] == 6.75
+        assert now["gridq_capacity_used_ratio"]["m.bench",] == pytest.approx(0.25 / 7)
     finally:
         lift(scripts)
+
+
+@contextmanager
+def reporting(place: Benches, seat: str, profile: Profile) -> Iterator[None]:
+    """Keep a seat live that reports the metrics of `profile`, as its worker would."""
+    scripts = place.grid.scripts
+    session = Session(
+        scripts, scripts.config, seat=seat, host="h", concurrency=1, queues=["bench:rare"],
+        runner=BenchRunner(),
+    )  # fmt: skip
+    ad = Advertisement(
+        seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind=profile.kind, concurrency=1,
+        queues=["bench:rare"], metrics={"busy": 0.0, **profile.metrics()},
+    )  # fmt: skip
+    registry.advertise(scripts.client, scripts.keys, ad, 60)
+    session.start()
+    try:
+        yield
+    finally:
+        session.stop(0)
+        registry.withdraw(scripts.client, scripts.keys, seat)
+
+
+def open_profile(profile: Profile, config: Any) -> Profile:
+    """Open the first seat that `profile` finds by `config`."""
+    offer = profile.probe(config).found[0]
+    profile.open(profile.Capability.model_validate(offer.capability), offer.config)
+    return profile
+
+
+def test_what_profiles_report_is_shown_under_its_own_names(
+    place: Benches, gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "bin", "claude")
+    for name, text in programs.environ.items():
+        monkeypatch.setenv(name, text)
+    models = [{"name": "sonnet"}]
+    seats = {
+        "t.cpu": open_profile(GpuProfile(), {"gpus": False}),
+        "t.api": open_profile(LlmProfile(), [{"name": "a", "url": "https://x.example/v1", "models": models}]),
+        "t.cli": open_profile(LlmProfile(), [{"name": "c", "cli": "claude", "models": models}]),
+    }
+    wanted = {
+        "gridq_gpu_seconds_total": "t.cpu",
+        "gridq_api_calls_total": "t.api",
+        "gridq_jobs_routed_total": "t.cli",
+    }
+    with ExitStack() as stack:
+        for name, profile in seats.items():
+            stack.callback(profile.close)
+            stack.enter_context(reporting(place, name, profile))
+        now = wait_for(lambda: read(gateway), true=lambda found: wanted.keys() <= found.keys(), poll=0.3)
+    for name, seat in wanted.items():
+        [(labels, count)] = now[name].items()
+        assert seat in labels
+        assert count == 0
 
 
 def test_unknown_paths_are_one_route(gateway: Gateway) -> None:

@@ -82,6 +82,8 @@ def test_a_program_runs_the_stages_of_a_model(cli: str):
     answer = profile.run(stage("llm:chat"), value, StageContext(emit=pieces.append))
     assert answer == {"role": "assistant", "content": "and on ", "finish_reason": "stop"}
     assert "".join(pieces) == "and on "
+    counts = {key.partition("{")[0]: count for key, count in profile.metrics().items()}
+    assert counts == {"jobs_routed_total": 2.0, "jobs_failed_total": 0.0}
 
 
 def test_a_program_sees_its_prompt_and_little_else(
