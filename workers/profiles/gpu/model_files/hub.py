@@ -7,6 +7,7 @@ token is the user's own; it is sent to the endpoint alone, and never logged.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,7 @@ def resolve(reference: HubReference) -> HubModel:
 
     Raises ModelNotFound, ModelGated, HubUnreachable or ModelPullError.
     """
-    with translate_errors(reference.repo):
+    with translate_errors(reference.repo), _expect_answer(reference.repo):
         info = _open_api().model_info(
             reference.repo, revision=reference.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
         )
@@ -140,7 +141,7 @@ def search(words: str, limit: int = 20) -> list[Found]:
 
     Raises HubUnreachable or ModelPullError.
     """
-    with translate_errors(words):
+    with translate_errors(words), _expect_answer(words):
         found = _open_api().list_models(search=words or None, filter="gguf", sort="downloads", limit=limit)
         return [
             Found(
@@ -195,49 +196,50 @@ def fetch_file(
         if file.digest is None or file.digest.value in (sha256, git):
             return cached, sha256
         remove_file(cached)  # it was damaged on the disk
-    mirrors = find_mirrors()
-    sources = list(mirrors)
-    etag = file.sha256 or file.git or ""
+    sources = list(find_mirrors())
+    blob_name = file.sha256 or ""
+    is_only_by_xet = model.hub_answers and file.size > MAX_HTTP_BYTES
+    try:
+        origin, blob_name = _find_origin(model, file)
+    except (HubUnreachable, ModelGated, ModelNotFound):
+        if not sources:
+            raise
+    else:
+        sources += [] if is_only_by_xet else [origin]
     with translate_errors(model.repo, file.path):
-        if model.hub_answers:
+        if sources:
+            blob = locate_repository(model.repo) / "blobs" / blob_name
             try:
-                with translate_errors(model.repo, file.path):
-                    origin, etag = _find_origin(model, file)
-            except (HubUnreachable, ModelGated, ModelNotFound):
-                if not mirrors:
+                sha256 = download(
+                    sources,
+                    blob,
+                    size=file.size,
+                    digest=file.digest,
+                    report=report,
+                    name=f"{model.repo}/{file.path}",
+                    on_source=on_source,
+                )
+                return _name_blob(model, file, blob), sha256
+            except (HubUnreachable, DigestMismatch):
+                if not is_only_by_xet:
                     raise
-            else:
-                if file.size > MAX_HTTP_BYTES and not mirrors:
-                    return _fetch_by_xet(model, file, report, on_source)
-                sources += [origin] if file.size <= MAX_HTTP_BYTES else []
-        elif not mirrors:
-            raise HubUnreachable("The hub cannot be reached", {"path": f"hf:{model.repo}:{file.path}"})
-        blob = locate_repository(model.repo) / "blobs" / etag
-        try:
-            sha256 = download(
-                sources,
-                blob,
-                size=file.size,
-                digest=file.digest,
-                report=report,
-                name=f"{model.repo}/{file.path}",
-                on_source=on_source,
-            )
-        except (HubUnreachable, DigestMismatch):
-            if file.size <= MAX_HTTP_BYTES or not model.hub_answers:
-                raise
-            return _fetch_by_xet(model, file, report, on_source)
-        return _name_blob(model, file, blob), sha256
+        return _fetch_by_xet(model, file, report, on_source)
 
 
 def _find_origin(model: HubModel, file: HubFile) -> tuple[Origin, str]:
-    """Return where the hub has a file, and its ETag, which becomes the name of a blob."""
+    """Return where the hub has a file, and its ETag, which becomes the name of its blob in the cache.
+
+    Raises HubUnreachable, at once if the hub did not answer before, and the other errors of `resolve`.
+    """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
+    if not model.hub_answers:
+        raise HubUnreachable("The hub cannot be reached", {"path": f"hf:{model.repo}:{file.path}"})
     endpoint = _get_endpoint()
     url = hf_hub_url(model.repo, file.path, revision=model.commit, endpoint=endpoint)
-    metadata = get_hf_file_metadata(url, timeout=TIMEOUT_SECONDS, endpoint=endpoint)
+    with translate_errors(model.repo, file.path):
+        metadata = get_hf_file_metadata(url, timeout=TIMEOUT_SECONDS, endpoint=endpoint)
     headers = build_hf_headers()
     if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)  # the token is for the hub, not for where it stores files
@@ -274,7 +276,6 @@ def _fetch_by_xet(model: HubModel, file: HubFile, report: Report, on_source: OnS
     from huggingface_hub import hf_hub_download
 
     on_source(urlsplit(_get_endpoint()).hostname or "")
-
     path = hf_hub_download(
         model.repo,
         file.path,
@@ -337,6 +338,19 @@ def translate_errors(repo: str, file: str = "") -> Iterator[None]:
         raise error from None
 
 
+@contextmanager
+def _expect_answer(about: str) -> Iterator[None]:
+    """Raise HubUnreachable if the hub's client does not find in an answer what it looks for: a proxy or the
+    page of a network's login may have answered.
+    """
+    try:
+        yield
+    except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as exc:
+        reason = f"{_get_endpoint()} answered something else ({type(exc).__name__}: {exc})"
+        details = {"path": f"hf:{about}", "reason": reason, "fix": "check HF_ENDPOINT and the network"}
+        raise HubUnreachable("The hub cannot be reached", details) from None
+
+
 def _translate(exc: BaseException, repo: str, file: str) -> GridError | None:
     import httpx2
     from huggingface_hub import errors
@@ -370,7 +384,9 @@ def _translate(exc: BaseException, repo: str, file: str) -> GridError | None:
         return _translate_status(cause.response.status_code, cause.response.headers, path, page)
     if isinstance(exc, errors.HFValidationError):
         return ModelNotFound(f"{repo!r} is not the name of a repository", {"path": path})
-    if isinstance(exc, httpx2.TransportError | errors.LocalEntryNotFoundError | ConnectionError):
+    if isinstance(
+        exc, httpx2.RequestError | httpx2.InvalidURL | errors.LocalEntryNotFoundError | ConnectionError
+    ):
         reason = f"{type(exc).__name__}: {exc}" if not isinstance(exc, errors.LocalEntryNotFoundError) else ""
         return HubUnreachable(
             "The hub cannot be reached",

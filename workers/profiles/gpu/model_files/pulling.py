@@ -378,23 +378,17 @@ def _pull(
     is_owned = True
     if isinstance(reference, HubReference):
         resolved = _resolve(reference, progress, mirrors)
-        of_hub = {name: getattr(resolved, name) for name in ("commit", "quantization", "access")}
+        of_hub = {
+            "commit": resolved.commit,
+            "quantization": resolved.quantization,
+            "access": resolved.access,
+        }
+        missing = [file for file in resolved.files if hub.find_cached(resolved, file) is None]
+        is_owned = known.is_owned if known is not None else len(missing) == len(resolved.files)
+        sizes = (resolved.size, sum(file.size for file in missing))
         progress.update(total=resolved.size, note=resolved.note or progress.current.note)
-        here = {file.path: hub.find_cached(resolved, file) for file in resolved.files}
-        is_owned = known.is_owned if known is not None else not any(here.values())
-        missing = sum(file.size for file in resolved.files if here[file.path] is None)
-        _make_room(home, hub.locate_cache(), name, options, sizes=(resolved.size, missing))
-        files, offset = [], 0
-        for file in resolved.files:
-            path, sha256 = hub.fetch_file(
-                resolved,
-                file,
-                progress.report(offset),
-                partial(mirrors.list_sources, file.sha256),
-                progress.tell_source,
-            )
-            files.append(LocalFile(path=str(path), size=file.size, sha256=sha256))
-            offset += file.size
+        _make_room(home, hub.locate_cache(), name, options, sizes=sizes)
+        files = _fetch_hub_files(resolved, progress, mirrors)
     elif isinstance(reference, UrlReference):
         files = [_fetch_url(reference, home, name, options, progress, mirrors=mirrors)]
     else:
@@ -418,11 +412,35 @@ def _resolve(reference: HubReference, progress: _Progress, mirrors: Mirrors) -> 
         return hub.resolve_from_mirror(reference, shared)
 
 
+def _fetch_hub_files(model: hub.HubModel, progress: _Progress, mirrors: Mirrors) -> list[LocalFile]:
+    """Download the files of a model into the hub's cache, or verify them there."""
+    files, offset = [], 0
+    for file in model.files:
+        path, sha256 = hub.fetch_file(
+            model,
+            file,
+            progress.report(offset),
+            partial(mirrors.list_sources, file.sha256),
+            progress.tell_source,
+        )
+        files.append(LocalFile(path=str(path), size=file.size, sha256=sha256))
+        offset += file.size
+    return files
+
+
 def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, sizes: tuple[int, int]) -> None:
     """Remove old models if the limit of the cache asks for it. `sizes`: of the model, and of what is missing
     of it. Raises ModelTooLarge or DiskFull.
     """
     size, missing = sizes
+    _check_limits(name, size, options)
+    if missing and options.cache_bytes is not None:
+        LocalModels(home).make_room(missing, options.cache_bytes)
+    check_disk(folder, missing)
+
+
+def _check_limits(name: str, size: int, options: PullOptions) -> None:
+    """Raise ModelTooLarge if a model of `size` bytes is larger than the owner allows."""
     for limit, field_name in ((options.max_bytes, "pull_limit_gb"), (options.cache_bytes, "cache_limit_gb")):
         if limit is not None and size > limit:
             raise ModelTooLarge(
@@ -433,9 +451,6 @@ def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, siz
                     "fix": f"choose a smaller quantization, or raise {field_name}",
                 },
             )
-    if missing and options.cache_bytes is not None:
-        LocalModels(home).make_room(missing, options.cache_bytes)
-    check_disk(folder, missing)
 
 
 def _fetch_url(
@@ -448,6 +463,13 @@ def _fetch_url(
     mirrors: Mirrors,
 ) -> LocalFile:
     """Download the file of an `https:` reference into the home folder."""
+    tell = progress.report(0)
+
+    def report(done: int, total: int, state: str) -> None:
+        if size is None:  # so nothing could be compared before
+            _check_limits(name, done, options)
+        tell(done, total, state)
+
     sources: list[Source] = mirrors.list_sources(reference.sha256)
     try:
         try:
@@ -475,7 +497,7 @@ def _fetch_url(
                 target,
                 size=size,
                 digest=Digest("sha256", reference.sha256) if reference.sha256 else None,
-                report=progress.report(0),
+                report=report,
                 name=reference.url,
                 on_source=progress.tell_source,
             )
