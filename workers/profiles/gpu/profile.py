@@ -217,8 +217,10 @@ class GpuProfile(Profile):
 
     def details(self) -> dict[str, Json]:
         """Return what `gridq gpus` shows of the seat."""
-        if self._engine_runner is not None:
-            return {"models": [{"name": name} for name in self._engine_runner.list_loaded()]}
+        engine = self._engine_runner
+        if engine is not None:
+            models: list[Json] = [{"name": name} for name in engine.list_loaded()]
+            return {"models": models, "loading": engine.describe_loading()}
         opened, runner, sampler, stages = self._opened, self._runner, self._sampler, self._python_stages
         if opened is None or runner is None or sampler is None or stages is None:
             return {}

@@ -35,6 +35,7 @@ class EngineModel:
     embeddings: bool = False
     any: bool = True
     is_loaded: bool = False
+    is_loading: bool = False
     aliases: tuple[str, ...] = ()
 
 

@@ -21,7 +21,7 @@ from workers.model_apis.openai.client import OpenAIClient
 from workers.model_apis.stages import ModelRequest
 from workers.model_apis.token_estimates import count_characters
 from workers.profiles.gpu.capability import GpuCapability
-from workers.profiles.gpu.runner import start_pricing
+from workers.profiles.gpu.pricing import start_pricing
 from workers.profiles.gpu.running_engines import finding
 from workers.profiles.gpu.running_engines.engine import EngineState, RunningEngine
 from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
@@ -68,6 +68,7 @@ class EngineSeatRunner:
         self._load_lock = threading.Lock()
         self._lock = threading.Lock()
         self._users: collections.Counter[str] = collections.Counter()  # stages that use a model now
+        self._ordered: list[str] = []  # models whose load was ordered, and is not done
         if self._launched is None:
             self.look()
         else:
@@ -175,6 +176,17 @@ class EngineSeatRunner:
         """Return the queues whose first model is loaded."""
         return list_warm_queues(self.capability.models, self.list_loaded())
 
+    def describe_loading(self) -> dict[str, Json]:
+        """Return by queue the model that is loading, as far as the engine or this seat knows.
+        No engine says the share that is done.
+        """
+        names = {*(model.name for model in self._state.models if model.is_loading), *self._ordered}
+        return {
+            queue: {"model": name, "share": None}
+            for name in names
+            for queue in list_warm_queues(self.capability.models, {name})
+        }
+
     def load(self, model: str, context: StageContext) -> None:
         """Have the engine load `model`, and wait for it. Raises SeatUnavailable with the engine's reason."""
         context.check()
@@ -202,9 +214,12 @@ class EngineSeatRunner:
         engine = self._engine
         if engine is None:
             raise SeatUnreachable(self._fault or "The engine is not known yet", {"retry_after": 1})
+        is_load = what == "load"
+        if is_load:
+            self._ordered.append(model)
         try:
             with self._load_lock:
-                (engine.load if what == "load" else engine.unload)(model)
+                (engine.load if is_load else engine.unload)(model)
         except EngineUnreachable as exc:
             raise SeatUnreachable(
                 f"{engine.title} has ended", {"model": model, "reason": str(exc), "retry_after": 1}
@@ -214,6 +229,8 @@ class EngineSeatRunner:
                 f"{engine.title} could not {what} the model {model!r}", {"model": model, "reason": str(fault)}
             ) from None
         finally:
+            if is_load:
+                self._ordered.remove(model)
             self._look_now.set()
 
     # -- stages
@@ -231,7 +248,7 @@ class EngineSeatRunner:
         model = stages.choose_model(stage, request, models, in_cooldown=context.models_in_cooldown)
         context.check()
         context.use_model(model.name)
-        self._check_length(request, self._find_context(model, context))
+        self._check_length(request, model, context)
         priced = PricedContext(context, start_pricing(self._seat.price_per_hour))
         with self._lock:
             self._users[model.name] += 1
@@ -273,35 +290,35 @@ class EngineSeatRunner:
         if errors:
             raise errors[0]
 
-    def _find_context(self, model: ModelOffer, context: StageContext) -> ModelOffer:
-        """Return `model` with its context. An engine that would cut the prompt says it once it has loaded the
-        model, which the request would have it do anyway.
-        """
-        engine = self._engine
-        if model.context is not None or engine is None or not engine.truncates_prompts:
-            return model
-        if model.name not in self.list_loaded():
-            self._load_for_request(model.name, context)
-            self.look()
-        return next((each for each in self.capability.models if each.name == model.name), model)
-
-    def _check_length(self, request: ModelRequest | ApiRequest, model: ModelOffer) -> None:
+    def _check_length(
+        self, request: ModelRequest | ApiRequest, model: ModelOffer, context: StageContext
+    ) -> None:
         """Raise StageError for a prompt that the engine would cut without saying so. Others refuse it."""
-        if model.context is None or self._engine is None or not self._engine.truncates_prompts:
+        if self._engine is None or not self._engine.truncates_prompts:
             return
+        limit = model.context or self._load_for_limit(model.name, context)
         prompt = {name: request.body[name] for name in PROMPT_FIELDS if name in request.body}
         tokens = count_characters(prompt) // MAX_CHARACTERS_PER_TOKEN
-        if tokens > model.context:
+        if limit is not None and tokens > limit:
             raise StageError(
-                f"The prompt has at least {tokens} tokens, but {model.name} has a context of {model.context}",
+                f"The prompt has at least {tokens} tokens, but {model.name} has a context of {limit}",
                 {
                     "status": 400,
                     "endpoint_code": CONTEXT_LENGTH_EXCEEDED,
                     "param": PARAMETERS.get(request.path, "messages"),
-                    "expected": f"at most {model.context} tokens, the answer included",
+                    "expected": f"at most {limit} tokens, the answer included",
                     "fix": "shorten the prompt, or have the engine load the model with a larger context",
                 },
             )
+
+    def _load_for_limit(self, model: str, context: StageContext) -> int | None:
+        """Return the context of a model, in tokens, which the engine says once it has loaded the model, as
+        the request would have it do anyway; None if it does not say it.
+        """
+        if model not in self.list_loaded():
+            self._load_for_request(model, context)
+            self.look()
+        return next((each.context for each in self.capability.models if each.name == model), None)
 
     def close(self) -> None:
         """Drop the running calls. The engine goes on, unless this seat's worker started it."""

@@ -81,6 +81,7 @@ class LlamaServer(RunningEngine):
                     name,
                     context=context,
                     is_loaded=value == "loaded",
+                    is_loading=value == "loading",
                     aliases=_find_aliases(name, item),
                     **uses,
                 )

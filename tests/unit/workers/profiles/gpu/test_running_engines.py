@@ -370,6 +370,32 @@ def open_seat(run: Any) -> Iterator[Any]:
         runner.close()
 
 
+def test_a_load_that_the_seat_ordered_is_shown_while_it_lasts(run: Any, open_seat: Any) -> None:
+    may_load = threading.Event()
+
+    class Slow(FakeOllama):
+        def post(self, path: str, body: Any) -> tuple[int, Any] | None:
+            if path == "/api/generate":
+                may_load.wait(10)
+            return super().post(path, body)
+
+    runner, _ = open_seat(run(Slow(FakeModel("first", context=99), FakeModel("m", context=99))))
+    assert runner.describe_loading() == {}
+    loading = threading.Thread(target=runner.load, args=("m", StageContext()))
+    loading.start()
+    shown = wait_for(runner.describe_loading)
+    assert shown == {"llm:m": {"model": "m", "share": None}}, "not llm:any, for which `first` is used"
+    may_load.set()
+    loading.join()
+    assert runner.describe_loading() == {}
+
+
+def test_a_load_that_a_router_began_by_itself_is_shown(run: Any, open_seat: Any) -> None:
+    model = FakeModel("m", more={"status": {"value": "loading", "args": []}})
+    runner, _ = open_seat(run(FakeLlamaRouter(model)))
+    assert runner.describe_loading()["llm:m"] == {"model": "m", "share": None}
+
+
 def chat(runner: EngineSeatRunner, model: str, text: str = "Hi", context: StageContext | None = None) -> Any:
     stage = StageCall(
         id="s",
