@@ -49,6 +49,9 @@ NAMES = (
 MAX_WALK = 3_000
 """How much one call does for jobs of any size, about in commands: some 5 ms."""
 
+MAX_AFFORD = 1_000
+"""How many seats' budgets one call reads to find a seat that can pay for a stage."""
+
 PLAN_PART_WORDS = 6_000
 """The words of a plan that one call writes: a larger one is written in parts."""
 
@@ -140,6 +143,7 @@ def build_constants(config: Settings) -> Constants:
         "MAX_LOSSES": config.max_losses,
         "MAX_STAGE_INPUT": config.max_stage_input,
         "MAX_WALK": MAX_WALK,
+        "MAX_AFFORD": MAX_AFFORD,
         "BATCH_AGE": int(config.batch_age * 1000),
         "HOLD": int(config.admission_wait * 1000),
         "QUARANTINE": int(config.quarantine * 1000),

@@ -44,7 +44,6 @@ end
 
 -- Return whether `suits` holds for one of a queue's live seats that take work. If there are very many, some are tried before all. Once the
 -- budgets of MAX_AFFORD have been read and none suits, the others count as if none did.
-local MAX_AFFORD = 1000
 local seats_cache = {}
 local function any_seat(q, suits)
   local serving, seats = 'serving:' .. q, seats_cache[q]
@@ -70,8 +69,8 @@ end
 
 -- Return the link where a stage waits: the first from which a live seat could take it now if it were not busy; else the first from which
 -- one could later (it has no budget now, or is excluded for a while); else the first. A link whose attempts are used up does not count.
--- `excluded`: the excluded seats, except those that do not fit a link. Second: whether a live seat could take it at some time. Third:
--- whether that is now.
+-- `excluded`: the excluded seats, except those that do not fit a link. Second: when a live seat could take it, 'now' or 'later'; nil if none
+-- could.
 local function choose_link(links, excluded, failures, cost, agent, team, tokens)
   local first, later
   local counts = string.gmatch(failures or '', '%d+')
@@ -83,10 +82,10 @@ local function choose_link(links, excluded, failures, cost, agent, team, tokens)
         later = later or i
         return not is_excluded(excluded, seat) and can_afford(seat, link.q, cost, tokens)
       end
-      if any_seat(link.q, suits) then return i, true, true end
+      if any_seat(link.q, suits) then return i, 'now' end
     end
   end
-  return later or first or #links, later ~= nil, false
+  return later or first or #links, later and 'later'
 end
 
 -- Return those excluded seats of a stage that are excluded for another reason than not fitting its link. `failed`: attempts have failed,
@@ -150,33 +149,40 @@ local function is_misplaced(job, step)
   return misplaced_cache[like]
 end
 
--- End an attempt at the link where the stage is. If it failed by its seat's fault, count that; return whether another attempt may follow: at
--- this link, or at another whose attempts are not used up and that a live seat serves.
---
--- `absent`: it was handed back instead, because this seat does not have the link's model at hand: that is being downloaded, or has no
--- memory. If no other seat could take the stage now, but this one at another link, the stage is done with this link; return whether it is.
-local function end_at_link(job, step, chain, failures, header, absent)
+-- Add failed attempts to those of a link. Return the new text of chain_failures:<step>, and the link's attempts.
+local function add_failures(failures, links, at, more)
+  local counts = {}
+  for n in string.gmatch(failures or '', '%d+') do counts[#counts + 1] = tonumber(n) end
+  for i = 1, #links do counts[i] = (counts[i] or 0) + (i == at and more or 0) end
+  return table.concat(counts, ','), counts[at]
+end
+
+-- Count an attempt that failed by its seat's fault at the link where the stage is. Return whether another may follow: at this link, or at
+-- another whose attempts are not used up and that a live seat serves.
+local function count_chain_failure(job, step, chain, failures, header)
+  local links, at = parse_chain(chain)
+  local counts, n = add_failures(failures, links, at, 1)
+  C('HSET', job_key(job), 'chain_failures:' .. step, counts)
+  if n < MAX_ATTEMPTS then return true end
+  local agent, team = unpack(C('HMGET', job_key(job), 'agent', 'team'))
+  local _, when = choose_link(links, '', counts, string.match(header, '^%S+ (%S+)'), agent, team)
+  return when ~= nil
+end
+
+-- Use up the link where the stage is, if `seat` does not have the link's model at hand (it is being downloaded, or has no memory), no other
+-- seat could take the stage now, and this one could at another link. Return whether that is so.
+local function leave_link(job, step, chain, failures, header, seat)
   local links, at = parse_chain(chain)
   local agent, team, excluded, unfit, tokens = unpack(C('HMGET', job_key(job), 'agent', 'team', 'excluded:' .. step, 'unfit:' .. step,
     'tokens:' .. step))
-  local cost = string.match(header, '^%S+ (%S+)')
-  local counts = {}
-  for n in string.gmatch(failures or '', '%d+') do counts[#counts + 1] = tonumber(n) end
-  for i = 1, #links do counts[i] = counts[i] or 0 end
-  local function write_counts() C('HSET', job_key(job), 'chain_failures:' .. step, table.concat(counts, ',')) end
-  if not absent then
-    counts[at] = counts[at] + 1
-    write_counts()
-    if counts[at] < MAX_ATTEMPTS then return true end
-    local _, someone = choose_link(links, '', table.concat(counts, ','), cost, agent, team)
-    return someone
-  end
   local kept_out = seats_kept_out(job, step, excluded, unfit, failures)
-  local without = kept_out == '' and absent or kept_out .. ',' .. absent
-  local _, _, elsewhere = choose_link(links, without, failures, cost, agent, team, tokens)
-  if elsewhere then return false end
-  counts[at] = MAX_ATTEMPTS
-  local _, _, here = choose_link(links, kept_out, table.concat(counts, ','), cost, agent, team, tokens)
-  if here then write_counts() end
-  return here
+  local function can_start(kept_out_now, counts)
+    local _, when = choose_link(links, kept_out_now, counts, string.match(header, '^%S+ (%S+)'), agent, team, tokens)
+    return when == 'now'
+  end
+  if can_start(kept_out == '' and seat or kept_out .. ',' .. seat, failures) then return false end
+  local counts = add_failures(failures, links, at, MAX_ATTEMPTS)
+  if not can_start(kept_out, counts) then return false end
+  C('HSET', job_key(job), 'chain_failures:' .. step, counts)
+  return true
 end

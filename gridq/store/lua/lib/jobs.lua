@@ -65,19 +65,18 @@ local function settle(lease, seat, used, what, of, names)
   if not closed then return nil, false end
   local holder, charged, agent, q, under = string.match(closed, '^(%S+) (%S+) (%S+) (%S+) (%S*)$')
   names = under ~= '' and under or nil
-  local before, total, rest = parse_usage(charged), {}, {}
-  local priced = use.priced or before.priced
+  local before, total, more = parse_usage(charged), {}, {}
   for i, name in ipairs({'money', 'tokens_in', 'tokens_out', 'gpu_seconds'}) do
     total[i] = int_text(math.max(use[name], before[name]))
-    rest[i] = int_text(math.max(use[name] - before[name], 0))
+    more[i] = int_text(math.max(use[name] - before[name], 0))
   end
-  if not priced then total[1], rest[1] = '', '' end
-  total, rest = table.concat(total, ','), parse_usage(table.concat(rest, ','))
-  local more = rest.any
-  if charged == '-' or more then
-    C('SET', K .. 'closed_lease:' .. lease, holder .. ' ' .. total .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
+  if not (use.priced or before.priced) then total[1], more[1] = '', '' end
+  local rest = parse_usage(table.concat(more, ','))
+  if charged == '-' or rest.any then
+    C('SET', K .. 'closed_lease:' .. lease,
+      holder .. ' ' .. table.concat(total, ',') .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
   end
-  if what == 'done' or more then
+  if what == 'done' or rest.any then
     of.agent, of.q = of.agent or agent, q ~= '-' and q or of.q  -- a chain may have gone on to another link since
     record_attempt(what, lease, holder, of, rest, names, true)
   end
