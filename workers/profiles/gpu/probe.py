@@ -59,6 +59,8 @@ def probe(
     engine, engine_note = selection.choose_engine(environ)
     concurrency = selection.choose_concurrency(table.concurrency, engine)
     found, missing = discovery.find_devices(table.gpus, table.cpu)
+    missing += [_explain_no_memory(device, table) for device in found if not _get_limit(device, table)]
+    found = [device for device in found if _get_limit(device, table)]
     models = list_models(table.models, settings().home)
     present, pullable = [], []
     for model in models:
@@ -140,6 +142,13 @@ def _prefer_others(models: list[Model]) -> list[Model]:
     return [model.model_copy(update={"any": False}) if model.is_last_resort else model for model in models]
 
 
+def _explain_no_memory(device: Device, table: GpuConfig) -> str:
+    return (
+        f"{device.device}: not lent, as headroom_mb keeps all of its {device.memory_mb} MB free; "
+        f"set headroom_mb of the gpu table below {min(device.memory_mb, table.headroom_mb)}, or gpus = false"
+    )
+
+
 def _explain_unfit_device(device: Device, table: GpuConfig, engine: str, backends: list[str] | None) -> str:
     """Return why a device runs no models at all, "" if it does."""
     if device.backend != "cpu" and backends is not None and device.backend not in backends:
@@ -187,17 +196,17 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
 
 def _parse_budgets(table: GpuConfig) -> tuple[Limit, ...]:
     """Return the limits of each seat of the table. Raises ConfigError."""
-    limits: list[Limit] = []
-    try:
-        for each in table.budgets:
-            limits = list(check_distinct([*limits, parse_limit(each, SEAT_UNITS)]))
-    except BudgetError as exc:
-        at = f"gpu.budgets.{table.budgets.index(each)}" + (f".{exc.key}" if exc.key else "")
-        raise ConfigError(
-            "The gpu table is not valid",
-            {"path": at, "reason": exc.message, "expected": exc.expected},
-        ) from None
-    return tuple(limits)
+    limits: tuple[Limit, ...] = ()
+    for number, each in enumerate(table.budgets):
+        try:
+            limits = check_distinct((*limits, parse_limit(each, SEAT_UNITS)))
+        except BudgetError as exc:
+            at = f"gpu.budgets.{number}" + (f".{exc.key}" if exc.key else "")
+            raise ConfigError(
+                "The gpu table is not valid",
+                {"path": at, "reason": exc.message, "expected": exc.expected},
+            ) from None
+    return limits
 
 
 def _check_file(model: Model, folders: Sequence[str]) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from gridq.config.settings import settings
 from gridq.errors import ModelFileError, SeatUnavailable
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Json, StageCall, Usage
+from gridq.protocol.models import Json, StageCall
 from workers.model_apis import stage_runner, stages
 from workers.model_apis.context_wrappers import PricedContext
 from workers.model_apis.demand import list_llm_queues, list_warm_queues
 from workers.model_apis.model_catalogue import Model
-from workers.model_apis.usage import to_micro_dollars
 from workers.profiles.gpu.backend import EngineBackend
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.loaded_models import LoadedModels
@@ -21,23 +19,7 @@ from workers.profiles.gpu.memory_classes import explain_mismatch, parse_demand
 from workers.profiles.gpu.model_files.machine_models import find_files
 from workers.profiles.gpu.model_files.requested_pulls import RequestedPulls
 from workers.profiles.gpu.model_loader import ModelLoader
-
-
-def price_usage(usage: Usage, price_per_hour: float | None) -> Usage:
-    """Return `usage` with the cost of its seconds. `price_per_hour` is in dollars."""
-    cost = to_micro_dollars(usage.seconds * (price_per_hour or 0) / 3600)
-    return usage.model_copy(update={"micro_dollars": cost})
-
-
-def start_pricing(price_per_hour: float | None) -> Callable[[Usage], Usage]:
-    """Return a function that adds the seconds since now, and their price, to a usage."""
-    started_at = time.monotonic()
-
-    def add_price(usage: Usage) -> Usage:
-        timed = usage.model_copy(update={"seconds": time.monotonic() - started_at})
-        return price_usage(timed, price_per_hour)
-
-    return add_price
+from workers.profiles.gpu.pricing import start_pricing
 
 
 class Runner:

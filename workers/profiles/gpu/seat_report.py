@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -11,8 +12,8 @@ from gridq.protocol.models import Json
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.device import MB, Reading
 from workers.profiles.gpu.devices.processes import MemoryUse, summarize_memory
-from workers.profiles.gpu.loaded_models import LoadedModels
-from workers.profiles.gpu.python_stages.running import PythonStages
+from workers.profiles.gpu.loaded_models import LoadedModel, LoadedModels
+from workers.profiles.gpu.python_stages.running import PythonStages, RunningStage
 
 MAX_PROCESSES = 8
 MAX_MODELS = 32
@@ -52,8 +53,7 @@ def make_metrics(reading: Reading | None, models: LoadedModels, stages: PythonSt
     }
     if reading is None:
         return found
-    allocated = sum(each.hold.mb for each in loaded)
-    allocated += sum(each.memory_mb for each in stages.list_running())
+    allocated = _sum_allocated_mb(loaded, stages.list_running())
     use = summarize_memory(reading, allocated)
     parts = {**use.to_dict(), "allocated": allocated}
     optional = {
@@ -69,6 +69,10 @@ def make_metrics(reading: Reading | None, models: LoadedModels, stages: PythonSt
     }
 
 
+def _sum_allocated_mb(loaded: Iterable[LoadedModel], running: Iterable[RunningStage]) -> int:
+    return sum(each.hold.mb for each in loaded) + sum(each.memory_mb for each in running)
+
+
 def make_details(
     seat: GpuSeat,
     capability: GpuCapability,
@@ -78,7 +82,7 @@ def make_details(
 ) -> dict[str, Json]:
     """Return the device of a seat, its models, its Python stages and its processes."""
     loaded, running = models.list_loaded(), stages.list_running()
-    allocated = sum(each.hold.mb for each in loaded) + sum(each.memory_mb for each in running)
+    allocated = _sum_allocated_mb(loaded, running)
     device: dict[str, Any] = {
         "uuid": seat.uuid,
         "memory_mb": capability.memory_mb,

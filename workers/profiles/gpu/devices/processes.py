@@ -46,7 +46,7 @@ def make_owner_mark() -> dict[str, str]:
 
 def find_whose(pid: int) -> Whose:
     """Return whose a process is. One that cannot be read, or of another container, is foreign."""
-    mark = _read_mark(pid)
+    mark = read_variable(pid, OWNER_VARIABLE)
     return "foreign" if mark is None else _judge_mark(mark)
 
 
@@ -68,7 +68,7 @@ def list_marked() -> tuple[DeviceProcess, ...] | None:
         return None
     found = []
     for entry in PROC.iterdir():
-        mark = _read_mark(int(entry.name)) if entry.name.isdecimal() else None
+        mark = read_variable(int(entry.name), OWNER_VARIABLE) if entry.name.isdecimal() else None
         if mark is not None:
             pid = int(entry.name)
             memory_mb = measure_resident_mb(pid) or None
@@ -110,10 +110,6 @@ def list_by_variable(name: str, value: str) -> list[int]:
     return [pid for pid in pids if read_variable(pid, name) == value]
 
 
-def _read_mark(pid: int) -> str | None:
-    return read_variable(pid, OWNER_VARIABLE)
-
-
 def read_variable(pid: int, name: str) -> str | None:
     """Return an environment variable with which a process was started; None if it cannot be read."""
     try:
@@ -130,22 +126,23 @@ def read_variable(pid: int, name: str) -> str | None:
 
 def read_start(pid: int) -> str | None:
     """Return when a process started, in the kernel's ticks; None if it is gone or a zombie."""
-    try:
-        text = (PROC / str(pid) / "stat").read_text("ascii", "replace")
-    except OSError:
-        return None
-    fields = text[text.rfind(")") + 1 :].split()  # the name before may contain anything
+    fields = _read_stat(pid)
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
 
 
 def measure_cpu_seconds(pid: int) -> float | None:
     """Return for how long a process has computed, on all cores together; None if it is not known."""
+    fields = _read_stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
+
+
+def _read_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/<pid>/stat from the state on; empty if the process is gone."""
     try:
         text = (PROC / str(pid) / "stat").read_text("ascii", "replace")
-        fields = text[text.rfind(")") + 1 :].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
+    except OSError:
+        return []
+    return text[text.rfind(")") + 1 :].split()  # the name before may contain anything
 
 
 def measure_resident_mb(pid: int | None, *, peak: bool = False) -> int:

@@ -18,8 +18,8 @@ from workers.profiles.gpu.loaded_models import LoadedModels, make_closing_error
 from workers.profiles.gpu.memory.device_book import Reservation
 from workers.profiles.gpu.memory_classes import find_fields
 from workers.profiles.gpu.model_loader import ModelLoader, make_short_error
+from workers.profiles.gpu.pricing import start_pricing
 from workers.profiles.gpu.python_stages.stage_child import StageChild
-from workers.profiles.gpu.runner import start_pricing
 
 
 @dataclass(eq=False)

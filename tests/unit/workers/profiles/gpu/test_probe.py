@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from workers.profiles.gpu.devices import discovery
 from workers.profiles.gpu.devices.device import Device
 from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.memory_classes import list_queues
+from workers.profiles.gpu.pricing import price_usage
 from workers.profiles.gpu.probe import probe
-from workers.profiles.gpu.runner import price_usage
 
 CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, (8, 9), "GPU-abc")
 
@@ -90,6 +91,19 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     assert any("does not support cuda" in sentence for sentence in report.missing)
 
 
+def test_a_card_without_memory_for_work_is_not_lent(monkeypatch: pytest.MonkeyPatch):
+    """A stage without `memory_mb` would get all of its memory: none."""
+    small = dataclasses.replace(CARD, memory_mb=400, free_mb=400)
+    monkeypatch.setattr(discovery, "find_devices", lambda gpus, cpus: ([small], []))
+    report = probe({}, {"GRIDQ_ENGINE": "xllamacpp"})
+    assert report.found == []
+    (sentence,) = [each for each in report.missing if each.startswith("gpu0:")]
+    assert "400 MB" in sentence
+    assert "headroom_mb" in sentence
+    (offer,) = probe({"headroom_mb": 100}, {"GRIDQ_ENGINE": "xllamacpp"}).found
+    assert offer.capability["usable_mb"] == 300
+
+
 @pytest.mark.parametrize(
     ("config", "path"),
     [
@@ -101,7 +115,7 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
         ({"budgets": [{"gpu_seconds": 5, "per": "day"}, {"jobs": 1, "per": "day"}]}, "gpu.budgets.1.jobs"),
         ({"budgets": [{"gpu_seconds": 0.5, "per": "day"}]}, "gpu.budgets.0.gpu_seconds"),
         ({"budgets": [{"gpu_seconds": 5}]}, "gpu.budgets.0"),
-        ({"budgets": [{"gpu_seconds": 5, "per": "day"}] * 2}, "gpu.budgets.0"),
+        ({"budgets": [{"gpu_seconds": 5, "per": "day"}] * 2}, "gpu.budgets.1"),
     ],
 )
 def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
