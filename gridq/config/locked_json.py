@@ -13,15 +13,15 @@ from typing import Any
 from gridq.config.home import write_private
 
 MAX_FAILURES = 100
-"""How often in a row other processes may remove the folder at the worst moment."""
+"""How many times in a row `_lock` tries again because another process has just removed the folder."""
 
 
 @contextmanager
 def update_json(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the object in the file `path`, alone; what it is after the block is written, if it has changed.
+    """Yield the object in the file `path` under a lock, and write it after the block if it has changed.
 
-    A file that is missing or damaged counts as empty, and an empty object has no file. Waits for other
-    processes, each of which takes milliseconds. Raises OSError if the folder cannot be written.
+    A file that is missing or damaged counts as empty; if the object is empty, the file is removed. Waits for
+    other processes, each of which takes milliseconds. Raises OSError if the folder cannot be written.
     """
     lock_path = path.with_name(f"{path.name}.lock")
     lock = _lock(lock_path)
@@ -32,7 +32,7 @@ def update_json(path: Path) -> Iterator[dict[str, Any]]:
         after = json.dumps(content)
         if not content:
             path.unlink(missing_ok=True)
-            lock_path.unlink(missing_ok=True)  # who waits for it sees that, and begins anew
+            lock_path.unlink(missing_ok=True)  # whoever waits for it notices, and starts again
         elif after != before:
             write_private(path, after)
     finally:
@@ -40,7 +40,7 @@ def update_json(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lock(path: Path) -> int:
-    """Create the file `path` and lock it, alone. Return its descriptor; to close it ends the lock."""
+    """Create the file `path` and lock it. Return its descriptor; closing that releases the lock."""
     failures = 0
     while True:
         try:
@@ -64,7 +64,7 @@ def _lock(path: Path) -> int:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in the file, an empty one if there is none."""
+    """Return the object in the file; an empty one if the file is missing, damaged or cannot be read."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

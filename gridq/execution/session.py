@@ -62,7 +62,7 @@ SEAT_RECORD_TTL_SECONDS = 40 * 24 * 3600.0
 
 
 SentClaim = Callable[[], Claim | str]
-"""Waits for the reply to a claim, as `Scripts.send_claim` returns it."""
+"""A function that waits for the reply to a claim and returns it, from `Scripts.send_claim`."""
 
 
 class Session:
@@ -71,9 +71,9 @@ class Session:
     Callbacks: `on_end(job)` when a script of this session ended a job whose answer Celery waits for;
     `on_gone()` when the server has forgotten the seat, before it registers again; `on_change()` when the seat
     becomes unavailable or available again; `on_renewed()` after each renewal of a seat that takes work.
-    `warm()` returns the queues whose work would start soonest here, `pass_over()` for how many seconds stages
-    of others may be passed over for it, if not for the usual time. `find_queues(models)` returns those that
-    the seat serves while these models are in cooldown.
+    `warm()` returns the queues whose work would start soonest here, and `pass_over()` the other queues whose
+    stages may be passed over for that work for more or fewer seconds than usual. `find_queues(models)`
+    returns the queues that the seat serves while these models are in cooldown.
     """
 
     def __init__(
@@ -262,8 +262,8 @@ class Session:
         self.begin_work()()
 
     def begin_work(self) -> Callable[[], None]:
-        """Take a free slot and send its first claim. Return the rest of `work`, for the slot's thread: while
-        that begins, the server claims.
+        """Take a free slot and send its first claim. Return the rest of `work` for the slot's thread; while
+        that thread starts, the server claims.
         """
         try:
             number = self._free_slots.popleft()
@@ -312,8 +312,8 @@ class Session:
         return self.scripts.send_claim(self.seat, self.incarnation, slot, secrets.token_hex(8))
 
     def _claim(self, slot: str, sent: SentClaim | None = None) -> Claim | None:
-        """Return the next stage for `slot`, or None if there is none for this seat. `sent`: a claim that was
-        sent before.
+        """Return the next stage for `slot`, or None if there is none for this seat. `sent` is a claim that
+        `_send_claim` has sent.
         """
         for _ in range(CLAIM_TRIES):
             sent = sent or self._send_claim(slot)

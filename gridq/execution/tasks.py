@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def begin_wake_up() -> Callable[[], None]:
-    """Begin what a wake-up asks for, as soon as its message has come. Return the rest, for a slot's thread:
-    while Celery hands the message to that, the server claims a stage.
+    """Begin what a wake-up asks for, and return the rest for a slot's thread: while Celery hands the message
+    to that thread, the server claims a stage.
     """
     try:
         return run_stage.begin()  # type: ignore[no-any-return]
@@ -30,7 +30,7 @@ def begin_wake_up() -> Callable[[], None]:
 
 
 def _do_nothing() -> None:
-    """Stand for the rest of a wake-up that has none."""
+    """Do nothing: the rest of a wake-up that has no more to do."""
 
 
 def deliver(task: RunStage, _: Celery, consumer: Any) -> Callable[..., None]:
@@ -114,9 +114,9 @@ class WakeUp:
 
 
 class RunStage(Task):  # type: ignore[misc]
-    """A process that serves a seat sets `answer()`; in any other process a wake-up does nothing.
+    """The task of a wake-up. A process that serves a seat sets `answer`; in any other it does nothing.
 
-    Celery's thread calls it, so it only begins the work, and returns the rest for a thread of the pool.
+    Celery's thread calls `answer`, which only begins the work and returns the rest for a thread of the pool.
     """
 
     abstract = True

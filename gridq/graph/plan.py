@@ -32,7 +32,7 @@ from gridq.protocol.models import Effect, Json, StageCall
 Expr = list[Json]
 
 MAX_TIMEOUT_SECONDS = 40 * 86_400
-"""A stage's longest timeout; a longer one that a graph states means this."""
+"""The longest timeout of a stage. A graph that states a longer one gets this."""
 
 WRAP_KEYS = (
     "items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str",
@@ -53,7 +53,7 @@ class Op:
     timeout: float | None = None
 
     def make_call(self, queue: str = "") -> StageCall:
-        """Return it as its runner gets it. `queue`: the one that the seat took it from."""
+        """Return the call that the stage's runner gets. `queue`: the one that the seat took it from."""
         return StageCall(
             id=self.id,
             name=self.name,

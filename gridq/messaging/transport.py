@@ -49,21 +49,21 @@ class HardenedQoS(base.QoS):  # type: ignore[misc]
 
 
 on_arrival: dict[str, Callable[[], Callable[[], None]]] = {}
-"""By the name of a task: begins its work as soon as a message for it has come, on the consumer's thread, and
-returns the rest of the work.
+"""Task name → a function that begins the task's work as soon as a message for it has come, on the consumer's
+thread, and returns the rest of the work.
 """
 
 
 @dataclass(slots=True)
 class Begun:
-    """Work that has begun before Celery had its message. Whoever does the rest sets `is_taken`."""
+    """Work that began before Celery had the message. Whoever does the rest sets `is_taken`."""
 
     rest: Callable[[], None]
     is_taken: bool = False
 
 
 class EagerMessage(virtual.Message):  # type: ignore[misc]
-    """A message as kombu makes it, with the work that it has begun."""
+    """A message as kombu makes it, with the work that has begun for it."""
 
     def __init__(self, payload: dict[str, Any], channel: Any = None, **more: Any) -> None:
         super().__init__(payload, channel, **more)
@@ -75,9 +75,11 @@ def _begin_and_deliver(
 ) -> None:
     """Begin the work that a message asks for, then hand the message to kombu.
 
-    A message may never reach its task: kombu writes it to the server first, and Celery may refuse it. What it
-    has begun holds a slot, so a thread of its own then does the rest. One that Celery cannot read, such as a
-    foreign one without an id, is acknowledged: a worker takes only as many as it has slots before that.
+    The message may not reach its task: kombu writes it to the server first, which may fail, and Celery may
+    refuse it. The work that has begun holds a slot, so a new thread then does the rest.
+
+    A message that Celery cannot read, such as a foreign one without an id, is acknowledged. Otherwise a
+    worker that has got as many of them as it has slots would receive no more messages.
     """
     begin = on_arrival.get((payload.get("headers") or {}).get("task", ""))
     begun = payload["begun"] = None if begin is None else Begun(begin())

@@ -1,6 +1,4 @@
-"""Have the allocator give freed memory back to the system (only at glibc), and bound what garbage collection
-takes.
-"""
+"""Keep a process's heap small (with glibc) and quick to use, and keep garbage collection out of the way."""
 
 from __future__ import annotations
 
@@ -22,10 +20,10 @@ MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 """From Linux's mman.h."""
 
 MIN_USED_SHARE = 0.75
-"""The share of a region that must be in use. A huge page takes all of its memory at once."""
+"""The share of a region that must be in use, because a huge page takes all of its memory at once."""
 
 MAX_REGION_KB = 128 * 1024
-"""A larger region is not that of a program, but of a model in memory: moving it would take seconds."""
+"""The largest region that is moved. A larger one holds a model, whose move would take seconds."""
 
 _REGION = re.compile(r"^([0-9a-f]+-[0-9a-f]+ .*)\nSize: +(\d+) kB\n(?:.*\n)*?Rss: +(\d+) kB$", re.M)
 
@@ -44,12 +42,13 @@ def keep_heap_small() -> None:
 
 
 def settle_heap() -> None:
-    """Make what is loaded by now cheap to use. Call it once a program has started.
+    """Make what is loaded by now cheap to use. Call this once a program has started.
 
-    It is left out of later garbage collections: walking it would take a tenth of a request's time, and
-    sometimes tens of milliseconds. And it moves to huge pages, if the system has them: a program that waits
-    between requests, on a machine that does other work, else spends much of each in looking up its pages
-    (docs/benchmarks.md: the first token). That takes 1 MB more. A system that forbids it changes nothing.
+    Later garbage collections leave it out: walking it would take a tenth of a request's time, and sometimes
+    tens of milliseconds. It also moves to huge pages if the system has them. Else, on a machine that does
+    other work, a program that waits between requests spends much of each one looking up its pages
+    (docs/benchmarks.md: the first token). Huge pages take 1 MB more. If the system forbids them, nothing
+    changes.
     """
     gc.collect()
     gc.freeze()
@@ -59,18 +58,18 @@ def settle_heap() -> None:
 
 
 def _use_huge_pages() -> None:
-    """Put the regions of memory that are mostly in use into huge pages (Linux 6.1 or newer; else nothing)."""
+    """Move memory that is mostly in use to huge pages. Does nothing before Linux 6.1."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    smaps = Path("/proc/self/smaps").read_text("utf-8", "replace")  # it has names of files
+    smaps = Path("/proc/self/smaps").read_text("utf-8", "replace")  # file names may not be UTF-8
     for start, end in _find_used_regions(smaps):
         madvise(start, end - start, MADV_HUGEPAGE)
         madvise(start, end - start, MADV_COLLAPSE)
 
 
 def _find_used_regions(smaps: str) -> list[tuple[int, int]]:
-    """Return start and end of the private regions of data that are mostly in use. Stacks of threads are not:
-    they would grow.
+    """Return the start and end of each private region of data that is mostly in use. Stacks of threads are
+    not among them: most of a stack is unused, and would take memory.
     """
     found = []
     for head, size, used in _REGION.findall(smaps):
@@ -84,10 +83,10 @@ def _find_used_regions(smaps: str) -> list[tuple[int, int]]:
 
 @contextmanager
 def pause_gc(is_large: bool) -> Iterator[None]:
-    """Pause garbage collection while something large is built: it would scan that again and again, and all
-    other threads would wait.
+    """Pause garbage collection while something large is built, if it `is_large`: a collection would scan that
+    again and again, and all other threads would wait.
     """
-    if not is_large or not gc.isenabled():  # another thread has paused it
+    if not is_large or not gc.isenabled():  # not enabled: another thread has paused it
         yield
         return
     gc.disable()

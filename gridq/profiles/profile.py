@@ -55,8 +55,8 @@ class StageContext:
     """The context of a running stage: its deadline and cancellation, and where its pieces and usage go.
 
     `attempt` counts the starts of the stage, this one included, so that another system can recognize a
-    repeated call. `waited`: the seconds for which the stage had been ready before. `deadline` is in seconds
-    of `time.monotonic()`; it may move while pieces are sent.
+    repeated call. `waited` is how many seconds the stage was ready before it was claimed. `deadline` is in
+    seconds of `time.monotonic()`; it may move while pieces are sent.
     `emit_together`, if given, gets several pieces that are sent at once, instead of `emit` for each.
     `cancelled` is set when the result is no longer wanted; a runner checks it, or waits for it, at least once
     a second, and then calls `check`. `models_in_cooldown` are the models that should not be
@@ -162,7 +162,7 @@ class Profile(ABC):
     kind: ClassVar[str]
     Capability: ClassVar[type[BaseModel]]
     runs_python: ClassVar[bool] = False
-    """Whether `run` also takes stages written in Python (`python:…`) that demand a queue of this kind."""
+    """Whether `run` also runs Python stages (`python:…`) whose effects demand a queue of this kind."""
 
     metric_helps: ClassVar[Mapping[str, str]] = {}
     """The help text of each name that `metrics` returns, for Prometheus."""
@@ -233,7 +233,8 @@ class Profile(ABC):
         return None
 
     def keeps_prompts(self, config: Mapping[str, Json]) -> bool:
-        """Return whether a seat computes a prompt sooner that it has seen before; `config` is that of `open`.
+        """Return whether a seat keeps prompts, so that one it has seen takes less time; `config` is that of
+        `open`.
 
         The turns of a conversation then go to the same seat, if it is free.
         """
@@ -261,7 +262,7 @@ class Profile(ABC):
         """
 
     def last_resort_queues(self, capability: BaseModel) -> Sequence[str]:
-        """Return those of a seat's queues that it serves only while no other seat of the grid does."""
+        """Return the queues that a seat serves only while no other seat of the grid does."""
         return ()
 
     def announcement_folder(self, home: Path) -> Path | None:
@@ -272,10 +273,10 @@ class Profile(ABC):
         return None
 
     def look_for_seats(self) -> Callable[[], bool] | None:
-        """Return a function that says whether a seat may have come to this machine since its last call; None
+        """Return a function that returns whether this machine may have a new seat since its last call; None
         if all seats are announced, or found by the first probe.
 
-        `gridq up` and `gridq worker` call it every minute, and probe again if it says so. Keep it cheap.
+        `gridq up` and `gridq worker` call it every minute, and probe again if it returns True. Keep it cheap.
         """
         return None
 
@@ -303,11 +304,11 @@ class Profile(ABC):
         return ()
 
     def pass_over_seconds(self) -> Mapping[str, float]:
-        """Return for how long a stage of a queue may be passed over for stages of `warm_queues`; must not
+        """Return queue → how many seconds its stages may be passed over for stages of `warm_queues`; must not
         block.
 
-        Name only queues for whose model a loaded one would have to go, all with the same time: that of
-        several loads. Others may be passed over for two seconds.
+        Name only queues whose model would displace a loaded one, all with the same number: the time that
+        several loads take. Stages of other queues may be passed over for two seconds.
         """
         return {}
 

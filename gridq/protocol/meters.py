@@ -33,8 +33,8 @@ _UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class UsageEstimate(NamedTuple):
-    """The tokens that a stage is expected to use, its own timeout if it has one, and for how many ms it
-    declares to use a device.
+    """The tokens that a stage is expected to use, its own timeout in ms if it has one, and the ms for which
+    it declares to use a device, if it does.
     """
 
     tokens_in: int = 0
@@ -44,7 +44,9 @@ class UsageEstimate(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> UsageEstimate:
-        """Read the text form that the scripts use: `in out`, then the timeout, then `g` and the GPU ms."""
+        """Read the text form that the scripts use: `in out`, the timeout if any, and `g` with the GPU ms if
+        any: `400 100 60000 g25000`.
+        """
         words = text.split()
         gpu_ms = int(words.pop()[1:]) if words and words[-1][0] == "g" else None
         return cls(*map(int, words))._replace(gpu_ms=gpu_ms)

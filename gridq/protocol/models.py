@@ -66,7 +66,7 @@ class Estimate(ProtocolModel):
     tokens_in: int = Field(0, ge=0)
     tokens_out: int = Field(0, ge=0)
     gpu_seconds: float | None = Field(
-        None, ge=0, description="as the stage declares for how long it uses a device; null: it does not"
+        None, ge=0, description="for how long the stage declares to use a device; null: it does not say"
     )
 
     @property
@@ -99,11 +99,11 @@ class Usage(ProtocolModel):
     tokens_audio_in: int = Field(0, ge=0, description="the part of `tokens_in` that was audio")
     tokens_audio_out: int = Field(0, ge=0, description="the part of `tokens_out` that was audio")
     service: str = Field("", description="the service tier if it has its own price: priority, flex, fast")
-    seconds: float = Field(0.0, ge=0, description="for which it used a device")
+    seconds: float = Field(0.0, ge=0, description="how long it used a device")
 
     @property
     def gpu_ms(self) -> int:
-        """The time for which it used a device, in ms, rounded to the nearest."""
+        """How long it used a device, in ms, rounded to the nearest."""
         return round(min(self.seconds * 1000, MAX_USAGE))
 
     def clamp(self) -> Usage:
@@ -193,7 +193,7 @@ class SeatTerms(ProtocolModel):
     hourly: int | None = Field(
         None, description="micro-dollars for an hour of a slot; null: its time is not counted"
     )
-    keeps_prompts: bool = Field(False, description="it computes a prompt sooner that it has seen before")
+    keeps_prompts: bool = Field(False, description="a prompt that it has seen before takes it less time")
 
 
 class ProbeReport(ProtocolModel):
@@ -311,7 +311,7 @@ class HistoryRow(ProtocolModel):
     tokens_cache_written: int = Field(0, description="the part of `tokens_in` that was written to a cache")
     tokens_reasoning: int = Field(0, description="the part of `tokens_out` that was reasoning")
     micro_dollars: int | None = Field(0, description="null if it has no price, or the price is not known")
-    gpu_seconds: float = Field(0.0, description="for which it used a device")
+    gpu_seconds: float = Field(0.0, description="how long it used a device")
     dropped_fields: list[str] = Field(
         default_factory=list, description="parts of the stage's input that had no effect on the seat"
     )

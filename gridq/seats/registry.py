@@ -48,7 +48,7 @@ MAX_NAMED = 5
 """Capabilities and seats that one sentence names."""
 
 MAX_OTHERS = 32
-"""Seats that one look at who serves a queue reads."""
+"""The most seats that `is_served_by_others` reads at once."""
 
 DRAIN_TTL_MS = 40 * 24 * 3_600_000
 """The time for which an operator's drain outlives the seat: the life of the seat's record."""
@@ -125,9 +125,9 @@ def read_advertisements(client: Redis, keys: Keys) -> list[Advertisement]:
 def read_live_seats(
     client: Redis, keys: Keys, *, routers: bool = True, only: str | None = None
 ) -> list[LiveSeat]:
-    """Return the live seats by name, those with a stale advertisement too; `routers`: the routers' too.
+    """Return the live seats in the order of their names, those with a stale advertisement too.
 
-    `only`: no other seat than this.
+    `routers`: whether to include the routers' seats. `only`: the one seat to return, if it is live.
     """
     names = sorted(_read_names(client, keys)) if only is None else [only]
     if not names:
@@ -239,7 +239,7 @@ def _parse_advertisement(text: bytes | str | None) -> Advertisement | None:
 def is_served_by_others(client: Redis, keys: Keys, queue: str, seat: str) -> bool:
     """Return whether a seat other than `seat` serves `queue` for everybody, and not as a last resort.
 
-    Of very many seats a sample is read, other ones each time.
+    If more than MAX_OTHERS seats serve it, a random sample of so many is read.
     """
     members: Any = client.srandmember(keys("serving", queue), MAX_OTHERS)
     names = [name.decode() for name in members]
@@ -348,8 +348,8 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
 
 
 def explain_too_large(queue: str, live: Iterable[LiveSeat]) -> str:
-    """Return what the model of `queue` needs and the device that comes closest, if seats say in their
-    capability that it is too large for them (`too_large`); else "".
+    """Return in words how much memory the model of `queue` needs, and which device comes closest, if seats
+    say in their capability that it is `too_large` for them; else "".
     """
     most, text = -1.0, ""
     for seat in live:

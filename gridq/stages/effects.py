@@ -10,12 +10,11 @@ from gridq.protocol.models import Effect
 class Gpu(Effect):
     """The effect of a stage that needs a GPU: `@stage(effects=[Gpu(memory_mb=8000, seconds=60)])`.
 
-    The stage runs in a process of its own that sees one device. It and the processes that it starts may hold
-    at most `memory_mb` MB of the device's memory (default: all of it that the seat may use). `seconds` is how
-    long it is expected to take, which budgets in GPU seconds reserve. `backend` and `min_compute` (compute
-    capability, such as "8.0") restrict the device; "cpu" means the machine's processors and memory. A
-    `protected` stage is not stopped if the owner of the machine takes the seat back: that waits until it has
-    ended.
+    The stage runs in its own process, which sees one device. This process and those that it starts may hold
+    at most `memory_mb` MB of the device's memory (default: all that the seat may use). `seconds` is how long
+    you expect it to take; budgets in GPU seconds reserve that. `backend` and `min_compute` (compute
+    capability, such as "8.0") restrict the device; "cpu" means the machine's processors and memory. If the
+    machine's owner takes the seat back, a `protected` stage runs to its end first.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ SEAT_FIELDS = {
     "host": "the machine and its boot that its worker runs on",
     "hourly_price": "money for an hour of a slot, and the timeout of a stage that has none",
     "incarnation": "the start of its worker that is live",
-    "keeps_prompts": "1 if it computes a prompt sooner that it has seen before",
+    "keeps_prompts": "1 if it keeps prompts, so that one it has seen takes less time",
     "lent_to": "the only ones that may use it: `a:<agent>` and `t:<team>`, space separated",
     "own": "its budget by its machine, as text",
     "owner": "its owner",
@@ -121,8 +121,8 @@ SEAT_FIELDS = {
     "shared_budgets": "shared budgets that apply to it: names, and `<queue>=<name>,<name>`",
     "stage_ms": "how long stages take lately: `<queue>=<ms> …`",
     "warm": "queues whose model it has loaded, space separated",
-    "warm_since": "when these changed last, in ms",
-    "pass_over": "how long a stage of other queues may be passed over for them, in ms (queue=ms …)",
+    "warm_since": "when `warm` last changed, in ms",
+    "pass_over": "how many ms stages of other queues may be passed over for them: `<queue>=<ms> …`",
     "worker": "name of its Celery worker",
 }
 """Fields of `seat:<seat>`."""

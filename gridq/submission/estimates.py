@@ -1,5 +1,4 @@
-"""Estimate the tokens and GPU seconds that the stages of a job will use, which the budgets of their seats
-reserve."""
+"""Estimate the tokens and GPU seconds that a job's stages will use, which budgets reserve."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _MAX_TOKENS = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """The estimate of a step, without the job's input if it `reads_input`; `timeout_ms`: its own timeout;
-    `gpu_ms`: for how long it declares to use a device.
+    """The estimate of a step, without the job's input if it `reads_input`. `timeout_ms`: its own timeout.
+    `gpu_ms`: for how many ms it declares to use a device.
     """
 
     step: int
@@ -58,7 +57,7 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
 
 
 def format_expected(expected: Mapping[int, UsageEstimate]) -> list[str]:
-    """Return the job's fields `tokens:<step>` → `UsageEstimate.to_text`."""
+    """Return the job's fields: `tokens:<step>` and `UsageEstimate.to_text`, in turn."""
     return [word for step, usage in expected.items() for word in (f"tokens:{step}", usage.to_text())]
 
 

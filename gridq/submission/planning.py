@@ -38,9 +38,9 @@ def place_stage(
     """Return the queue of a stage, its fall-backs and its declared cost.
 
     Built-in pure stages go to `gridq:pure`, other built-in stages to `gridq:local`, Python stages to the
-    queue of their module, and all others to the capability that a profile demands for their effects; so do
-    Python stages that demand one whose profile runs them. Raises CapabilityConflict, UnknownCapability and
-    InvalidField.
+    queue of their module, and all others to the capability that a profile demands for their effects. A Python
+    stage goes to that too if it demands one and the profile runs Python stages. Raises CapabilityConflict,
+    UnknownCapability and InvalidField.
     """
     cents = sum(_read_cents(effect, path) for effect in effects if effect.effect == "Cost")
     demand = find_demand(effects, profiles, path, aliases)

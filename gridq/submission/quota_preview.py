@@ -34,7 +34,7 @@ class Allowance:
 def check_allowance(
     scripts: Scripts, config: Settings, agent: str | None, micro_dollars: int, tokens: int, *, gpu_ms: int = 0
 ) -> Allowance:
-    """Check whether a job of this cost and size, which declares `gpu_ms` on devices, may start now.
+    """Check whether a job of this cost and size may start now. `gpu_ms`: the device time that it declares.
 
     `agent` None: the agent is the one that the settings identify. Raises ConfigError if it is not a name.
     """

@@ -54,7 +54,7 @@ def find_demands(
 
 
 def _add_module(demand: Demand, module: str) -> Demand:
-    """Return `demand` with the need of the Python module that has the stage."""
+    """Return `demand` with the need of a Python module: only seats that have loaded it can run the stage."""
     fallbacks = tuple(_add_module(fallback, module) for fallback in demand.fallbacks)
     return demand.model_copy(update={"needs": {**demand.needs, "module": module}, "fallbacks": fallbacks})
 

@@ -74,7 +74,7 @@ def _explain_loading(client: Redis, keys: Keys, stage: StageView) -> str:
 
 
 def describe_loading(seat: LiveSeat, queue: str) -> str:
-    """Return which model of a queue a seat loads, and the share that is done if that is known; "" if none."""
+    """Return in words which model of a queue a seat is loading, with the share done if known; else ""."""
     loading = seat.details.get("loading")
     found = loading.get(queue) if isinstance(loading, dict) else None
     if not isinstance(found, dict):

@@ -17,7 +17,7 @@
 --   families             model families by queue ('<queue>=<family>,<family> …'), or ''
 --   prices               the dearest of its prices in micro-dollars a million tokens ('in out'), or ''
 --   hourly_price         'micro-dollars an hour of a slot, timeout in ms of a stage that has none', or ''
---   keeps_prompts        '1' if it computes a prompt sooner that it has seen before
+--   keeps_prompts        '1' if it keeps prompts, so that one it has seen takes less time
 -- RETURNS  {1} | {0, host} another live worker on another host serves it | an error SCHEMA
 -- TTL      seat:<seat> lives for record_ttl_ms, unreported_losses for a minute
 local schema_error = check_schema(C('GET', K .. 'schema'))

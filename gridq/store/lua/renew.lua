@@ -5,7 +5,7 @@
 --   seat         name of the seat
 --   incarnation  the start of its worker that calls
 --   warm         queues whose model the seat has loaded, space separated
---   pass_over    for how long stages of a queue that is not warm may be passed over for warm ones, where not for the usual time: 'queue=ms …'
+--   pass_over    how many ms stages of other queues may be passed over for those of `warm`, if it is not the usual time: 'queue=ms …'
 --   recorded     how many stages this incarnation has recorded in all, '' if that is not news
 --   stage_ms     how long a stage is expected to take ('queue=ms …'), '' if that is not news or time has no price
 --   leases...    the leases that its slots hold
