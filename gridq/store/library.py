@@ -34,7 +34,7 @@ _ARGUMENT = re.compile(r"^--   ([a-z_]+)(\.\.\.)? ", re.M)
 _PART = re.compile(r"^ *--\[\n(.*?)^ *--\]\n", re.M | re.S)
 _DEFINITION = re.compile(r"local (function )?(\w+(?:, ?\w+)*)")
 _NOT_CODE = re.compile(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"")
-_CONSTANT = re.compile(r"(?<![\w.:])[A-Z][A-Z_]*(?!\w)")
+_NOT_CODE_OR_CONSTANT = re.compile(_NOT_CODE.pattern + r"|(?<![\w.:])([A-Z][A-Z_]*)(?!\w)")
 _NAME = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)\s*(\(?)")
 
 
@@ -54,6 +54,7 @@ class Arguments:
         return f"local {', '.join(local)} = {', '.join(values)}\n" if local else ""
 
 
+@cache
 def read_lua(name: str) -> str:
     return resources.files("gridq.store").joinpath("lua", f"{name}.lua").read_text("utf-8")
 
@@ -67,6 +68,7 @@ def parse_arguments(script: str) -> Arguments:
     return Arguments(tuple(name for name, dots in found if not dots), rest[0] if rest else None)
 
 
+@cache
 def assemble(script: str) -> str:
     """Return `script` after its arguments and the definitions that it uses.
 
@@ -86,14 +88,24 @@ def replace_constants(script: str, constants: Mapping[str, str]) -> str:
 
     As locals they would count among the 200 that Lua allows in a function, and a script is one.
     """
-    parts = re.split(f"({_NOT_CODE.pattern})", script)
-    parts[::2] = [_CONSTANT.sub(lambda name: constants.get(name[0], name[0]), code) for code in parts[::2]]
-    return "".join(parts)
+    return "".join(constants.get(part, part) for part in _split_at_constants(script))
+
+
+@cache
+def _split_at_constants(script: str) -> list[str]:
+    """Return `script` in parts, of which each name that may be a constant is one."""
+    parts: list[str] = []
+    rest = 0
+    for found in _NOT_CODE_OR_CONSTANT.finditer(script):
+        if found[1]:
+            parts += [script[rest : found.start()], found[1]]
+            rest = found.end()
+    return [*parts, script[rest:]]
 
 
 def find_definitions(script: str) -> list[str]:
     """Return the library definitions that `script` uses, each after those that it uses itself."""
-    used = _find_names(script)
+    used = set(_find_names(script))
     kept: list[str] = []
     for names, definition in reversed(_read_definitions()):
         if names & used:
@@ -117,7 +129,8 @@ def _read_definitions() -> list[tuple[frozenset[str], str]]:
     return found
 
 
-def _find_names(code: str) -> set[str]:
+@cache
+def _find_names(code: str) -> frozenset[str]:
     """Return the names in `code`; a name that is called appears as `name(` too."""
     found = _NAME.findall(_NOT_CODE.sub("", code))
-    return {name for name, _ in found} | {f"{name}(" for name, called in found if called}
+    return frozenset(name for name, _ in found) | {f"{name}(" for name, called in found if called}

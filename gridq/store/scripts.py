@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -119,7 +119,7 @@ class Pieces(NamedTuple):
 Constants = tuple[tuple[str, str], ...]
 
 
-@cache
+@lru_cache(maxsize=len(NAMES))  # of the settings in use: all scripts are a megabyte and a half
 def build_source(name: str, constants: Constants) -> str:
     """Return the whole text of a script, as the server gets it."""
     flags = "" if name in ACCEPTING else "#!lua flags=allow-oom\n"
