@@ -73,6 +73,7 @@ from gridq.errors.model import (
 )
 from gridq.errors.model_file import (
     ModelArchitectureUnknown,
+    ModelContextTooLong,
     ModelFileDamaged,
     ModelFileError,
     ModelFileTruncated,
@@ -157,7 +158,8 @@ __all__ = [
     "HubUnreachable", "IdempotencyConflict", "InputTooLarge", "InvalidField", "InvalidJson",
     "JobBudgetExceeded", "JobCancelled", "JobNotFound", "JoinRefused", "JoinTokenInvalid", "KeyBusy",
     "KeyInvalid", "KeyLimitReached", "KeyMissing", "KeyNotFound", "KeyRateExceeded", "KeyRevoked",
-    "KeyScopeMissing", "MethodNotAllowed", "MissingField", "ModelArchitectureUnknown", "ModelFileDamaged",
+    "KeyScopeMissing", "MethodNotAllowed", "MissingField", "ModelArchitectureUnknown", "ModelContextTooLong",
+    "ModelFileDamaged",
     "ModelFileError", "ModelFileTruncated", "ModelGated", "ModelInCooldown", "ModelInUse", "ModelLoading",
     "ModelNotFound", "ModelOutsideFolders", "ModelPartMissing", "ModelPullError", "ModelReferenceInvalid",
     "ModelTooLarge",

@@ -45,3 +45,10 @@ class ModelOutsideFolders(ModelFileError):
 
     code = "model.outside_folders"
     remedy = "Move the file into one of these folders, or add its folder to `model_folders`."
+
+
+class ModelContextTooLong(ModelFileError):
+    """The context of a model's table is longer than the one that the model was trained with."""
+
+    code = "model.context"
+    remedy = "Set `context` in the seats file to the number in `reason`, or leave it out."

@@ -330,22 +330,26 @@ BROKEN = StageCall(
 def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
     whole = SMOL.locate_file().read_bytes()
     profile = broken(
-        tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"GGUF" + b"hello" * 1000
+        tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"GGUF\3\0\0\0" + b"hello" * 1000
     )
     blamed: list[str] = []
     with pytest.raises(ModelFileError) as caught:
         profile.run(BROKEN, "x", StageContext(on_model=blamed.append))
+    assert caught.value.code == {"truncated": "model.truncated", "nonsense": "model.damaged"}[kind]
     assert caught.value.details["path"] == str(tmp_path / "broken.gguf")
     assert caught.value.fix
-    assert blamed == ["broken"], "the seat's other models go on"
+    assert blamed == ["broken"]
     assert profile.health() == ""
+    assert run(profile, "complete", {"prompt": "x", "max_tokens": 1}), "the seat's other models go on"
     profile.close()
 
 
 def test_a_file_with_another_checksum_is_never_loaded(tmp_path: Path, engine: str):
     profile = broken(tmp_path, engine, SMOL.locate_file().read_bytes(), sha256="0" * 64)
-    with pytest.raises(ModelFileError, match="corrupt"):
+    with pytest.raises(ModelFileError, match="corrupt") as caught:
         profile.run(BROKEN, "x", StageContext())
+    assert caught.value.code == "model.damaged"
+    assert caught.value.fix
     assert profile.metrics()["model_load_seconds_count"] == 0
     profile.close()
 

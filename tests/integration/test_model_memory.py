@@ -20,13 +20,13 @@ from gridq.errors import GridError, ModelFileError, SeatMemoryShort, SeatUnavail
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
 from tests.waiting import wait_for
-from workers.model_apis.model_catalogue import load_catalogue
+from workers.model_apis.model_catalogue import Model, load_catalogue
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices.processes import measure_resident_mb
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE, DeviceBook
 from workers.profiles.gpu.memory.dry_run import dry_run
-from workers.profiles.gpu.model_loader import Hold, ModelLoader
+from workers.profiles.gpu.model_loader import Hold, ModelLoader, check_model
 from workers.profiles.gpu.model_process import LoadOrder, ModelProcess, make_child_environment
 
 SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
@@ -180,6 +180,10 @@ def test_a_context_beyond_that_of_the_training_is_refused_at_the_probe():
     assert "16384" in sentence
     assert "set context = 8192" in sentence
     assert [model["name"] for model in report.found[0].capability["models"]] == [SMOL.name]
+    with pytest.raises(ModelFileError) as caught:
+        check_model(Model.model_validate(table))
+    assert caught.value.code == "model.context"
+    assert "8192" in str(caught.value.reason)
 
 
 def test_a_model_that_fits_nowhere_says_its_need_and_the_best_device():
@@ -201,6 +205,7 @@ def test_an_architecture_that_the_engine_does_not_know_leaves_the_seat_well(tmp_
     try:
         with pytest.raises(ModelFileError) as caught:
             ask(profile, "strange")
+        assert caught.value.code == "model.architecture"
         assert "architecture" in str(caught.value.reason)
         assert caught.value.fix
         assert profile.health() == ""

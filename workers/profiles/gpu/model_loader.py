@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gridq.config.settings import settings
-from gridq.errors import ConfigError, SeatMemoryShort, SeatUnavailable
+from gridq.errors import ConfigError, ModelContextTooLong, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from workers.model_apis.model_catalogue import CHECKSUM_CACHE, Model, verify_file
 from workers.profiles.gpu.capability import GpuSeat
@@ -307,7 +307,7 @@ class ModelLoader:
 def fit_context(model: Model, path: Path, header: GgufHeader) -> int:
     """Return the context to load: the model's, or that of its training if its table states none.
 
-    Raises ModelFileError if the table states more than the model was trained with.
+    Raises ModelContextTooLong if the table states more than the model was trained with.
     """
     trained = header.trained_context
     if trained is None or model.context <= trained:
@@ -319,6 +319,7 @@ def fit_context(model: Model, path: Path, header: GgufHeader) -> int:
             f"has a context of {trained} tokens, and its table states {model.context}",
             f"the model was trained with {trained} tokens",
             f"set context = {trained} or less",
+            kind=ModelContextTooLong,
         )
     return trained
 

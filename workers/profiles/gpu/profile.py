@@ -219,8 +219,8 @@ class GpuProfile(Profile):
         """Return what `gridq gpus` shows of the seat."""
         engine = self._engine_runner
         if engine is not None:
-            models: list[Json] = [{"name": name} for name in engine.list_loaded()]
-            return {"models": models, "loading": engine.describe_loading()}
+            rows: list[Json] = [{"name": name} for name in engine.list_loaded()]
+            return {"models": rows, "loading": engine.describe_loading()}
         opened, runner, sampler, stages = self._opened, self._runner, self._sampler, self._python_stages
         if opened is None or runner is None or sampler is None or stages is None:
             return {}
