@@ -46,9 +46,9 @@ DEFAULT_LOAD_SECONDS = 3.0
 MIN_DEMAND = 0.5
 """The demand of a model that is still in use: it was asked for within the half-life."""
 
-GAP_SECONDS = 0.05
-"""A model that was used so lately may be between two stages of the same line. It is not unloaded yet, unless
-somebody has lost patience.
+MIN_GAP_SECONDS, GAP_SHARE = 0.05, 0.1
+"""A model that was used so lately may be between two stages of the same line: within the larger of these
+seconds and this share of a load. It is not unloaded yet, unless somebody has lost patience.
 """
 
 DEMAND_HALF_LIFE_SECONDS = 300.0
@@ -277,10 +277,14 @@ class LoadedModels:
         It follows from the longest load of the models that are in use, and is the same for all of them:
         else those with short loads could take turns for ever, and one with a long load would starve.
         """
+        seconds = PATIENCE_FACTOR * self._get_longest_load()
+        return min(MAX_PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, seconds))
+
+    def _get_longest_load(self) -> float:
+        """Return the seconds of the longest load of the models that are in use."""
         wanted = [name for name, demand in list(self._demands.items()) if demand.get() >= MIN_DEMAND]
         loads = [seconds for name in wanted if (seconds := self._loader.get_load_seconds(name))]
-        seconds = PATIENCE_FACTOR * max(loads, default=DEFAULT_LOAD_SECONDS)
-        return min(MAX_PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, seconds))
+        return max(loads, default=DEFAULT_LOAD_SECONDS)
 
     def list_loaded(self) -> list[LoadedModel]:
         """Return the loaded models, without a lock, as `list_names`."""
@@ -476,9 +480,10 @@ class LoadedModels:
                     continue
                 else:
                     victims = choose_victims(idle, missing_mb)
-                    gap = GAP_SECONDS - (time.monotonic() - max(each.used_at for each in victims))
-                    if gap > 0 and not is_due:
-                        self._changed.wait(gap)
+                    gap = max(MIN_GAP_SECONDS, GAP_SHARE * self._get_longest_load())
+                    rest = gap - (time.monotonic() - max(each.used_at for each in victims))
+                    if rest > 0 and not is_due:
+                        self._changed.wait(rest)
                         continue
                 for victim in victims:
                     del self._loaded[victim.model.name]

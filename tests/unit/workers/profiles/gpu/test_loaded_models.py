@@ -87,7 +87,8 @@ class Seat:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded_models, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(loaded_models, "GAP_SECONDS", 0.0)
+    monkeypatch.setattr(loaded_models, "MIN_GAP_SECONDS", 0.0)
+    monkeypatch.setattr(loaded_models, "GAP_SHARE", 0.0)
     monkeypatch.setattr(loaded_models, "MIN_PATIENCE_SECONDS", 0.05)
 
 
@@ -97,6 +98,17 @@ def test_a_model_is_loaded_once_and_the_longest_unused_goes_first():
         seat.use(name)
     assert seat.log == ["+a", "+b", "-b", "+c"]
     assert seat.models.list_names() == ["a", "c"]
+
+
+def test_a_model_that_was_just_used_stays_for_a_share_of_the_time_of_a_load(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loaded_models, "GAP_SHARE", 0.1)
+    monkeypatch.setattr(loaded_models, "MIN_PATIENCE_SECONDS", 30.0)
+    seat = Seat(150, a=3)
+    seat.use("a")
+    asked_at = time.monotonic()
+    seat.use("b")
+    assert time.monotonic() - asked_at > 0.25
+    assert seat.log == ["+a", "-a", "+b"]
 
 
 def test_the_model_that_is_missed_least_goes_first():
