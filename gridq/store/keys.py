@@ -55,7 +55,7 @@ Seats and workers:
 | `gone_seats` | sorted set: seats whose worker has ended, by the time | 10 min after the last |
 | `served_queues` | sorted set: queues, by the second when their last seat left or paused | 30 days later |
 | `stages:<machine>` | the user's stages on that machine | 3 heartbeats |
-| `models:<machine>` | the models that the machine shares, where, and its mirror's secret | 3 heartbeats |
+| `models:<machine>` | the models that the machine shares, its mirror's address and secret | 3 heartbeats |
 | `token:<id>` | hash: a join token: its hashed secret, how often it may be used | the token expires |
 | `tokens` | sorted set: join tokens by expiry | the last token expires |
 
@@ -76,6 +76,7 @@ The grid:
 | `memory_full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
 | `upgrade` | since when a program of a newer schema asks to start, and when it last asked | two leases |
 | `unreported_losses` | list: attempts that a seat lost when it left, for the next sweep to report | 1 min |
+| `unreported_damage` | list: entries that no script could process, for the next sweep to report | the longest deadline + 1 h |
 | `last_sweep` | the time of the last sweep | the longest deadline + 1 h |
 | `attempts_lost` | hash: `count` of all lost attempts | the longest deadline + 1 h |
 

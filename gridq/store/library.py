@@ -22,7 +22,7 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "preconditions", "windows", "ledger", "access", "meters", "rates", "quotas", "idempotency",
+    "base", "damage", "preconditions", "windows", "ledger", "access", "meters", "rates", "quotas", "idempotency",
     "events", "reliability", "fallbacks", "waiting_stages", "jobs", "steps", "quarantine", "failed_attempts",
     "queue_bounds", "unavailable_seats", "seat_lifecycle", "fair_order", "claiming", "parked_agents",
     "delay_reasons",

@@ -22,12 +22,10 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.exceptions import (
-    ConnectionError,
     NoScriptError,
     OutOfMemoryError,
     RedisError,
     ResponseError,
-    TimeoutError,
 )
 
 from gridq.config.settings import Settings
@@ -237,7 +235,7 @@ class Scripts:
 
         The sweep does the same for callers that died.
         """
-        with contextlib.suppress(ConnectionError, TimeoutError):  # what was called before has succeeded
+        with contextlib.suppress(RedisError):  # what was called before has succeeded
             while self.call("advance", job=job):
                 pass
 

@@ -72,10 +72,12 @@ local function readmit_class(q, cls, most)
     for _, member in ipairs(some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, most - seen)) do
       local job, step = string.match(member, '^([^:]+):(.+)$')
       seen = seen + 1
-      if not has_other_seat(job, step)
-        and readmit(job, step, function(seat) return is_unfit(job, step, seat) or is_backing_off(job, step, seat) end) then
-        readmitted = readmitted + 1
-      end
+      local is_in, failed = attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+        return not has_other_seat(job, step)
+          and readmit(job, step, function(seat) return is_unfit(job, step, seat) or is_backing_off(job, step, seat) end)
+      end)
+      if is_in then readmitted = readmitted + 1 end
+      if failed then drop_entry({q = q, cls = cls, agent = agent, step = member}) end
     end
   end
   return readmitted
@@ -131,9 +133,12 @@ local function end_stranded(q, classes, unavailable)
         for _, member in ipairs(left > 0 and some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, left) or {}) do
           if has_walked_enough() then return ended end
           local job, step = string.match(member, '^([^:]+):(.+)$')
-          local err = find_unavailable_error(job, step, unavailable)
           left = left - 1
-          if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
+          local _, failed = attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+            local err = find_unavailable_error(job, step, unavailable)
+            if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
+          end)
+          if failed then drop_entry({q = q, cls = cls, agent = agent, step = member}) end
         end
       end
     end
@@ -142,52 +147,53 @@ local function end_stranded(q, classes, unavailable)
   return ended
 end
 
--- Process one entry of a set. An entry that fails (something that no script writes: an operator's edit or a lost write) is reported and
--- does not hold up the others. Returns what `act` returns.
-local broken = {}
-local function attempt(set, entry, act)
-  local done, result = pcall(act, entry)
-  if done then return result end
-  for _, word in ipairs({set, entry, type(result) == 'table' and result.err or result}) do broken[#broken + 1] = word end
-end
-
--- The same with what is due in a sorted set of times, until `act` returns true. An entry that fails is removed.
-local function each_due(set, act)
-  for _, entry in ipairs(find_due(set, limit)) do
-    local faults = #broken
-    local stop = attempt(set, entry, act)
-    if #broken > faults then C('ZREM', K .. set, entry) end
+-- Process what is due in a sorted set of times, until `act` returns true. An entry that fails is removed, after a call of `drop`.
+local function each_due(set, act, drop)
+  local due = attempt(set, '', function() return find_due(set, limit) end)
+  for _, entry in ipairs(due or {}) do
+    local stop, failed = attempt(set, entry, act)
+    if failed then
+      if drop then attempt(set, entry, drop) end
+      C('ZREM', K .. set, entry)
+    end
     if stop or has_walked_enough() then break end
   end
 end
 
 local last = tonumber(C('GET', K .. 'last_sweep') or NOW)
 C('SET', K .. 'last_sweep', NOW, 'PX', KEEP)
-C('XTRIM', K .. 'ledger', 'MINID', '~', int_text(NOW - LEDGER), 'LIMIT', 1000)  -- by whole blocks of about a hundred entries
-C('PEXPIRE', K .. 'ledger', LEDGER)
+attempt('ledger', '', function()
+  C('XTRIM', K .. 'ledger', 'MINID', '~', int_text(NOW - LEDGER), 'LIMIT', 1000)  -- by whole blocks of about a hundred entries
+  C('PEXPIRE', K .. 'ledger', LEDGER)
+end)
 -- There may be any number of agents without limits of their own: forget the budgets of those that use nothing now.
-for _, name in ipairs(C('HRANDFIELD', K .. 'meters', 8)) do
-  if string.sub(name, 1, 2) == 'a:' then
+for _, account in ipairs(attempt('meters', '', function() return C('HRANDFIELD', K .. 'meters', 8) end) or {}) do
+  attempt('meters', account, function(name)
+    if string.sub(name, 1, 2) ~= 'a:' then return end
     local used = 0
     for _, m in ipairs(parse_budget(C('HGET', K .. 'meters', name))) do used = used + m.used + m.reserved end
     if used == 0 and C('HEXISTS', K .. 'limits', 'm:' .. name) == 0 then C('HDEL', K .. 'meters', name) end
-  end
+  end)
 end
 local away = NOW - last
 local jumped = away > GAP or away < -GAP
 if away < -GAP then  -- the clock was set back: windows that would end too far ahead end as if they had begun now
   local function refresh(key, field, name, seat, text)
-    local budget = parse_budget(text)
-    record_resets(budget, name, seat)
-    C('HSET', key, field, format_budget(budget))
+    attempt(string.sub(key, #K + 1), field, function()
+      local budget = parse_budget(text)
+      record_resets(budget, name, seat)
+      C('HSET', key, field, format_budget(budget))
+    end)
   end
   local shared = C('HGETALL', K .. 'meters')
   for i = 1, #shared, 2 do refresh(K .. 'meters', shared[i], shared[i], '', shared[i + 1]) end
-  for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do
-    local budgets = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid')
-    for i, name in ipairs({'own', 'grid'}) do
-      if budgets[i] then refresh(K .. 'seat:' .. seat, name, name, seat, budgets[i]) end
-    end
+  for _, each in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do
+    attempt('seats', each, function(seat)
+      local budgets = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid')
+      for i, name in ipairs({'own', 'grid'}) do
+        if budgets[i] then refresh(K .. 'seat:' .. seat, name, name, seat, budgets[i]) end
+      end
+    end)
   end
 end
 if jumped or away > GAP / 2 then
@@ -196,13 +202,15 @@ if jumped or away > GAP / 2 then
   -- same: if every sweep is late, leases still lapse.
   -- Nor could a worker that had ended start again.
   for set, latest in pairs({leases = NOW + LEASE, seats = NOW + LEASE, gone_seats = NOW}) do
-    local all = C('ZRANGE', K .. set, 0, -1, 'WITHSCORES')
-    for i = 1, #all, 2 do  -- in place: a score stands before its member in ZADD
-      local to = jumped and latest or math.min(math.floor(all[i + 1] + away - GAP / 4), latest)
-      all[i], all[i + 1] = int_text(to), all[i]
-    end
-    for i = 1, #all, 2000 do C('ZADD', K .. set, unpack(all, i, math.min(i + 1999, #all))) end
-    if set ~= 'gone_seats' then found.grace = found.grace + #all / 2 end
+    attempt(set, '', function()
+      local all = C('ZRANGE', K .. set, 0, -1, 'WITHSCORES')
+      for i = 1, #all, 2 do  -- in place: a score stands before its member in ZADD
+        local to = jumped and latest or math.min(math.floor(all[i + 1] + away - GAP / 4), latest)
+        all[i], all[i + 1] = int_text(to), all[i]
+      end
+      for i = 1, #all, 2000 do C('ZADD', K .. set, unpack(all, i, math.min(i + 1999, #all))) end
+      if set ~= 'gone_seats' then found.grace = found.grace + #all / 2 end
+    end)
   end
 end
 if not jumped then
@@ -259,27 +267,34 @@ each_due('deadlines', function(job)
     C('ZREM', K .. 'inbox', job)
     if C('ZSCORE', K .. 'ended_jobs', job) == false then C('ZREM', K .. 'jobs', job) end
   end
-end)
-for _, job in ipairs(find_due('ended_jobs', 10 * limit)) do  -- as fast as jobs can end
-  C('ZREM', K .. 'ended_jobs', job)
+end, function(job)
+  C('ZREM', K .. 'inbox', job)
   C('ZREM', K .. 'jobs', job)
-end
-unpark_due()
+end)
+attempt('ended_jobs', '', function()
+  for _, job in ipairs(find_due('ended_jobs', 10 * limit)) do  -- as fast as jobs can end
+    C('ZREM', K .. 'ended_jobs', job)
+    C('ZREM', K .. 'jobs', job)
+  end
+end)
+attempt('parked_agents', '', function() unpark_due() end)
 -- A job waits until the routers' queue has room, so that a job whose message is still in it gets no second one, and until the server
 -- has memory for its plan.
-local message = C('HGET', K .. 'wake_ups', 'router')
-local room = message and C('EXISTS', K .. 'memory_full') == 0 and limit - C('LLEN', P .. 'gridq:router') or 0
-for _, job in ipairs(find_due('inbox', room)) do
-  C('ZADD', K .. 'inbox', NOW + 2000, job)
-  C('LPUSH', P .. 'gridq:router', (string.gsub(message, '@@(%u+)@@', {ID = job})))
-  found.woken = found.woken + 1
-end
+attempt('inbox', '', function()
+  local message = C('HGET', K .. 'wake_ups', 'router')
+  local room = message and C('EXISTS', K .. 'memory_full') == 0 and limit - C('LLEN', P .. 'gridq:router') or 0
+  for _, job in ipairs(find_due('inbox', room)) do
+    C('ZADD', K .. 'inbox', NOW + 2000, job)
+    C('LPUSH', P .. 'gridq:router', (string.gsub(message, '@@(%u+)@@', {ID = job})))
+    found.woken = found.woken + 1
+  end
+end)
 -- Move each stage with fall-backs to the queue where somebody could take it. Those that were checked longest ago come first.
 seats_cache, lent_cache, afford_cache, taker_cache = {}, {}, {}, {}  -- seats may have gone since, and money with them
-local chained, moved, checked, cut = C('ZRANGE', K .. 'chained', 0, 2 * limit - 1), 0, {}, false
+local chained = attempt('chained', '', function() return C('ZRANGE', K .. 'chained', 0, 2 * limit - 1) end) or {}
+local moved, checked, cut = 0, {}, false
 for _, member in ipairs(chained) do
-  local faults = #broken
-  attempt('chained', member, function(entry)
+  local _, failed = attempt('chained', member, function(entry)
     local job, step = string.match(entry, '^([^:]+):(.+)$')
     local misplaced = is_misplaced(job, step)
     if misplaced == nil then C('ZREM', K .. 'chained', entry)  -- its job's keys expired unseen
@@ -288,15 +303,16 @@ for _, member in ipairs(chained) do
       moved = moved + 1
     else checked[#checked + 1], checked[#checked + 2] = NOW, entry end
   end)
-  if #broken > faults then C('ZREM', K .. 'chained', member) end
+  if failed then C('ZREM', K .. 'chained', member) end
   cut = moved >= limit or afford_count > 2 * MAX_AFFORD  -- reading budgets takes long
   if cut then more = 1; break end
 end
 if cut or #chained >= 2 * limit then
   for i = 1, #checked, 1000 do C('ZADD', K .. 'chained', unpack(checked, i, math.min(i + 999, #checked))) end
 end
-local unavailable = read_unavailable()
-for _, queue in ipairs(some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit)) do
+local unavailable = attempt('unavailable_seats', '', function() return read_unavailable() end)
+local queues = attempt('queues', '', function() return some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit) end) or {}
+for _, queue in ipairs(queues) do
   attempt('queues', queue, function(q)
     local classes = C('HKEYS', K .. 'classes:' .. q)
     found.readmitted = found.readmitted + readmit_queue(q, classes)
@@ -309,18 +325,22 @@ for _, queue in ipairs(some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit)) do
 end
 if found.readmitted >= limit then more = 1 end
 local limits_left = false
-for _, entry in ipairs(C('ZRANGE', K .. 'long_work', 0, limit - 1)) do
-  local faults = #broken
-  attempt('long_work', entry, function(one)
+local long_work = attempt('long_work', '', function() return C('ZRANGE', K .. 'long_work', 0, limit - 1) end) or {}
+for _, entry in ipairs(long_work) do
+  local _, failed = attempt('long_work', entry, function(one)
     if one == LIMITS_WORK then limits_left = true else advance(one) end
   end)
-  if #broken > faults then C('ZREM', K .. 'long_work', entry) end
+  if failed then C('ZREM', K .. 'long_work', entry) end
   if has_walked_enough() then break end
 end
 if work_left then more = 1 end
 if limits_left then more = 2 end
-local due_answers = find_due('answers', tonumber(answers), NOW - 300)
-for _, job in ipairs(due_answers) do C('ZADD', K .. 'answers', NOW, job) end
-for _, word in ipairs(C('LPOP', K .. 'unreported_losses', 5000) or {}) do losses[#losses + 1] = word end
+local due_answers = attempt('answers', '', function()
+  local due = find_due('answers', tonumber(answers), NOW - 300)
+  for _, job in ipairs(due) do C('ZADD', K .. 'answers', NOW, job) end
+  return due
+end) or {}
+local kept = attempt('unreported_losses', '', function() return C('LPOP', K .. 'unreported_losses', 5000) end)
+for _, word in ipairs(kept or {}) do losses[#losses + 1] = word end
 return {found.grace, found.died, found.seats, found.due, found.expired, found.woken, found.readmitted, due_answers, losses, dropped, more,
-  broken}
+  take_damage()}

@@ -112,12 +112,15 @@ local function claim_stage(seat, incarnation, slot, nonce)
   if live_incarnation ~= incarnation or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local held = C('HGET', K .. 'slots:' .. seat, slot)
   if held then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
-    local s = C('ZSCORE', K .. 'leases', held) and read_step(parse_lease(held))
-    if s then
-      C('ZADD', K .. 'leases', NOW + LEASE, held)
-      return build_claim(held, 0, s)
-    end
-    if not stop_remaining(parse_lease(held)) then close_lease(held) end
+    local claim = attempt('slots:' .. seat, held, function()
+      local s = C('ZSCORE', K .. 'leases', held) and read_step(parse_lease(held))
+      if s then
+        C('ZADD', K .. 'leases', NOW + LEASE, held)
+        return build_claim(held, 0, s)
+      end
+      if not stop_remaining(parse_lease(held)) then close_lease(held) end
+    end)
+    if claim then return claim end
     C('HDEL', K .. 'slots:' .. seat, slot)
   end
   if draining then return {'draining'} end
@@ -136,12 +139,15 @@ local function claim_stage(seat, incarnation, slot, nonce)
     local best, cut
     local urgent = FOREVER  -- the priority of the most urgent stage that waits until the loaded models are not in use
     for q in words(queues) do
-      for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
+      for _, cls in ipairs(redis.pcall('HKEYS', K .. 'classes:' .. q)) do  -- of a damaged queue, which sweeps report: none
         local priority, cost, excluded = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if not is_excluded(excluded, seat) and not find_shortage(budgets, q, cost) then
           local function lacks(tokens) return find_shortage(budgets, q, cost, tokens) end
           local mixed = excluded == '*' or tight[q .. cls] or false
-          local c = find_candidate(q, cls, tonumber(priority), cost, mixed, seat, times, lent_to, lacks)
+          local c, failed = attempt('classes:' .. q, cls, function()
+            return find_candidate(q, cls, tonumber(priority), cost, mixed, seat, times, lent_to, lacks)
+          end)
+          if failed then C('HDEL', K .. 'classes:' .. q, cls) end
           if c == false then cut = true elseif c then
             c.warm, c.patience, c.since = warm[q] or false, patience[q] or AFFINITY, patience[q] and tonumber(warm_since) or 0
             -- It would hold a slot while it waits for their memory.
@@ -158,33 +164,39 @@ local function claim_stage(seat, incarnation, slot, nonce)
     end
     first_stage(best, seat)
     prefer_session(best, seat)
-    local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
-    local s = job and read_step(job, step)
-    if s and best.lacks(s.tokens) then tight[best.q .. best.cls] = true  -- one behind it may need less
-    elseif s and take_out(job, step, {s.pending, s.agent, s.chain}) then
-      -- Else it is only taken out: the sweep ends the job, or what restarts its Retry makes it ready again.
-      if tonumber(s.deadline) > NOW and not has_timed_out(job, step, s)
-        and not is_restarting(job, read_header(nil, nil, s.header).scope, s.working) then
-        local reserved = '0'
-        if budgets then
-          local tokens, estimate, gpu_ms = estimate_use(budgets, best.q, s.tokens)
-          local money, request = math.max(tonumber(best.cost), estimate), is_free(best.q) and 0 or 1
-          update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request, gpu_seconds = gpu_ms},
-            {})
-          reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. (gpu_ms and ' ' .. int_text(gpu_ms) or '') .. ' '
-            .. shared_names(budgets, best.q)
-        end
-        local lease = open_lease(job, step, seat, slot, nonce, reserved, s)
-        if s.session then remember_session(s.agent, s.session, seat, keeps_prompts) end
-        if rate then count_claim(seat, rate) end
-        C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.level), '*' .. best.q, best.v, best.agent,
-          best.v + weight(best.cost))
-        if C('EXISTS', K .. 'classes:' .. best.q) == 1 then wake_seat(best.q) end  -- wake one more
-        return build_claim(lease, NOW - tonumber(s.ready_at), s)
+    local claim, failed = attempt('waiting:' .. best.q .. ':' .. best.cls .. ':' .. best.agent, best.step or '', function()
+      local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
+      local s = job and read_step(job, step)
+      if s and best.lacks(s.tokens) then
+        tight[best.q .. best.cls] = true  -- one behind it may need less
+        return nil
       end
-    else
-      drop_entry(best)
-    end
+      if not (s and take_out(job, step, {s.pending, s.agent, s.chain})) then
+        drop_entry(best)
+        return nil
+      end
+      -- It is only taken out if the sweep ends the job, or what restarts its Retry makes it ready again.
+      if tonumber(s.deadline) <= NOW or has_timed_out(job, step, s)
+        or is_restarting(job, read_header(nil, nil, s.header).scope, s.working) then return nil end
+      local reserved = '0'
+      if budgets then
+        local tokens, estimate, gpu_ms = estimate_use(budgets, best.q, s.tokens)
+        local money, request = math.max(tonumber(best.cost), estimate), is_free(best.q) and 0 or 1
+        update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request, gpu_seconds = gpu_ms},
+          {})
+        reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. (gpu_ms and ' ' .. int_text(gpu_ms) or '') .. ' '
+          .. shared_names(budgets, best.q)
+      end
+      local lease = open_lease(job, step, seat, slot, nonce, reserved, s)
+      if s.session then remember_session(s.agent, s.session, seat, keeps_prompts) end
+      if rate then count_claim(seat, rate) end
+      C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.level), '*' .. best.q, best.v, best.agent,
+        best.v + weight(best.cost))
+      if C('EXISTS', K .. 'classes:' .. best.q) == 1 then wake_seat(best.q) end  -- wake one more
+      return build_claim(lease, NOW - tonumber(s.ready_at), s)
+    end)
+    if claim then return claim end
+    if failed then drop_entry(best) end
   end
   return {'again'}
 end
