@@ -51,7 +51,8 @@ class HubServer(LocalServer):
 
     `cut_after`: a download breaks off after so many bytes, `cuts` times. `damaged`: files are served with
     their last byte changed. `status`: every request gets it. `pace`: seconds before each 64 KiB.
-    `gate`: downloads wait for it once they have sent `gate_after` bytes.
+    `gate`: downloads wait for it once they have sent `gate_after` bytes. `redirects_files`: downloads are
+    redirected to themselves. `states_length`: whether they say how long they are.
     """
 
     def __init__(self, repositories: dict[str, Repository]) -> None:
@@ -67,6 +68,8 @@ class HubServer(LocalServer):
         self.gate.set()
         self.gate_after = 0
         self.ignores_ranges = False
+        self.redirects_files = False
+        self.states_length = True
 
     def __exit__(self, *exc: object) -> None:
         self.gate.set()
@@ -199,6 +202,12 @@ def _make_handler(hub: HubServer) -> type[Handler]:
                 self.refuse(404, "", "not found")
                 return
             data = content.read_bytes() if isinstance(content, Path) else content
+            if hub.redirects_files and method == "GET":
+                self.send_response(302)
+                self.send_header("Location", self.path)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             if hub.damaged:
                 data = data[:-1] + bytes([data[-1] ^ 1])
             start = 0
@@ -217,7 +226,11 @@ def _make_handler(hub: HubServer) -> type[Handler]:
                 self.send_response(200)
             self.send_header("ETag", f'"{digest}"')
             self.send_header("Accept-Ranges", "bytes")
-            self.send_header("Content-Length", str(len(data) - start))
+            if hub.states_length:
+                self.send_header("Content-Length", str(len(data) - start))
+            else:
+                self.send_header("Connection", "close")
+                self.close_connection = True
             self.end_headers()
             if method == "GET":
                 self.send_pieces(data, start)

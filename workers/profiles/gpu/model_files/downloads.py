@@ -15,13 +15,21 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
-from gridq.errors import DigestMismatch, DiskFull, GridError, HubUnreachable, ModelInUse, ModelPullError
+from gridq.errors import (
+    DigestMismatch,
+    DiskFull,
+    GridError,
+    HubUnreachable,
+    ModelPullError,
+    ModelTooLarge,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +39,9 @@ source. It may raise.
 """
 
 OnSource = Callable[[str], None]
-"""Gets the name of a source when a download begins to use it."""
+"""Gets the name of a source when a download begins to use it; ANOTHER_PROCESS if that downloaded the file."""
+
+ANOTHER_PROCESS = "another download on this machine"
 
 BUSY_SECONDS = 2.0
 """How long to wait before a source is asked again that had no room, if there is no other."""
@@ -120,17 +130,26 @@ class Origin:
     is_origin: bool = True
 
     def fetch(self, file: BinaryIO, size: int | None, report: Report, *, is_last: bool) -> None:
+        from huggingface_hub.errors import HfHubHTTPError
         from huggingface_hub.file_download import http_get
 
-        start = file.seek(0, os.SEEK_END)
-        http_get(
-            self.url,
-            file,
-            resume_size=start,
-            headers=dict(self.headers),
-            expected_size=size,
-            tqdm_class=make_bar(start, size or 0, report),
-        )
+        while True:
+            start = file.seek(0, os.SEEK_END)
+            try:
+                http_get(
+                    self.url,
+                    file,
+                    resume_size=start,
+                    headers=dict(self.headers),
+                    expected_size=size,
+                    tqdm_class=make_bar(start, size or 0, report),
+                )
+            except HfHubHTTPError as exc:
+                if not start or exc.response.status_code != 416:
+                    raise
+                file.truncate(0)  # the server's file is no longer than the part that was here
+            else:
+                return
 
 
 def make_origin(url: str, headers: Mapping[str, str], page: str = "") -> Origin:
@@ -152,27 +171,38 @@ def download(
 
     The sources are tried in their order, and each continues what the one before has left. `on_source` gets
     the name of each when it begins. If the whole has another digest, it is fetched again from those that did
-    not take part in it.
+    not take part in it, and then from each of the others alone. If another process is downloading it, that
+    one goes first, and its file is taken.
 
-    Raises DigestMismatch (nothing is left), DiskFull (nothing is left), ModelInUse if another process is
-    downloading it, ModelPullError for a file of another size, HubUnreachable if no machine of the grid gave
-    it and there is no origin, and errors of the hub's client. After the last three, and when `report` raises,
-    the partial file stays for the next try.
+    Raises DigestMismatch (nothing is left), DiskFull (nothing is left), ModelPullError for a file of another
+    size, HubUnreachable if no machine of the grid gave it and there is no origin, and errors of the hub's
+    client. After the last three, and when `report` raises, the partial file stays for the next try, unless
+    `report` raises ModelTooLarge.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = find_partial(target)
     check_disk(target.parent, size or 0, partial)
-    left = list(sources)
-    with partial.open("a+b") as file:
-        _lock(file, name)
+    report = _limit_size(report, size, name)
+    left, doubtful = list(sources), list[Source]()
+    with _open_partial(partial, size, report) as file:
+        found = _find_complete(target, size, digest, report)  # from another process, while this one waited
+        if found is not None:
+            partial.unlink()
+            on_source(ANOTHER_PROCESS)
+            return found
         while True:
             is_resumed = file.seek(0, os.SEEK_END) > 0
             try:
                 used = _fetch(left, file, size, report, on_source=on_source, name=name)
                 file.flush()
             except BaseException as exc:
+                if isinstance(exc, HubUnreachable) and doubtful:
+                    left = [doubtful.pop(0)]
+                    file.truncate(0)
+                    continue
                 is_full = isinstance(exc, OSError) and is_disk_full(exc)
-                if is_full or not os.fstat(file.fileno()).st_size:  # there is nothing to continue
+                is_useless = is_full or isinstance(exc, ModelTooLarge)
+                if is_useless or not os.fstat(file.fileno()).st_size:  # there is nothing to continue
                     partial.unlink(missing_ok=True)
                 if is_full:
                     raise make_full_error(target.parent) from None
@@ -191,7 +221,10 @@ def download(
             if digest is None or actual == digest.value:
                 os.replace(partial, target)
                 return sha256
-            left = _drop_doubtful(left, used, is_resumed=is_resumed)
+            left, again = _drop_doubtful(left, used, is_resumed=is_resumed)
+            doubtful += again
+            if not left and doubtful:
+                left = [doubtful.pop(0)]
             if not left:
                 partial.unlink(missing_ok=True)
                 raise make_digest_error(name, digest, actual)
@@ -262,17 +295,21 @@ def _fetch(
     )
 
 
-def _drop_doubtful(left: Sequence[Source], used: Sequence[Source], *, is_resumed: bool) -> list[Source]:
-    """Return the sources that may still give the right file, after a wrong one came from those `used`.
+def _drop_doubtful(
+    left: Sequence[Source], used: Sequence[Source], *, is_resumed: bool
+) -> tuple[list[Source], list[Source]]:
+    """Return the sources that may still give the right file, after a wrong one came from those `used`; and
+    those that may do so if nobody else takes part.
 
     Of a file from several, or one that was continued, nobody knows who gave the wrong part. The origin may
     try again then; after a wrong file that it gave alone it may not.
     """
     if is_resumed and len(used) <= 1:
-        return list(left)  # the part that was there may have been wrong
+        return list(left), []  # the part that was there may have been wrong
     if len(used) > 1:
-        return [source for source in left if source.is_origin or source not in used]
-    return [source for source in left if source not in used]
+        kept = [source for source in left if source.is_origin or source not in used]
+        return kept, [source for source in left if source not in kept]
+    return [source for source in left if source not in used], []
 
 
 def _join_names(sources: Sequence[Source]) -> str:
@@ -309,14 +346,54 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def _lock(file: BinaryIO, name: str) -> None:
+@contextmanager
+def _open_partial(partial: Path, size: int | None, report: Report) -> Iterator[BinaryIO]:
+    """Open a partial file for this process alone. Another that downloads to it goes first."""
+    while True:
+        with partial.open("a+b") as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                report(os.fstat(file.fileno()).st_size, size or 0, "waiting")
+                time.sleep(BUSY_SECONDS)
+                continue
+            if _is_at(partial, file):  # else it got its name, or was removed, before it was locked
+                yield file
+                return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ModelInUse(
-            f"Another program is downloading {name}",
-            {"fix": "wait for it; the same command then finds the model here"},
-        ) from None
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _find_complete(target: Path, size: int | None, digest: Digest | None, report: Report) -> str | None:
+    """Return the SHA-256 of the file at `target`, None if it is not there or not the right one."""
+    try:
+        with target.open("rb") as file:
+            total = os.fstat(file.fileno()).st_size
+            if size not in (None, total):
+                return None
+            sha256, git = compute_digests(file, total, report)
+    except FileNotFoundError:
+        return None
+    return sha256 if digest is None or digest.value in (sha256, git) else None
+
+
+def _limit_size(report: Report, size: int | None, name: str) -> Report:
+    """Return `report`, with an error once more comes than the file has."""
+
+    def check(done: int, total: int, state: str) -> None:
+        if size is not None and done > size and state == "downloading":
+            raise ModelPullError(
+                f"{name} is not the file that its source describes",
+                {"expected": format_bytes(size), "reason": "more than that came"},
+            )
+        report(done, total, state)
+
+    return check
 
 
 def make_bar(start: int, total: int, report: Report) -> Any:
@@ -324,7 +401,7 @@ def make_bar(start: int, total: int, report: Report) -> Any:
 
     class Bar:
         def __init__(self, **options: Any) -> None:
-            self.done = start
+            self.done = options.get("initial", start)  # 0 if the server sends the whole again
             self.total = total or options.get("total") or 0
             report(self.done, self.total, "downloading")
 

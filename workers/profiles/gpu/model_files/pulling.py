@@ -37,6 +37,7 @@ from workers.profiles.gpu.memory.gguf_file import read_gguf
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.downloads import (
     AGAIN,
+    ANOTHER_PROCESS,
     Digest,
     Report,
     Source,
@@ -384,11 +385,12 @@ def _pull(
             "access": resolved.access,
         }
         missing = [file for file in resolved.files if hub.find_cached(resolved, file) is None]
-        is_owned = known.is_owned if known is not None else len(missing) == len(resolved.files)
         sizes = (resolved.size, sum(file.size for file in missing))
         progress.update(total=resolved.size, note=resolved.note or progress.current.note)
         _make_room(home, hub.locate_cache(), name, options, sizes=sizes)
-        files = _fetch_hub_files(resolved, progress, mirrors)
+        files, is_by_us = _fetch_hub_files(resolved, progress, mirrors)
+        is_new = is_by_us and len(missing) == len(resolved.files)
+        is_owned = known.is_owned if known is not None else is_new
     elif isinstance(reference, UrlReference):
         files = [_fetch_url(reference, home, name, options, progress, mirrors=mirrors)]
     else:
@@ -412,20 +414,29 @@ def _resolve(reference: HubReference, progress: _Progress, mirrors: Mirrors) -> 
         return hub.resolve_from_mirror(reference, shared)
 
 
-def _fetch_hub_files(model: hub.HubModel, progress: _Progress, mirrors: Mirrors) -> list[LocalFile]:
-    """Download the files of a model into the hub's cache, or verify them there."""
-    files, offset = [], 0
+def _fetch_hub_files(
+    model: hub.HubModel, progress: _Progress, mirrors: Mirrors
+) -> tuple[list[LocalFile], bool]:
+    """Download the files of a model into the hub's cache, or verify them there. Return them, and whether no
+    other process downloaded one of them meanwhile.
+    """
+    files, offset, sources = [], 0, set[str]()
+
+    def tell_source(name: str) -> None:
+        sources.add(name)
+        progress.tell_source(name)
+
     for file in model.files:
         path, sha256 = hub.fetch_file(
             model,
             file,
             progress.report(offset),
             partial(mirrors.list_sources, file.sha256),
-            progress.tell_source,
+            tell_source,
         )
         files.append(LocalFile(path=str(path), size=file.size, sha256=sha256))
         offset += file.size
-    return files
+    return files, ANOTHER_PROCESS not in sources
 
 
 def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, sizes: tuple[int, int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import GridError, ModelPullError
+from tests.fakes.http_server import Handler, LocalServer
 from tests.fakes.hub_server import COMMIT, TOKEN, HubServer, Repository
 from workers.profiles.gpu.model_files import hub
 from workers.profiles.gpu.model_files.references import HubReference
@@ -103,6 +104,33 @@ def test_a_hub_that_does_not_serve_is_said_with_its_status(
     assert caught.value.code == code
     assert str(status) in (caught.value.reason or "")
     assert caught.value.details.get("retry_after") == (7 if status == 429 else None)
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"id": "org/Tiny-GGUF", "siblings": [{}]}, b"<html>", b""])
+def test_what_is_no_answer_of_a_hub_is_said(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Portal(Handler):
+        def do_GET(self) -> None:
+            self.answer(200, answer)
+
+    with LocalServer(Portal) as portal:
+        monkeypatch.setenv("HF_ENDPOINT", portal.url)
+        with pytest.raises(GridError) as caught:
+            hub.resolve(HubReference("org/Tiny-GGUF"))
+        assert caught.value.code == "model.unreachable"
+        assert caught.value.fix
+        if answer not in ({}, []):  # both mean that nothing was found
+            with pytest.raises(GridError) as caught:
+                hub.search("tiny")
+            assert caught.value.code == "model.unreachable"
+
+
+def test_a_file_behind_endless_redirects_cannot_be_reached(hub_server: HubServer, tmp_path: Path) -> None:
+    model = hub.resolve(HubReference("org/Tiny-GGUF"))
+    hub_server.redirects_files = True
+    with pytest.raises(GridError) as caught:
+        hub.fetch_file(model, model.files[0], ignore)
+    assert caught.value.code == "model.unreachable"
+    assert list_files(tmp_path / "hf") == []
 
 
 def test_a_hub_that_cannot_be_reached_and_offline_mode(

@@ -357,6 +357,22 @@ def test_a_mirror_that_gave_a_wrong_half_is_not_asked_again(
     assert begun[1:] == [None]
 
 
+@pytest.mark.parametrize("begin", [1, 100_000])
+def test_without_the_hub_those_who_gave_a_wrong_file_together_are_asked_alone(
+    mirror: MirrorServer, hub_server: HubServer, home: Path, model_file: Path, begin: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(mirror_client._RANDOM, "shuffle", lambda found: None)
+    size = len(model_file.read_bytes())
+    with BadMirror(bytes(size), "vanishes") as bad, BadMirror(bytes(size), "vanishes") as worse:
+        bad.begin = begin
+        offers = [each.describe(get_sha256(hub_server), name) for each, name in ((bad, "a"), (worse, "b"))]
+        model, sources = pull_here(home, *offers, mirror.describe(OTHER))
+    assert sources[-1] == OTHER
+    assert model.path.read_bytes() == model_file.read_bytes()
+
+
 def test_a_wrong_half_of_an_earlier_pull_is_fetched_again(
     mirror: MirrorServer, hub_server: HubServer, home: Path, model_file: Path, tmp_path: Path
 ) -> None:

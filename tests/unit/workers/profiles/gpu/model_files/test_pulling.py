@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import threading
@@ -13,11 +15,11 @@ from tests.fakes.hub_server import COMMIT, HubServer, Repository
 from tests.gguf_files import write_gguf
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue, verify_file
-from workers.profiles.gpu.model_files import downloads, pulling
+from workers.profiles.gpu.model_files import downloads, hub, pulling
 from workers.profiles.gpu.model_files.file_use import hold_file, is_in_use
-from workers.profiles.gpu.model_files.local_models import LocalModels
+from workers.profiles.gpu.model_files.local_models import LocalModel, LocalModels
 from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress, pull, read_progress
-from workers.profiles.gpu.model_files.references import parse_reference
+from workers.profiles.gpu.model_files.references import HubReference, parse_reference
 
 TINY = parse_reference("hf:org/Tiny-GGUF")
 Usage = namedtuple("Usage", "total used free")
@@ -155,6 +157,59 @@ def test_a_second_pull_follows_the_first(
     assert len(hub_server.list_downloads()) == 1
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_two_homes_that_pull_a_file_fetch_it_once(
+    hub_server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "BUSY_SECONDS", 0.05)
+    hub_server.gate.clear()
+    hub_server.gate_after = 131_072
+    results: list[LocalModel] = []
+    first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
+    first.start()
+    wait_for(lambda: hub_server.list_downloads())
+    seen: list[PullProgress] = []
+
+    def watch(progress: PullProgress) -> None:
+        seen.append(progress)
+        if progress.state == "waiting":
+            hub_server.gate.set()
+
+    second = pull(TINY, tmp_path / "other", watch=watch)
+    first.join(20)
+    assert second.path == results[0].path
+    assert len(hub_server.list_downloads()) == 1
+    assert "waiting" in [each.state for each in seen]
+    assert seen[-1].state == "done"
+    # the file belongs to the home that downloaded it
+    assert LocalModels(tmp_path / "other").remove("tiny") == 0
+    assert LocalModels(home).remove("tiny") == second.size
+    assert not list((tmp_path / "hf").rglob("*.incomplete"))
+
+
+def test_a_file_that_gets_its_name_while_another_pull_opens_it_is_taken(
+    hub_server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = hub.resolve(HubReference("org/Tiny-GGUF"))
+    [file] = model.files
+    blob = hub.locate_repository(model.repo) / "blobs" / str(file.sha256)
+    partial = downloads.find_partial(blob)
+    blob.parent.mkdir(parents=True)
+    partial.write_bytes(hub_server.repositories[model.repo].files[file.path].read_bytes())  # type: ignore[union-attr]
+    lock = fcntl.flock
+
+    def complete(fd: int, operation: int) -> None:
+        lock(fd, operation)
+        if partial.exists() and not blob.exists():
+            partial.replace(blob)
+
+    monkeypatch.setattr(fcntl, "flock", complete)
+    path, sha256 = hub.fetch_file(model, file, lambda done, total, state: None)
+    assert (path.resolve(), sha256) == (blob, file.sha256)
+    assert not partial.exists()
+    assert not hub_server.list_downloads()
+
+
 def test_a_file_of_this_machine_is_registered_where_it_is(home: Path, model_file: Path) -> None:
     model = pull(parse_reference(f"file:{model_file}"), home, PullOptions(context=512))
     assert (model.name, model.path, model.context) == ("source", model_file, 512)
@@ -182,6 +237,37 @@ def test_a_file_of_a_web_server_is_verified_by_the_digest_in_its_reference(
     with pytest.raises(GridError) as caught:
         pull(parse_reference(f"{hub_server.url}/none.gguf"), home)
     assert caught.value.code == "model.not_found"
+
+
+def test_the_limit_holds_for_a_file_whose_length_nobody_states(
+    hub_server: HubServer, home: Path, model_file: Path
+) -> None:
+    hub_server.states_length = False
+    digest = hub_server.repositories["org/Tiny-GGUF"].digests["Tiny-Q4_K_M.gguf"]
+    reference = parse_reference(f"{hub_server.url}/cdn/{digest}")
+    size = model_file.stat().st_size
+    for options in (PullOptions(max_bytes=size - 1), PullOptions(cache_bytes=size - 1)):
+        with pytest.raises(GridError) as caught:
+            pull(reference, home, options)
+        assert caught.value.code == "model.too_large"
+        assert not (home / "models").exists()
+    assert pull(reference, home, PullOptions(max_bytes=size)).size == size
+
+
+@pytest.mark.parametrize("states_length", [True, False])
+def test_a_part_that_is_no_part_of_the_servers_file_is_dropped(
+    hub_server: HubServer, home: Path, model_file: Path, states_length: bool
+) -> None:
+    hub_server.states_length = states_length
+    digest = hub_server.repositories["org/Tiny-GGUF"].digests["Tiny-Q4_K_M.gguf"]
+    url = f"{hub_server.url}/cdn/{digest}"
+    key = hashlib.sha256(f'{url} "{digest}"'.encode()).hexdigest()[:16]
+    left = downloads.find_partial(home / "models" / key / digest)
+    left.parent.mkdir(parents=True)
+    left.write_bytes(model_file.read_bytes() + b"more")
+    model = pull(parse_reference(url), home)
+    assert model.path.parent == left.parent
+    assert model.path.read_bytes() == model_file.read_bytes()
 
 
 def test_a_name_that_is_taken_and_a_name_that_nobody_knows(
