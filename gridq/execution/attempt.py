@@ -290,7 +290,9 @@ class Attempt:
 
     @property
     def is_protected(self) -> bool:
-        """True if an effect of its stage says `protected`: the owner's pause waits for it."""
+        """True if an effect of its stage says `protected`: its seat takes nothing else while it runs, and the
+        owner's pause waits for it.
+        """
         return any(effect.get("protected") is True for op in self.step.ops for effect in op.effects)
 
     @property

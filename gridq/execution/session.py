@@ -134,6 +134,7 @@ class Session:
         self._slot_numbers = count(concurrency)
         self._slots_at_work: set[str] = set()  # they run something, or claim
         self._running: dict[str, Attempt] = {}
+        self._protected: set[str] = set()  # the leases of protected stages that run
         self._recorded = 0  # stages recorded by this session
         self._reported = 0  # how many of them the server knows of
         self._reported_times: dict[str, int] = {}  # expected running times, as the server knows them
@@ -172,7 +173,7 @@ class Session:
             self.seat,
             self.incarnation,
             host=self.host,
-            concurrency=self.breaker.limit_concurrency(self.concurrency),
+            concurrency=1 if self.is_shielded else self.breaker.limit_concurrency(self.concurrency),
             queues=self.queues,
             record_ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
@@ -255,6 +256,11 @@ class Session:
     def busy(self) -> int:
         return len(self._running)
 
+    @property
+    def is_shielded(self) -> bool:
+        """True while a protected stage runs: the seat takes nothing more, and what ran before goes on."""
+        return bool(self._protected)
+
     # -- slots
 
     def work(self) -> None:
@@ -303,7 +309,9 @@ class Session:
 
     def _takes_another(self, slot: str, until: float) -> bool:
         """Return whether `slot` takes another stage after the one it runs."""
-        return time.monotonic() < until and not (self.draining or self.unavailable or slot in self._abandoned)
+        return time.monotonic() < until and not (
+            self.draining or self.unavailable or self.is_shielded or slot in self._abandoned
+        )
 
     def _send_claim(self, slot: str) -> SentClaim | None:
         """Claim without waiting for the reply; None if the seat takes no work."""
@@ -356,6 +364,9 @@ class Session:
                 self._running[claim.lease] = attempt
             if self.paused:  # since it was claimed
                 attempt.cancel("back")
+            if attempt.is_protected:
+                self._protected.add(claim.lease)
+                self._announce_shield()
             with self._log_context(attempt):
                 if attempt.step.ops:  # else it only puts together what other stages made
                     narration.narrate("stage claimed", wait_ms=claim.wait_ms)
@@ -371,6 +382,7 @@ class Session:
             self.models.end(claim.lease)
             with self._lock:
                 self._running.pop(claim.lease, None)
+            self._end_shield(claim.lease)
         return None
 
     def _record_completion(
@@ -527,6 +539,7 @@ class Session:
             self._abandoned.add(attempt.slot)
             self._slots_at_work.discard(attempt.slot)
         self.models.end(attempt.claim.lease)  # else nobody could try its model until that code returns
+        self._end_shield(attempt.claim.lease)
         log.warning("%s does not stop: its slot goes on without it", attempt.step.path)
         self._free_slots.append(next(self._slot_numbers))
         threading.Thread(target=self._stand_in, args=(attempt.slot,), name="stand-in", daemon=True).start()
@@ -620,6 +633,17 @@ class Session:
             elif not self.draining:
                 self._announce_available()
             self._announce_due = False
+
+    def _end_shield(self, lease: str) -> None:
+        """Take other stages again, if `lease` was that of a protected one."""
+        if lease in self._protected:
+            self._protected.discard(lease)
+            self._announce_shield()
+
+    def _announce_shield(self) -> None:
+        """Tell the server that a protected stage has begun or ended. If it is away, the next renewal does."""
+        with contextlib.suppress(RedisError):
+            self._announce_health()
 
     def change_offer(
         self, queues: Sequence[str], families: Mapping[str, Sequence[str]], outage: Unavailable | None

@@ -13,8 +13,9 @@ class Gpu(Effect):
     The stage runs in its own process, which sees one device. This process and those that it starts may hold
     at most `memory_mb` MB of the device's memory (default: all that the seat may use). `seconds` is how long
     you expect it to take; budgets in GPU seconds reserve that. `backend` and `min_compute` (compute
-    capability, such as "8.0") restrict the device; "cpu" means the machine's processors and memory. If the
-    machine's owner takes the seat back, a `protected` stage runs to its end first.
+    capability, such as "8.0") restrict the device; "cpu" means the machine's processors and memory. While a
+    `protected` stage runs, its seat takes nothing else. If the machine's owner takes the seat back, it runs to
+    its end first.
     """
 
     def __init__(

@@ -231,8 +231,10 @@ def test_the_owners_pause_waits_for_a_protected_stage_alone(
 ) -> None:
     others = tmp_path / "others"
     others.mkdir()
-    protected, other = submit(grid, "train", notes), submit(grid, "on_cpu", others)
-    pids, other_pids = await_pids(notes), await_pids(others)
+    other = submit(grid, "on_cpu", others)
+    other_pids = await_pids(others)
+    protected = submit(grid, "train", notes)
+    pids = await_pids(notes)
     machine = get_machine_id(grid.config.home)
     switch.pause(grid.config.home, "cpu")
     try:
@@ -246,6 +248,26 @@ def test_the_owners_pause_waits_for_a_protected_stage_alone(
     finally:
         switch.resume(grid.config.home, "cpu")
     assert finish(grid, others, other)["attempt"] == 2
+
+
+def test_a_protected_stage_shields_its_device(grid: WholeGrid, notes: Path, tmp_path: Path) -> None:
+    """What comes while it runs waits, or goes elsewhere, though the seat has a slot and memory left."""
+    others = tmp_path / "others"
+    others.mkdir()
+    seat = f"{get_machine_id(grid.config.home)}.cpu"
+    protected = submit(grid, "train", notes)
+    await_pids(notes)
+    shielded = wait_for(
+        lambda: next(each for each in grid.client.seats() if each.seat == seat), true=lambda each: each.reason
+    )
+    assert (shielded.state, shielded.concurrency) == ("ready", 1)
+    other = submit(grid, "on_cpu", others)
+    wait_for(lambda: "busy" in grid.client.waits_for(other))
+    time.sleep(1.5)
+    assert list(others.iterdir()) == []
+    assert finish(grid, notes, protected)["attempt"] == 1
+    assert finish(grid, others, other)["attempt"] == 1
+    wait_for(lambda: next(each for each in grid.client.seats() if each.seat == seat).concurrency == 2)
 
 
 def test_gpu_seconds_of_a_seat_are_reserved_and_settled(grid: WholeGrid, notes: Path) -> None:

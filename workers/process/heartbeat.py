@@ -103,6 +103,8 @@ class Heartbeat:
             state, reason, since, until = pause.state, pause.reason, pause.since, pause.until
         elif fault:
             state, reason = "degraded", fault
+        elif session.is_shielded:
+            reason = "a protected stage runs on it, so it takes nothing else"
         elif session.breaker.half_open_reason:
             reason = f"recovering, one stage at a time, after: {session.breaker.half_open_reason}"
         if state != self._state:
