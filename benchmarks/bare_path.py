@@ -1,8 +1,8 @@
-"""The way of a streamed answer through a grid without anything that a grid does: the least that it takes.
+"""The path of a streamed answer through a grid, without all that a grid does on it: the least that it takes.
 
 As in gridq, a gateway on an event loop pushes the request into a list at the server, a worker pops it, sends
-it to the endpoint and adds what comes to a stream, which the gateway reads. Nothing is checked, claimed,
-renewed or recorded, and only one request at a time is served.
+it to the endpoint and adds what comes back to a stream, which the gateway reads. Nothing is checked,
+claimed, renewed or recorded, and only one request at a time is served.
 
 `python -m benchmarks.bare_path worker URL PORT` and `… gateway URL` are the two programs; the gateway prints
 its port.

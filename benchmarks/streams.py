@@ -49,9 +49,9 @@ ROOT = Path(__file__).parent.parent
 class Run:
     """What was measured of one side under one load.
 
-    `late`: the seconds from upstream to reader of each token, of the code of now: the code before may be too slow
-    to have all streams open together. `wrong`: the tokens lost or double, of `tokens`
-    in all. `cpu` is in seconds, `memory` that of the gateway in MB.
+    `late`: the seconds of each token from upstream to reader; empty for the old code, which may be too slow
+    to have all streams open together. `wrong`: the tokens lost or double, of `tokens` in all. `cpu` is in
+    seconds, `memory` that of the gateway in MB.
     """
 
     late: list[float] = field(default_factory=list)

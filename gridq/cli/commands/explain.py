@@ -10,6 +10,7 @@ from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, to_one_line
 from gridq.cli.grid import open_broker_client
 from gridq.cli.inputs import GraphArgument, StagesOption, apply_stages_option, locate_graph_errors, read_graph
 from gridq.cli.output import format_money, label_stage, make_console, make_table, print_json
+from gridq.protocol.queue_names import format_queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -312,8 +313,6 @@ def _format_stages(step: dict[str, Any]) -> str:
 
 
 def _format_queue(step: dict[str, Any]) -> str:
-    from gridq.protocol.queue_names import format_queue
-
     queue, others = format_queue(step["queue"]), len(step["queues"]) - 1
     return f"{queue} (of {others + 1})" if others else queue
 

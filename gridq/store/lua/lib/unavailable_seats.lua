@@ -81,8 +81,8 @@ local function build_unavailable_error(path, queues, causes)
   return cjson.encode({error = 'NoLiveSeat', code = 'seat.none_live', message = 'No live seat serves ' .. unescape(table.concat(queues, ' or ')),
     details = {path = path, queue = queues[1], queues = #queues > 1 and queues or nil, reason = format_causes(causes),
       retry_after = back_at and math.max(math.ceil((back_at - NOW) / 1000), 1) or nil,
-      fix = 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker"
-        or causes[1].state == 'withdrawn' and 'ask for another model' or REPAIR)}})
+      fix = causes[1].state == 'withdrawn' and 'ask for another model, or submit with wait_for_seat'
+        or 'try again later, or submit with wait_for_seat; ' .. (causes[1].state == 'gone' and "start the seat's worker" or REPAIR)}})
 end
 
 -- Return what the causes of a queue's seats mean for an agent's stages that exclude the seats in `unfit`: whether they wait for a worker that
