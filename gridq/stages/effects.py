@@ -14,8 +14,8 @@ class Gpu(Effect):
     at most `memory_mb` MB of the device's memory (default: all that the seat may use). `seconds` is how long
     you expect it to take; budgets in GPU seconds reserve that. `backend` and `min_compute` (compute
     capability, such as "8.0") restrict the device; "cpu" means the machine's processors and memory. While a
-    `protected` stage runs, its seat takes nothing else. If the machine's owner takes the seat back, it runs to
-    its end first.
+    `protected` stage runs, its seat takes nothing else; if the machine's owner takes the seat back, the stage
+    runs to its end first.
     """
 
     def __init__(
