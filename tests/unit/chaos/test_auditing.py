@@ -185,7 +185,9 @@ SPOILT: dict[str, Callable[[Case], object]] = {
         "grid_records",
         replace(
             case.grid_records,
-            verified=Verification((Difference("agent ann: money of the month", 200, 199, "money"),), (), 5, 3, "5-0"),
+            verified=Verification(
+                (Difference("agent ann: money of the month", 200, 199, "money"),), (), 5, 3, "5-0"
+            ),
         ),
     ),
     "attempt 1 of root.stages[0] used 100, entered are (10, 6) tokens": lambda case: change_entry(case)(
