@@ -53,6 +53,14 @@ def _pack_value(value: Any) -> bytes:
         return struct.pack("<I", 8) + _pack_string(value)
     if isinstance(value, list) and value and isinstance(value[0], str):
         return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_pack_string, value))
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return struct.pack("<IIQ", 9, 12, len(value)) + struct.pack(f"<{len(value)}d", *value)
     if isinstance(value, list):
         return struct.pack("<IIQ", 9, 4, len(value)) + struct.pack(f"<{len(value)}I", *value)
+    if isinstance(value, float):
+        return struct.pack("<Id", 12, value)
+    if value < 0:
+        return struct.pack("<Iq", 11, value)
+    if value > 2**32 - 1:
+        return struct.pack("<IQ", 10, value)
     return struct.pack("<II", 4, value)

@@ -44,6 +44,16 @@ NO_MODELS = {
 }
 """Values of `general.type` of files that no engine loads as a model."""
 
+COUNTS = (
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "pooling_type",
+)  # fmt: skip
+"""The fields of an architecture that are computed with. Each is a number, or one for each layer."""
+
+MAX_COUNT = 2**31
+MAX_LAYERS = 10_000
+"""More than any real model has."""
+
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf$")
 CACHED_FILES = 256
 
@@ -69,7 +79,7 @@ class GgufHeader:
     @property
     def trained_context(self) -> int | None:
         """The context that the model was trained with, None if the file does not say."""
-        return self.get_number("context_length")
+        return self.get_number("context_length") or None
 
     def get_number(self, name: str) -> int | None:
         """Return a number of the architecture, such as `block_count`; the highest of an array."""
@@ -186,7 +196,7 @@ class _Reader:
             return self._read()
         except (struct.error, IndexError):
             raise self._make_truncated_error("its header is incomplete") from None
-        except (ValueError, KeyError, RecursionError) as exc:
+        except (ValueError, TypeError, OverflowError, KeyError, RecursionError) as exc:
             reason = f"{type(exc).__name__}: {exc}"[:200]
             raise self._make_error("is corrupt", reason, "download it again", ModelFileDamaged) from None
 
@@ -209,8 +219,9 @@ class _Reader:
             if value is not None:
                 metadata[name] = value
         self._check_model(metadata)
+        self._check_counts(metadata)
         sizes = list(self._read_tensors(tensors))
-        alignment = int(metadata.get("general.alignment", 32)) or 32
+        alignment = _check_count("general.alignment", metadata.get("general.alignment", 32)) or 32
         start = math.ceil(self._at / alignment) * alignment
         end = max((start + offset + size for offset, size in sizes), default=start)
         if end > self._size:
@@ -227,8 +238,8 @@ class _Reader:
         )
 
     def _check_model(self, metadata: dict[str, Any]) -> None:
-        is_later_part = int(metadata.get("split.no", 0)) > 0
-        kind = metadata.get("general.type", "model")
+        is_later_part = _check_count("split.no", metadata.get("split.no", 0)) > 0
+        kind = str(metadata.get("general.type", "model"))
         if kind in NO_MODELS:
             raise self._make_error(
                 "is not a model", f"it is {NO_MODELS[kind]}", "set file to the model that it belongs to"
@@ -237,6 +248,16 @@ class _Reader:
             raise self._make_error(
                 "is not a model", "it states no architecture", "set file to a GGUF file of a language model"
             )
+
+    def _check_counts(self, metadata: dict[str, Any]) -> None:
+        """Raise ValueError if a field that is computed with has no sensible value."""
+        architecture = metadata.get("general.architecture")
+        for name in COUNTS:
+            value = metadata.get(f"{architecture}.{name}", 0)
+            for each in value if isinstance(value, list) else [value]:
+                _check_count(name, each)
+            if name == "block_count" and (isinstance(value, list) or value > MAX_LAYERS):
+                raise ValueError(f"block_count is {value}")
 
     def _read_tensors(self, count: int) -> Iterator[tuple[int, int]]:
         """Yield the offset of each tensor in the data, and its size, 0 if its type is not known."""
@@ -296,3 +317,10 @@ class _Reader:
         self, what: str, reason: str, fix: str, kind: type[ModelFileError] = ModelFileError
     ) -> ModelFileError:
         return make_file_error(self._model, self._path, what, reason, fix, kind=kind)
+
+
+def _check_count(name: str, value: object) -> int:
+    """Return a count. Raises ValueError if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{name} is {str(value)[:40]}")
+    return int(value)

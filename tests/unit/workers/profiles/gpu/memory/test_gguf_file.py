@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from gridq.errors import ModelFileError
 from tests.gguf_files import write_gguf
+from workers.profiles.gpu.memory import gguf_file
 from workers.profiles.gpu.memory.gguf_file import read_gguf
 
 
@@ -21,6 +23,30 @@ def test_a_header_states_what_a_model_needs(tmp_path: Path):
     assert header.tensor_bytes == 3 * 64 * 4
     assert header.vocabulary == 5000
     assert header.get_layers("attention.head_count_kv", 4) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, 2**32 - 1, 2**64 - 1, math.inf, -math.inf, math.nan, 1e300, "x", [math.inf], [math.nan], ["x"]],
+)
+@pytest.mark.parametrize(
+    "name", ["general.alignment", "split.no", *(f"llama.{count}" for count in gguf_file.COUNTS)]
+)
+def test_what_is_no_count_is_damage(tmp_path: Path, name: str, value: Any):
+    """A model's memory is computed from these numbers: none may make it negative, or fail, or take hours."""
+    path = write_gguf(tmp_path / "m.gguf", **{name: value})
+    with pytest.raises(ModelFileError) as caught:
+        read_gguf(path, "m")
+    assert caught.value.code in ("model.damaged", "model.truncated")
+
+
+def test_a_context_of_zero_is_not_known(tmp_path: Path):
+    assert read_gguf(write_gguf(tmp_path / "m.gguf", context=0), "m").trained_context is None
+
+
+def test_a_list_in_place_of_a_name_is_damage(tmp_path: Path):
+    with pytest.raises(ModelFileError):
+        read_gguf(write_gguf(tmp_path / "m.gguf", **{"general.type": [], "general.architecture": []}), "m")
 
 
 def test_a_number_of_each_layer_is_read(tmp_path: Path):
