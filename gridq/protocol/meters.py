@@ -68,39 +68,39 @@ NO_ESTIMATE = UsageEstimate()
 class SeatRates:
     """The rates that a seat charges, from its record in Redis.
 
-    `prices`: micro-dollars per million tokens, in and out. `hourly`: micro-dollars per slot and hour.
-    `timeout_ms`: the time limit of stages that have none of their own. `stage_ms`: how many ms a stage is
-    expected to occupy a slot, by queue, as far as it was measured. `counts_time`: it counts GPU seconds.
+    `prices`: micro-dollars per million tokens, in and out. `hourly`: micro-dollars per slot and hour; None if
+    the seat counts no time, and so no GPU seconds. `timeout_ms`: the time limit of stages that have none of
+    their own. `stage_ms`: how many ms a stage is expected to occupy a slot, by queue, as far as it was
+    measured.
     """
 
     prices: tuple[int, int] = (0, 0)
-    hourly: int = 0
+    hourly: int | None = None
     timeout_ms: int = 0
     stage_ms: Mapping[str, int] = field(default_factory=dict)
-    counts_time: bool = False
 
     @classmethod
     def from_record(cls, record: Mapping[str, str]) -> SeatRates:
         """Read the rates from a seat's record."""
         price_in, price_out = (record.get("prices") or "0 0").split()
-        hourly, timeout = (record.get("hourly_price") or "0 0").split()
+        hourly_price = record.get("hourly_price")
+        hourly, timeout = map(int, hourly_price.split()) if hourly_price else (None, 0)
         pairs = dict(each.split("=") for each in record.get("stage_ms", "").split())
         stage_ms = {queue: int(ms) for queue, ms in pairs.items()}
-        counts_time = bool(record.get("hourly_price"))
-        return cls((int(price_in), int(price_out)), int(hourly), int(timeout), stage_ms, counts_time)
+        return cls((int(price_in), int(price_out)), hourly, timeout, stage_ms)
 
     def estimate_cost(self, queue: str, estimate: UsageEstimate) -> int:
         """Return the expected cost of a stage of `queue` in micro-dollars (lib/meters.lua: estimate_use)."""
         price_in, price_out = self.prices
         cost = -(-(estimate.tokens_in * price_in + estimate.tokens_out * price_out) // 1_000_000)
-        gpu_ms = self.estimate_gpu_ms(queue, estimate)
-        return cost + min(-(-self.hourly * (gpu_ms or 0) // 3_600_000), MAX_USAGE)
+        gpu_ms = self.estimate_gpu_ms(queue, estimate) or 0
+        return cost + min(-(-(self.hourly or 0) * gpu_ms // 3_600_000), MAX_USAGE)
 
     def estimate_gpu_ms(self, queue: str, estimate: UsageEstimate) -> int | None:
         """Return for how many ms a stage of `queue` is expected to use the seat's device; None if the seat
         does not count that.
         """
-        if not (self.counts_time or self.hourly) or get_kind(queue) == OWN_KIND:
+        if self.hourly is None or get_kind(queue) == OWN_KIND:
             return None
         if estimate.gpu_ms is not None:
             return estimate.gpu_ms

@@ -180,7 +180,7 @@ def _build_live_seat(
     fields["pass_over"] = {queue: int(ms) / 1000 for queue, ms in waits}
     fields["meters"] = _parse_meters(record, now, shared)
     rates = SeatRates.from_record(record)
-    fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
+    fields |= {"prices": rates.prices, "hourly": rates.hourly or 0, "rates": rates}
     fields |= _find_limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(compute_reliability(record.get("reliability"), now * 1000), 3)
     draining = record.get("draining")
