@@ -272,7 +272,7 @@ class Scripts:
         `lent_to`: the only agents and teams (`team:<name>`) that may use it; empty: everybody. `families`:
         queue → the model families that it runs there. `prices`: micro-dollars a million tokens in and out, of
         its dearest model. `hourly_price`: micro-dollars an hour of a slot, and the timeout in ms of a stage
-        that has none. `keeps_prompts`: it computes a prompt sooner that it has seen before.
+        that has none. `keeps_prompts`: a prompt that it has seen before takes it less time.
         """
         accounts = (f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in lent_to)
         family_lists = (f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names)
@@ -305,9 +305,9 @@ class Scripts:
         """Renew the seat and its leases. Returns the lost leases, or None if the incarnation is not live.
 
         `warm`: queues whose model is loaded. `pass_over`: queue → how many seconds its stages may be passed
-        over for stages of those, where it is not the usual time. `recorded`: how many stages this incarnation
-        has recorded, None if that is not news. `stage_ms`: queue → how long a stage is expected to occupy a
-        slot, if that is news and slots have a price.
+        over for stages of those, if it is not the usual time. `recorded`: how many stages this incarnation
+        has recorded, None if that is not news. `stage_ms`: queue → how many ms a stage is expected to occupy
+        a slot, if that is news and slots have a price.
         """
         times = " ".join(f"{queue}={ms}" for queue, ms in (stage_ms or {}).items())
         patience = " ".join(f"{queue}={round(s * 1000)}" for queue, s in sorted((pass_over or {}).items()))
@@ -330,11 +330,11 @@ class Scripts:
         return replies.read_claim(reply)
 
     def send_claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Callable[[], Claim | str]:
-        """Claim without waiting for the reply. Returns the function that waits for it and returns it. Call
-        that once, on any thread.
+        """Claim without waiting for the reply. Returns a function that waits for the reply and returns it.
+        Call that function once, on any thread: until then, the claim holds a connection of the pool.
 
-        If it is called so late that the lease may be over, it claims again: that returns the same stage if
-        the slot holds it still. Another worker may run it by now.
+        If you call it so late that the lease may be over and another worker may run the stage, it claims
+        again; that returns the same stage if the slot still holds it.
         """
         words = order_arguments(
             "claim", {"seat": seat, "incarnation": incarnation, "slot": slot, "nonce": nonce}
