@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,18 @@ def test_an_mlx_server_without_a_cache_says_what_it_lacks(run: Any, usual_ports:
     assert any(note.startswith(f"mlx-{engine.port}:") and "HF_HOME" in note for note in report.missing)
     engine.has_cache = True
     assert model_names(find_offer(probe(), f"mlx-{engine.port}")) == ["org/m"]
+
+
+def test_a_probe_shows_what_could_be_loaded_and_what_is_and_how_to_leave_the_engine_out(
+    run: Any, usual_ports: list[int]
+) -> None:
+    engine = run(FakeOllama(FakeModel("a"), FakeModel("b", is_loaded=True)))
+    usual_ports.append(engine.port)
+    [offer] = probe().found
+    assert offer.note.endswith("models: a, b; loaded: b")
+    notice = offer.notice
+    assert all(part in notice for part in (f'url = "{engine.url}"', "[[gpu.engines]]", "lend = false"))
+    assert "\n" not in notice
 
 
 def test_an_ollama_with_hundreds_of_models_is_adopted_at_once(run: Any, open_seat: Any) -> None:
@@ -304,6 +317,17 @@ def test_an_engine_that_wants_a_key_says_so(run: Any) -> None:
     engine = run(Locked(FakeModel("m")))
     report = probe({"url": engine.url, "name": "locked"})
     assert any("locked" in why and "key" in why for why in report.missing)
+
+
+def test_an_engine_whose_key_is_nowhere_says_where_it_should_be(run: Any, tmp_path: Path) -> None:
+    engine = run(FakeVllm(FakeModel("m")))
+    file = tmp_path / "key"
+    for key, place in (("key_env", "NO_SUCH_KEY"), ("key_file", str(file))):
+        missing = probe({"url": engine.url, "name": "box", key: place}).missing
+        assert any(why.startswith("box: ") and place in why for why in missing)
+    file.write_text("abcd")
+    missing = probe({"url": engine.url, "name": "box", "key_file": str(file)}).missing
+    assert not any(why.startswith("box: ") for why in missing)
 
 
 # -- loading and unloading
@@ -524,6 +548,16 @@ def test_models_that_the_owner_chose_stay_the_only_ones(run: Any, open_seat: Any
     engine.models.append(FakeModel("c"))
     runner.look()
     assert [model.name for model in runner.capability.models] == ["a", "b"]
+
+
+def test_names_that_the_engine_does_not_have_are_reported_with_those_that_it_has(
+    run: Any, open_seat: Any
+) -> None:
+    engine = run(FakeOllama(FakeModel("a")))
+    missing = probe({"url": engine.url, "models": ["qwen"]}).missing
+    runner, _ = open_seat(engine, models=["qwen"])
+    for text in ("\n".join(missing), runner.fault):
+        assert "(qwen); it has a" in text
 
 
 def test_an_engine_that_ends_is_a_fault_until_one_listens_again(run: Any, open_seat: Any) -> None:
