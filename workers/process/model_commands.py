@@ -21,9 +21,8 @@ POLL_SECONDS = 1.0
 
 
 class ModelCommands:
-    """Reads the commands of one seat and answers them. A load runs on a thread of its own.
-
-    `on_change` is called when a model was loaded or unloaded.
+    """Reads the commands of one seat and answers them. Each runs on a thread of its own, for a load may take
+    minutes.
     """
 
     def __init__(self, client: Redis, keys: Keys, seat: str, profile: Profile) -> None:

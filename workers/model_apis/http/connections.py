@@ -325,7 +325,8 @@ class Connections:
         abandoned.set()
         _close_all(results)
         call.compute_timeout()
-        if isinstance(result, OSError | http.client.HTTPException | UnicodeError):  # the last: of a name
+        # a host that is no name is a UnicodeError
+        if isinstance(result, OSError | http.client.HTTPException | UnicodeError):
             raise NotConnected(f"{type(result).__name__}: {result}") from result
         raise result if result is not None else CallDropped("the call was dropped")
 

@@ -271,8 +271,8 @@ class ModelProcess:
         """Send one request and yield the chunks of its answer as the engine makes them.
 
         Raises StageError if the request is wrong, ChildDied if the child dies, SeatUnavailable if the engine
-        fails, hangs or is being closed, and JobCancelled or StageTimeout. Cancelling
-        stops it within a second.
+        fails, hangs or is being closed, and JobCancelled or StageTimeout. Cancelling stops it within a
+        second.
         """
         replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         request_id = next(self._request_ids)

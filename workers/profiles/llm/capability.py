@@ -22,7 +22,7 @@ HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 """As in RFC 9110 section 5."""
 
 FRAMING_HEADERS = frozenset({"content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
-"""What says where a request ends, and how. A seat cannot choose it."""
+"""Headers that say how a request is sent and where it ends. gridq sets them; a seat cannot."""
 
 
 class DeclaredModel(ModelOffer, Prices):

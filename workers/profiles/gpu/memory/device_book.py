@@ -106,8 +106,8 @@ class DeviceBook:
             return self._add(entries, mb, holder, model)
 
     def note(self, mb: int, *, holder: str, model: str) -> Reservation | None:
-        """Return an entry of memory that is already taken, whatever is free; None if the book cannot be
-        written now.
+        """Enter memory that is already taken, whatever is free. Return its reservation, None if the book
+        cannot be written now.
         """
         with self._survive_faults(), self._update() as entries:
             return self._add(entries, mb, holder, model)
@@ -212,7 +212,7 @@ def _keep_live(book: dict[str, Any]) -> dict[str, Any]:
     entries = book.get("entries")
     entries = book["entries"] = entries if isinstance(entries, dict) else {}
     for entry_id, entry in list(entries.items()):
-        is_valid = isinstance(entry, dict) and isinstance(entry.get("mb"), int)
+        is_valid = isinstance(entry, dict) and isinstance(entry.get("mb"), int) and entry["mb"] >= 0
         holders = [entry.get("child"), entry.get("owner")] if is_valid else []
         if is_valid and entry.get("is_loaded"):
             holders = [entry.get("child") or entry.get("owner")]

@@ -22,6 +22,7 @@ from gridq.errors import ModelFileError, ModelInCooldown, ModelLoading, error_fr
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from workers.model_apis.model_catalogue import Model
+from workers.profiles.gpu.loaded_models import make_closing_error
 from workers.profiles.gpu.model_files.machine_models import find_files
 from workers.profiles.gpu.model_files.pulling import PullOptions, PullProgress, read_progress
 
@@ -56,13 +57,15 @@ class RequestedPulls:
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._kills: collections.Counter[str] = collections.Counter()
+        self._is_closed = False
         self._since: dict[tuple[str, str], float] = {}
 
     def find_model(self, model: Model, context: StageContext, *, is_refused: bool) -> Model:
         """Return `model` with its file. Starts its pull if it is not here, or attaches to it.
 
         Raises ModelInCooldown, which hands the stage back, while the pull runs; with `is_refused`,
-        ModelLoading after REFUSE_SECONDS. Raises ModelFileError if the pull failed.
+        ModelLoading after REFUSE_SECONDS. Raises ModelFileError if the pull failed, and SeatUnavailable if
+        the seat closes.
         """
         started = time.monotonic()
         while True:
@@ -97,6 +100,7 @@ class RequestedPulls:
     def close(self) -> None:
         """End the pulls of this seat. The next one goes on with what they downloaded."""
         with self._lock:
+            self._is_closed = True  # a request that still waits starts no other
             processes, self._running = list(self._running.values()), {}
         for process in processes:
             process.terminate()
@@ -113,6 +117,8 @@ class RequestedPulls:
         just failed.
         """
         with self._lock:
+            if self._is_closed:
+                raise make_closing_error()
             process = self._running.get(model.name)
             if process is None:
                 self._running[model.name] = self._start(model)

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gridq.errors import GridError, JobCancelled, ModelFileError, ModelInCooldown, ModelLoading
+from gridq.errors import (
+    GridError,
+    JobCancelled,
+    ModelFileError,
+    ModelInCooldown,
+    ModelLoading,
+    SeatUnavailable,
+)
 from gridq.gateway.http.errors import compute_retry_after, find_status
 from gridq.profiles.profile import StageContext
 from tests.fakes.hub_server import HubServer
@@ -136,6 +143,20 @@ def test_a_pull_that_is_killed_again_and_again_is_told(hub_server: HubServer, pu
         ask(pulls)
     assert caught.value.reason
     assert caught.value.fix
+
+
+def test_a_request_that_waits_while_its_seat_closes_starts_no_other_pull(
+    hub_server: HubServer, pulls: RequestedPulls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requested_pulls, "HOLD_SECONDS", 60.0)
+    hub_server.gate.clear()
+    with ThreadPoolExecutor() as threads:
+        asking = threads.submit(ask, pulls)
+        wait_for(hub_server.list_downloads, 60)
+        pulls.close()
+        assert type(asking.exception(60)) is SeatUnavailable
+    assert pulls._running == {}
+    hub_server.gate.set()
 
 
 def test_the_owners_limit_of_size_holds(hub_server: HubServer, home: Path, model_file: Path) -> None:
