@@ -1,6 +1,7 @@
 -- The order in which waiting stages are claimed: by priority, by the model that is loaded, then by each agent's fair turn (virtual time).
 
--- How long, in ms, a session's next stage may pass others; and a stage whose model is loaded, unless its seat states another time.
+-- How long, in ms, others may be passed over for a session's next stage, or for a stage whose model is loaded if its seat states no other
+-- time.
 local AFFINITY = 2000
 
 -- Return the first members of a sorted set and some from further on, other ones each time: where each must be checked, none stays hidden.
@@ -46,8 +47,8 @@ local function first_stage(c, seat)
   return c.score or FOREVER
 end
 
--- Return whether a candidate whose model is not loaded here may still be passed over: for c.patience since it became ready and since
--- c.since.
+-- Return whether a candidate whose model is not loaded here may still be passed over: until it has been ready for c.patience ms, and the
+-- loaded models have been the same for so long (since c.since).
 local function is_patient(c, seat) return not c.warm and math.max(first_stage(c, seat), c.since) > NOW - c.patience end
 
 -- Return whether candidate a goes before b: by priority; then one whose model is loaded here, if the other may be passed over; then by

@@ -7,7 +7,7 @@
 --   what it is, job, step, attempt, seat, agent, team ('-' none, '' if no limits count), queue,
 --   micro-dollars ('' without a price), tokens in, tokens out, ms since the claim,
 --   start of the month in which agent and team were charged ('' if they were not)
--- and for each attempt two words more: the shared budgets that it was charged to ('-' none, '' if its seat had no budget when it
+-- and for each attempt two or three words more: the shared budgets that it was charged to ('-' none, '' if its seat had no budget when it
 -- was claimed), its number of requests, and, if there are any, the ms for which it used a device.
 --
 -- What it is:
