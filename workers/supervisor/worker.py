@@ -112,7 +112,8 @@ def request_reload(home: Path) -> bool:
 
 
 def _differ(one: Seat, other: Seat) -> bool:
+    """Return whether a seat is another one by now, beyond what its profile follows at work."""
     if one.offer.stamp:
-        slots = one.offer.concurrency != other.offer.concurrency
-        return slots or (one.offer.stamp, one.terms) != (other.offer.stamp, other.terms)
+        parts = [(s.offer.stamp, s.offer.concurrency, s.offer.limits, s.terms) for s in (one, other)]
+        return parts[0] != parts[1]
     return (one.offer, one.queues, one.terms) != (other.offer, other.queues, other.terms)

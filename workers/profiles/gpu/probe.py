@@ -4,6 +4,7 @@ engine that already runs.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -319,7 +320,7 @@ def _make_offer(
         modules=settings().stages,
         protected=takes_protected,
     )
-    return SeatOffer(
+    offer = SeatOffer(
         name=device.device,
         kind=KIND,
         capability=capability.model_dump(mode="json"),
@@ -329,3 +330,13 @@ def _make_offer(
         note=f"{device.name}, {device.memory_mb} MB; {engine_note}; models: "
         + (", ".join(model.name for model in seat.models) or "none"),
     )
+    return offer.model_copy(update={"stamp": _make_stamp(offer)})
+
+
+def _make_stamp(offer: SeatOffer) -> str:
+    """Return a digest of the offer without the memory that is free now: it changes all the time, and a reload
+    must not restart the seat for it, which would unload its models.
+    """
+    lasting = {key: value for key, value in offer.capability.items() if key != "free_mb"}
+    text = offer.model_copy(update={"capability": lasting}).model_dump_json()
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -154,7 +154,10 @@ class LocalModels:
             if any(is_in_use(path) for path in own):
                 raise ModelInUse(
                     f"The model {model.name!r} is loaded",
-                    {"path": model.name, "fix": f"unload it first: gridq unload SEAT {model.name}"},
+                    {
+                        "path": model.name,
+                        "fix": f"unload it first: gridq unload SEAT {model.name} (the seat: gridq gpus)",
+                    },
                 )
             models[:] = [each for each in models if each.name != model.name]
         freed = 0

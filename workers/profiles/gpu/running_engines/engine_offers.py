@@ -103,6 +103,12 @@ def find_seats(
         if found.fault:
             missing.append(f"{name}: the engine at {table.root} cannot be used: {found.fault}")
         offer = _make_offer(name, table, found, price_per_hour, is_named=True)
+        if not found.fault and not offer.capability["models"]:
+            missing.append(
+                f"{name}: the engine at {table.root} {explain_no_models(table.models, found.state)}"
+            )
+        if problem := _explain_no_key(table, environ):
+            missing.append(f"{name}: {problem}")
         offers.append(offer.model_copy(update={"announcement": announcements.get(table.root, "")}))
         not_lent += [f"{name}: {reason}" for reason in found.state.skipped]
     for table in launched:
@@ -120,6 +126,23 @@ def find_seats(
     if is_skipped:
         missing.append(f"Engines that already run were not looked for: {SKIP_VARIABLE} is set")
     return offers, missing, not_lent
+
+
+def explain_no_models(named: Sequence[NamedModel], state: EngineState) -> str:
+    """Return why an engine that answers lends no model. `named`: those that its owner chose, empty: all."""
+    if not named or not state.models:
+        return "has no model to lend"
+    wanted, has = ([each.name for each in models] for models in (named, state.models))
+    return f"has none of the models that its owner lends ({_join(wanted)}); it has {_join(has)}"
+
+
+def _explain_no_key(table: EngineTable, environ: Mapping[str, str]) -> str:
+    """Return what is wrong with the place of an engine's key, "" if it has one or needs none."""
+    if read_key(table.key_env, table.key_file, environ) is not None:
+        return ""
+    if table.key_env is not None:
+        return f"the variable {table.key_env} of its key_env is not set in this environment"
+    return f"its key_file {table.key_file} cannot be read, or is empty" if table.key_file is not None else ""
 
 
 def is_search_off(environ: Mapping[str, str]) -> bool:
@@ -236,10 +259,14 @@ def _describe(table: EngineTable, found: FoundEngine, capability: GpuCapability)
         return f"{table.root}: no models until it answers"
     lent = [model.name for model in capability.models]
     loaded = [name for name in found.state.loaded if name in lent]
-    more = len(lent) - MAX_NAMES
-    names = ", ".join(lent[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
-    models = f"models: {names or 'none'}; loaded: {', '.join(loaded) or 'none'}"
+    models = f"models: {_join(lent) or 'none'}; loaded: {', '.join(loaded) or 'none'}"
     return f"{capability.name}, already running; {models}"
+
+
+def _join(names: Sequence[str]) -> str:
+    """Return the first names in words, and how many more there are."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _make_notice(name: str, url: str, capability: GpuCapability) -> str:

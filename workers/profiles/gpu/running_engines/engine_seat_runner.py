@@ -25,7 +25,7 @@ from workers.profiles.gpu.pricing import start_pricing
 from workers.profiles.gpu.running_engines import finding
 from workers.profiles.gpu.running_engines.engine import EngineState, RunningEngine
 from workers.profiles.gpu.running_engines.engine_api import EngineApi, EngineFault, EngineUnreachable
-from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, make_capability
+from workers.profiles.gpu.running_engines.engine_offers import EngineSeat, explain_no_models, make_capability
 from workers.profiles.gpu.running_engines.launched_engine import LaunchedEngine
 
 log = logging.getLogger(__name__)
@@ -135,8 +135,9 @@ class EngineSeatRunner:
             self._faults = 0
             seat = self._seat.model_copy(update={"url": self._url})
             self.capability = make_capability(self.capability.device, seat, self._engine, self._state)
-            has_models = bool(self.capability.models)
-            self._fault = "" if has_models else f"The engine at {self._url} has no model to lend"
+            named = seat.models if seat.is_limited else ()
+            reason = "" if self.capability.models else explain_no_models(named, self._state)
+            self._fault = reason and f"The engine at {self._url} {reason}"
         if (self.capability, self._fault) != before and not self._is_closed:
             self._on_change()
 

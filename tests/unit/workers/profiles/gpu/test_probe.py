@@ -12,7 +12,9 @@ from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.protocol.models import Limit, Usage
 from tests.gguf_files import write_gguf
+from workers.machine.seats import Seat
 from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu import probe as probe_module
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices import discovery
 from workers.profiles.gpu.devices.device import Device
@@ -20,7 +22,9 @@ from workers.profiles.gpu.engines import selection
 from workers.profiles.gpu.memory_classes import list_queues
 from workers.profiles.gpu.pricing import price_usage
 from workers.profiles.gpu.probe import probe
+from workers.supervisor.worker import _differ
 
+XLLAMACPP = {"GRIDQ_ENGINE": "xllamacpp", "GRIDQ_SKIP_ENGINES": "1"}  # this machine may run one
 CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, (8, 9), "GPU-abc")
 
 
@@ -30,9 +34,7 @@ def table(tmp_path: Path, name: str = "mine", **fields: Any) -> dict[str, Any]:
 
 
 def test_a_model_that_exists_and_fits_is_offered(tmp_path: Path):
-    report = probe(
-        {"models": [table(tmp_path, families=["own"])], "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"}
-    )
+    report = probe({"models": [table(tmp_path, families=["own"])], "gpus": False}, XLLAMACPP)
     (offer,) = report.found
     served = list_queues(GpuCapability.model_validate(offer.capability))
     assert offer.name == "cpu"
@@ -48,7 +50,7 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
         {"name": "gone", "file": str(tmp_path / "gone.gguf"), "memory_mb": 1},
         {"name": "packed", "package": "no_such_package_here", "file": "x", "memory_mb": 1},
     ]
-    report = probe({"models": models}, {"GRIDQ_ENGINE": "xllamacpp"})
+    report = probe({"models": models}, XLLAMACPP)
     missing = " ".join(report.missing)
     assert "huge needs 9765.6 GB; best is cpu with" in missing
     assert "The file of the model 'gone' does not exist" in missing
@@ -58,7 +60,7 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
 def test_a_type_of_keys_and_values_that_the_model_cannot_have_is_reported(tmp_path: Path):
     """Heads of 16 elements do not fill a block of 32."""
     models = [table(tmp_path, "small", kv_type="q8_0"), table(tmp_path, "plain", kv_type="bf16")]
-    report = probe({"models": models, "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"})
+    report = probe({"models": models, "gpus": False}, XLLAMACPP)
     assert [why for why in report.missing if "'small'" in why and 'set kv_type = "f16"' in why]
     assert GpuSeat.model_validate(report.found[0].config).models[0].name == "plain"
     with pytest.raises(ConfigError) as caught:
@@ -68,7 +70,7 @@ def test_a_type_of_keys_and_values_that_the_model_cannot_have_is_reported(tmp_pa
 
 def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(selection, "is_installed", lambda name: False)
-    report = probe({"gpus": False}, {})
+    report = probe({"gpus": False}, {"GRIDQ_SKIP_ENGINES": "1"})
     (offer,) = report.found
     assert list_queues(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
     assert offer.concurrency == 1
@@ -82,7 +84,7 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     process.
     """
     monkeypatch.setattr(discovery, "find_devices", lambda gpus, cpus: ([CARD], []))
-    report = probe({"models": [table(tmp_path)]}, {"GRIDQ_ENGINE": "xllamacpp"})
+    report = probe({"models": [table(tmp_path)]}, XLLAMACPP)
     (offer,) = report.found
     capability = GpuCapability.model_validate(offer.capability)
     assert capability.models == ()
@@ -95,12 +97,12 @@ def test_a_card_without_memory_for_work_is_not_lent(monkeypatch: pytest.MonkeyPa
     """A stage without `memory_mb` would get all of its memory: none."""
     small = dataclasses.replace(CARD, memory_mb=400, free_mb=400)
     monkeypatch.setattr(discovery, "find_devices", lambda gpus, cpus: ([small], []))
-    report = probe({}, {"GRIDQ_ENGINE": "xllamacpp"})
+    report = probe({}, XLLAMACPP)
     assert report.found == []
     (sentence,) = [each for each in report.missing if each.startswith("gpu0:")]
     assert "400 MB" in sentence
     assert "headroom_mb" in sentence
-    (offer,) = probe({"headroom_mb": 100}, {"GRIDQ_ENGINE": "xllamacpp"}).found
+    (offer,) = probe({"headroom_mb": 100}, XLLAMACPP).found
     assert offer.capability["usable_mb"] == 300
 
 
@@ -127,7 +129,7 @@ def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
 def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(selection, "is_installed", lambda name: True)
     assert selection.choose_engine({})[0] == "llama_cpp"
-    assert selection.choose_engine({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
+    assert selection.choose_engine(XLLAMACPP)[0] == "xllamacpp"
     monkeypatch.setattr(selection, "is_installed", lambda name: name == "xllamacpp")
     assert selection.choose_engine({})[0] == "xllamacpp"
     with pytest.raises(ConfigError, match="not installed") as caught:
@@ -182,6 +184,26 @@ def test_a_file_that_is_not_gguf_is_not_offered(tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(b"garbage")
     models = [{"name": "bad", "file": str(file), "memory_mb": 50}]
-    report = probe({"models": models, "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"})
+    report = probe({"models": models, "gpus": False}, XLLAMACPP)
     assert all("llm:bad" not in str(offer.capability) for offer in report.found)
     assert any("is not a GGUF file" in sentence for sentence in report.missing)
+
+
+def test_a_reload_restarts_a_seat_for_another_model_or_budget_not_for_less_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart would unload its models."""
+
+    def find(free_mb: int, config: dict[str, Any]) -> Seat:
+        card = dataclasses.replace(CARD, free_mb=free_mb)
+        monkeypatch.setattr(discovery, "find_devices", lambda gpus, cpus: ([card], []))
+        monkeypatch.setattr(probe_module, "_list_backends", lambda engine: ["cuda"])
+        (offer,) = probe(config, XLLAMACPP).found
+        return Seat(offer, tuple(list_queues(GpuCapability.model_validate(offer.capability))))
+
+    config = {"models": [table(tmp_path)]}
+    before = find(20_000, config)
+    assert before.offer.capability["free_mb"] == 20_000
+    assert not _differ(before, find(9_000, config))
+    assert _differ(before, find(20_000, {"models": [table(tmp_path), table(tmp_path, "second")]}))
+    assert _differ(before, find(20_000, {**config, "budgets": [{"gpu_seconds": 5, "per": "day"}]}))
