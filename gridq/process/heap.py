@@ -25,6 +25,7 @@ MIN_USED_SHARE = 0.75
 MAX_REGION_KB = 128 * 1024
 """The largest region that is moved. A larger one holds a model, whose move would take seconds."""
 
+# A region in smaps: its first line, its size and how much of it is in memory.
 _REGION = re.compile(r"^([0-9a-f]+-[0-9a-f]+ .*)\nSize: +(\d+) kB\n(?:.*\n)*?Rss: +(\d+) kB$", re.M)
 
 

@@ -2,8 +2,8 @@
 
 A key is a metric's own name, with its labels as Prometheus writes them: `gpu_memory_bytes{use="free"}`.
 Names are in base units (seconds, bytes, joules, ratios from 0 to 1). A name that ends in `_total` is a
-counter since the worker's start, `x_sum` and `x_count` are the summary `x`, any other name is a gauge. A
-gateway puts `gridq_` before the name and adds the label `seat`.
+counter since the worker's start. `x_sum` and `x_count` together are the summary `x`; one without the other is
+left out. Any other name is a gauge. A gateway puts `gridq_` before the name and adds the label `seat`.
 """
 
 from __future__ import annotations
