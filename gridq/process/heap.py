@@ -47,9 +47,8 @@ def settle_heap() -> None:
 
     Later garbage collections leave it out: walking it would take a tenth of a request's time, and sometimes
     tens of milliseconds. It also moves to huge pages if the system has them. Else, on a machine that does
-    other work, a program that waits between requests spends much of each one looking up its pages
-    (docs/benchmarks.md: the first token). Huge pages take 1 MB more. If the system forbids them, nothing
-    changes.
+    other work, a program that waits between requests spends much of each one looking up its pages. Huge
+    pages take somewhat more memory. If the system forbids them, nothing changes.
     """
     gc.collect()
     gc.freeze()
