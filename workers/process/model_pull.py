@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gridq.config.settings import settings
 from gridq.errors import GridError
-from workers.machine.mirror_registry import make_finder
+from workers.machine.mirror_registry import find_mirrors
 from workers.profiles.gpu.model_files.pulling import PullOptions, pull
 from workers.profiles.gpu.model_files.references import parse_reference
 
@@ -39,7 +41,7 @@ def main() -> None:
                 parse_reference(order["reference"]),
                 Path(order["home"]),
                 PullOptions(**options),
-                find_mirrors=make_finder(settings()),
+                find_mirrors=partial(find_mirrors, settings()),
             )
         except GridError:
             sys.exit(1)  # the record has the error
@@ -47,7 +49,8 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """End this process when the worker closes the pipe, or dies."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1024):  # not its buffer, whose lock aborts Python's exit
+        pass
     signal.raise_signal(signal.SIGTERM)
 
 

@@ -188,7 +188,11 @@ def _choose(entry: Any, order: LoadOrder, header: GgufHeader) -> Need:
 
 
 def _parse_pair(value: Any) -> tuple[int, int] | None:
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(each, int) for each in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(each, int) and each >= 0 for each in value)
+    ):
         return value[0], value[1]
     return None
 

@@ -132,6 +132,14 @@ def test_a_damaged_book_is_begun_anew(book: DeviceBook, tmp_path: Path, text: st
     assert len(book.read()) == 1
 
 
+def test_a_negative_entry_gives_no_memory(book: DeviceBook, tmp_path: Path):
+    reserve(book, 100)
+    path = tmp_path / "GPU-1.json"
+    path.write_text(path.read_text().replace("100", "-9000"))
+    assert isinstance(reserve(book, 10_000), Refusal)
+    assert book.read() == []
+
+
 def test_books_that_others_could_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(device_book.BOOKS_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

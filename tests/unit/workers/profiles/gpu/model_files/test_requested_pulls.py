@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -103,6 +106,20 @@ def test_a_client_that_leaves_does_not_end_the_pull(hub_server: HubServer, pulls
     assert not ask_until_here(pulls).is_reference
 
 
+@pytest.mark.parametrize(("is_damaged", "code"), [(False, 0), (True, 1)])
+def test_the_exit_code_says_how_a_pull_ended(
+    hub_server: HubServer, home: Path, is_damaged: bool, code: int
+) -> None:
+    hub_server.damaged = is_damaged
+    order = {"reference": "hf:org/Tiny-GGUF", "home": str(home), "options": {"name": "lazy"}}
+    process = subprocess.Popen([sys.executable, "-m", requested_pulls.PULL_PROGRAM], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    process.stdin.flush()  # and stays open, as a worker's does
+    assert process.wait(60) == code
+    process.stdin.close()
+
+
 def test_a_pull_that_fails_is_told_once_and_then_tried_again(
     hub_server: HubServer, pulls: RequestedPulls, home: Path
 ) -> None:
@@ -112,6 +129,7 @@ def test_a_pull_that_fails_is_told_once_and_then_tried_again(
     assert "model.digest" in (caught.value.reason or "")
     assert caught.value.fix
     assert LocalModels(home).read() == []
+    assert len(hub_server.list_downloads()) == 1  # its process ended by itself: nothing killed it
     hub_server.damaged = False
     assert not ask_until_here(pulls).is_reference
 
