@@ -436,15 +436,19 @@ def find_demand(
 
     Its fall-backs include what its queues stand for by `aliases`.
 
-    Raises UnknownCapability for an effect that no profile knows, and CapabilityConflict if the effects demand
-    more than one queue.
+    Raises UnknownCapability for an effect that no profile knows, InvalidField for a wrong field of one, and
+    CapabilityConflict if the effects demand more than one queue. `path` is the place of the stage in the graph.
     """
     demands: dict[str, Demand] = {}  # by all queues of their alternatives
     for effect in effects:
         if effect.effect in CORE_EFFECTS:
             continue
         for profile in profiles.values():
-            demand = profile.demand(effect)
+            try:
+                demand = profile.demand(effect)
+            except InvalidField as error:
+                error.details["path"] = ".".join(filter(None, (path, error.path)))
+                raise
             if demand is not None:
                 demand = aliases.expand(demand)
                 demands[", else ".join(link.queue for link in demand.alternatives)] = demand

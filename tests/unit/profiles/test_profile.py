@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, InvalidField
 from gridq.profiles.profile import (
     MAX_DROPPED_FIELDS,
     MAX_PLACE_CHARACTERS,
     Profile,
     StageContext,
+    check_effect_fields,
+    find_demand,
     load_profiles,
 )
+from gridq.protocol.models import Effect
 
 BENCH = "tests.fakes.bench_profile:BenchProfile"
 
@@ -75,6 +78,21 @@ def test_two_profiles_of_one_kind_are_refused():
     with pytest.raises(ConfigError) as caught:
         load_profiles(("llm", "workers.profiles.llm:LlmProfile"))
     assert caught.value.path == "GRIDQ_PROFILES"
+
+
+@pytest.mark.parametrize("fields", [{"slug": 3}, {"slug": ""}])
+def test_a_wrong_effect_names_the_place_of_its_stage(fields: dict[str, object]) -> None:
+    with pytest.raises(InvalidField) as caught:
+        find_demand([Effect(effect="Bench", **fields)], load_profiles((BENCH,)), "root.stages[1]")
+    assert str(caught.value.path).startswith("root.stages[1].")
+
+
+def test_a_field_that_an_effect_does_not_have_is_refused() -> None:
+    check_effect_fields(Effect(effect="X", color="red"), ("color",))
+    with pytest.raises(InvalidField) as caught:
+        check_effect_fields(Effect(effect="X", colour="red"), ("size", "color"))
+    details = caught.value.details
+    assert details == {"path": "effects.colour", "expected": "size, color", "fix": "use 'color'"}
 
 
 def test_what_has_no_effect_is_kept_once_and_within_bounds() -> None:
