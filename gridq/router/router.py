@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from gridq import stages
 from gridq.config.machine_id import get_machine_id
@@ -221,7 +221,10 @@ class Router:
                 inbox = self.scripts.keys("inbox")
                 waiting: list[bytes] = self.scripts.client.zrange(inbox, 0, INBOX_BATCH - 1)  # type: ignore[assignment]
                 for job in waiting:
-                    self.admit(job.decode())
+                    try:
+                        self.admit(job.decode())
+                    except ResponseError as exc:  # its keys are damaged: those behind it must not wait
+                        log.error("the job %s cannot be admitted: %s", job.decode(), exc)
             finally:
                 self._admits.release()
         self.session.work()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from gridq.config.settings import Settings
 from gridq.errors import StageQuarantined
 from gridq.process.periodic import PeriodicThread
 from gridq.store.capacity import MemoryGate
-from gridq.store.replies import Swept
+from gridq.store.replies import Broken, Swept
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
 
@@ -23,6 +24,13 @@ BATCH_ITEMS = 100
 
 MAX_BATCHES = 50
 """The calls of one round, before it checks the server's memory again."""
+
+
+REPORT_SECONDS = 3600.0
+"""A damaged entry that stays is found by every sweep, and logged once in this time."""
+
+MAX_REPORTED = 10_000
+"""The damaged entries that are remembered for that."""
 
 
 class Sweeper:
@@ -38,6 +46,7 @@ class Sweeper:
         self._repeat = PeriodicThread("sweep", config.sweep_ms / 1000, self.sweep)
         self._writing: set[str] = set()
         self._due: SimpleQueue[str] = SimpleQueue()
+        self._reported: dict[Broken, float] = {}
         self._writer = threading.Thread(target=self._write, name="answers", daemon=True)
 
     def start(self) -> None:
@@ -59,6 +68,7 @@ class Sweeper:
             swept = self.scripts.sweep(BATCH_ITEMS, max(0, BATCH_ITEMS - len(self._writing)))
             found.update(swept.found)
             _narrate(swept)
+            self._report(swept.broken)
             for job in swept.due:
                 if job not in self._writing:
                     self._writing.add(job)
@@ -66,6 +76,17 @@ class Sweeper:
             if not swept.more or self._repeat.stopped:
                 break
         return dict(found)
+
+    def _report(self, broken: Sequence[Broken]) -> None:
+        """Log entries that no script could process, each once in REPORT_SECONDS."""
+        now = time.monotonic()
+        for entry in broken:
+            if now - self._reported.get(entry, -REPORT_SECONDS) >= REPORT_SECONDS:
+                self._reported[entry] = now
+                what = f"an entry of {entry.kind}" if entry.entry else entry.kind
+                log.error("%s is damaged and was left out: %r: %s", what, entry.entry, entry.fault)
+        if len(self._reported) > MAX_REPORTED:
+            self._reported.clear()
 
     def _write(self) -> None:
         while job := self._due.get():
@@ -84,8 +105,6 @@ def _narrate(swept: Swept) -> None:
         job, _, _, attempt, _ = loss.lease.split(":")
         fields = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
         narration.narrate("stage lost", **fields, attempt=int(attempt), after=loss.after)
-    for entry in swept.broken:
-        log.error("the sweep cannot handle %s in %s: %s", entry.entry, entry.kind, entry.fault)
     for drop in swept.dropped:
         fields = {"job": drop.job, "name": drop.name, "stage": drop.path}
         narration.narrate("stage dropped", **fields, code=StageQuarantined.code)

@@ -76,7 +76,7 @@ The grid:
 | `memory_full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
 | `upgrade` | since when a program of a newer schema asks to start, and when it last asked | two leases |
 | `unreported_losses` | list: attempts that a seat lost when it left, for the next sweep to report | 1 min |
-| `unreported_damage` | list: entries that no script could process, for the next sweep to report | the longest deadline + 1 h |
+| `unreported_damage` | list: damaged entries, for the next sweep to report | the longest deadline + 1 h |
 | `last_sweep` | the time of the last sweep | the longest deadline + 1 h |
 | `attempts_lost` | hash: `count` of all lost attempts | the longest deadline + 1 h |
 

@@ -22,10 +22,10 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "damage", "preconditions", "windows", "ledger", "access", "meters", "rates", "quotas", "idempotency",
-    "events", "reliability", "fallbacks", "waiting_stages", "jobs", "steps", "quarantine", "failed_attempts",
-    "queue_bounds", "unavailable_seats", "seat_lifecycle", "fair_order", "claiming", "parked_agents",
-    "delay_reasons",
+    "base", "damage", "preconditions", "windows", "ledger", "access", "meters", "rates", "quotas",
+    "idempotency", "events", "reliability", "fallbacks", "waiting_stages", "jobs", "steps", "quarantine",
+    "failed_attempts", "queue_bounds", "unavailable_seats", "seat_lifecycle", "fair_order", "claiming",
+    "parked_agents", "delay_reasons",
 )  # fmt: skip
 """The files of lua/lib/. Each uses only those before it."""
 

@@ -72,12 +72,11 @@ local function readmit_class(q, cls, most)
     for _, member in ipairs(some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, most - seen)) do
       local job, step = string.match(member, '^([^:]+):(.+)$')
       seen = seen + 1
-      local is_in, failed = attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+      local is_in = attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
         return not has_other_seat(job, step)
           and readmit(job, step, function(seat) return is_unfit(job, step, seat) or is_backing_off(job, step, seat) end)
       end)
       if is_in then readmitted = readmitted + 1 end
-      if failed then drop_entry({q = q, cls = cls, agent = agent, step = member}) end
     end
   end
   return readmitted
@@ -134,11 +133,10 @@ local function end_stranded(q, classes, unavailable)
           if has_walked_enough() then return ended end
           local job, step = string.match(member, '^([^:]+):(.+)$')
           left = left - 1
-          local _, failed = attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+          attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
             local err = find_unavailable_error(job, step, unavailable)
             if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
           end)
-          if failed then drop_entry({q = q, cls = cls, agent = agent, step = member}) end
         end
       end
     end

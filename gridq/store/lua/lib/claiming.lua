@@ -103,6 +103,20 @@ local function has_timed_out(job, step, s)
   return false
 end
 
+-- Read the step that a candidate stands for. Nothing is written. Return {job, step, s (as from read_step), lacks (what has no room for it),
+-- is_restarting}. An error: its job's record lacks what each has.
+local function read_candidate(best)
+  local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
+  local s = job and read_step(job, step)
+  if not s then return {job = job, step = step} end
+  local h = read_header(nil, nil, s.header)
+  local is_whole = h.q and s.spec and s.agent and tonumber(s.deadline) and tonumber(s.priority) and tonumber(s.ready_at)
+    and (not s.pending or string.find(s.pending, '^%S+ .'))
+  if not is_whole then error("its job's record is incomplete", 0) end
+  return {job = job, step = step, s = s, lacks = best.lacks(s.tokens),
+    is_restarting = is_restarting(job, h.scope, s.working)}
+end
+
 -- Claim the best waiting stage that this seat may run. Return the claim, or {why}: none, full, gone, draining, limited, again.
 local function claim_stage(seat, incarnation, slot, nonce)
   local live_incarnation, concurrency, own, queues, draining, warm_queues, grid, rpm, quota_rpm, shared, prices, lent_to, hourly_price,
@@ -164,39 +178,35 @@ local function claim_stage(seat, incarnation, slot, nonce)
     end
     first_stage(best, seat)
     prefer_session(best, seat)
-    local claim, failed = attempt('waiting:' .. best.q .. ':' .. best.cls .. ':' .. best.agent, best.step or '', function()
-      local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
-      local s = job and read_step(job, step)
-      if s and best.lacks(s.tokens) then
-        tight[best.q .. best.cls] = true  -- one behind it may need less
-        return nil
-      end
-      if not (s and take_out(job, step, {s.pending, s.agent, s.chain})) then
-        drop_entry(best)
-        return nil
-      end
-      -- It is only taken out if the sweep ends the job, or what restarts its Retry makes it ready again.
-      if tonumber(s.deadline) <= NOW or has_timed_out(job, step, s)
-        or is_restarting(job, read_header(nil, nil, s.header).scope, s.working) then return nil end
-      local reserved = '0'
-      if budgets then
-        local tokens, estimate, gpu_ms = estimate_use(budgets, best.q, s.tokens)
-        local money, request = math.max(tonumber(best.cost), estimate), is_free(best.q) and 0 or 1
-        update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request, gpu_seconds = gpu_ms},
-          {})
-        reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. (gpu_ms and ' ' .. int_text(gpu_ms) or '') .. ' '
-          .. shared_names(budgets, best.q)
-      end
-      local lease = open_lease(job, step, seat, slot, nonce, reserved, s)
-      if s.session then remember_session(s.agent, s.session, seat, keeps_prompts) end
-      if rate then count_claim(seat, rate) end
-      C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.level), '*' .. best.q, best.v, best.agent,
-        best.v + weight(best.cost))
-      if C('EXISTS', K .. 'classes:' .. best.q) == 1 then wake_seat(best.q) end  -- wake one more
-      return build_claim(lease, NOW - tonumber(s.ready_at), s)
+    local stage = attempt('waiting:' .. best.q .. ':' .. best.cls .. ':' .. best.agent, best.step or '', function()
+      return read_candidate(best)
     end)
-    if claim then return claim end
-    if failed then drop_entry(best) end
+    local s = stage and stage.s
+    if s and stage.lacks then tight[best.q .. best.cls] = true  -- one behind it may need less
+    elseif s and take_out(stage.job, stage.step, {s.pending, s.agent, s.chain}) then
+      -- Else it is only taken out: the sweep ends the job, or what restarts its Retry makes it ready again.
+      local job, step = stage.job, stage.step
+      if tonumber(s.deadline) > NOW and not has_timed_out(job, step, s) and not stage.is_restarting then
+        local reserved = '0'
+        if budgets then
+          local tokens, estimate, gpu_ms = estimate_use(budgets, best.q, s.tokens)
+          local money, request = math.max(tonumber(best.cost), estimate), is_free(best.q) and 0 or 1
+          update_budgets(budgets, best.q, {money = money, tokens = tokens, requests = request, parallel = request, gpu_seconds = gpu_ms},
+            {})
+          reserved = int_text(money) .. ' ' .. int_text(tokens) .. ' ' .. request .. (gpu_ms and ' ' .. int_text(gpu_ms) or '') .. ' '
+            .. shared_names(budgets, best.q)
+        end
+        local lease = open_lease(job, step, seat, slot, nonce, reserved, s)
+        if s.session then remember_session(s.agent, s.session, seat, keeps_prompts) end
+        if rate then count_claim(seat, rate) end
+        C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.level), '*' .. best.q, best.v, best.agent,
+          best.v + weight(best.cost))
+        if C('EXISTS', K .. 'classes:' .. best.q) == 1 then wake_seat(best.q) end  -- wake one more
+        return build_claim(lease, NOW - tonumber(s.ready_at), s)
+      end
+    else
+      drop_entry(best)
+    end
   end
   return {'again'}
 end

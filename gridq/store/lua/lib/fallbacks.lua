@@ -35,10 +35,15 @@ local function can_afford(seat, q, cost, tokens)
   return afford_cache[id]
 end
 
--- Return whether a seat is lent to an agent or its team, as is_lent_to does. Its record is read once in a script.
+-- Return whether a seat is lent to an agent or its team, as is_lent_to does. Its record is read once in a script. A seat whose record cannot
+-- be read is lent to nobody.
+local NOBODY = '-'
 local lent_cache = {}
 local function is_seat_lent_to(seat, agent, team)
-  if lent_cache[seat] == nil then lent_cache[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
+  if lent_cache[seat] == nil then
+    local lent_to, failed = attempt('seats', seat, function() return C('HGET', K .. 'seat:' .. seat, 'lent_to') end)
+    lent_cache[seat] = failed and NOBODY or lent_to
+  end
   return is_lent_to(lent_cache[seat], agent, team)
 end
 
@@ -48,8 +53,8 @@ local seats_cache = {}
 local function any_seat(q, suits)
   local serving, seats = 'serving:' .. q, seats_cache[q]
   local function is_suitable(seat)
-    local yes, failed = attempt(serving, seat, suits)
-    if failed then C('SREM', K .. serving, seat) end
+    local yes = suits(seat)
+    if lent_cache[seat] == NOBODY then C('SREM', K .. serving, seat) end
     return yes
   end
   if not seats then

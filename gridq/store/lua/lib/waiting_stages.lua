@@ -42,7 +42,7 @@ local function wake_seat(q, excluded, cost, first, agent, team, tokens)
   local function read_seat(seat)
     local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'lent_to', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms')
     local budgets = cost and budgets_of_seat(seat, f[2], f[3], f[5], f[6], f[7], f[8])
-    return {concurrency = tonumber(f[1] or 0), lent_to = f[4], poor = find_shortage(budgets, q, cost, tokens)}
+    return {concurrency = tonumber(f[1] or 0), lent_to = f[4], budgets = budgets}
   end
   for _, seat in ipairs(preferred_seats(q, first)) do if C('ZSCORE', idle, seat) then seats[#seats + 1] = seat end end
   for _, seat in ipairs(C('ZRANGE', idle, 0, 15)) do seats[#seats + 1] = seat end
@@ -50,7 +50,8 @@ local function wake_seat(q, excluded, cost, first, agent, team, tokens)
   for _, seat in ipairs(seats) do
     local record = attempt('idle:' .. q, seat, read_seat)
     if not record then C('ZREM', idle, seat)
-    elseif not record.poor and not (excluded and is_excluded(excluded, seat)) and (not agent or is_lent_to(record.lent_to, agent, team)) then
+    elseif not find_shortage(record.budgets, q, cost, tokens) and not (excluded and is_excluded(excluded, seat))
+      and (not agent or is_lent_to(record.lent_to, agent, team)) then
       local queue, concurrency = P .. 'seat:' .. seat, record.concurrency
       local taken = C('LLEN', queue) + C('HLEN', K .. 'slots:' .. seat)
       if record.lent_to and not agent and taken < concurrency then  -- the stage's agent is not known: a lent seat comes last
