@@ -24,6 +24,7 @@ from benchmarks import (
     http,
     huge_graphs,
     idle,
+    large_bodies,
     memory,
     onestage,
     overload,
@@ -55,6 +56,7 @@ SEPARATE_GROUPS: dict[str, Callable[[], Sequence[Measurement]]] = {
     "soak": soak.run,
     "huge_graphs": huge_graphs.run,
     "crowds": crowds.run,
+    "large_bodies": large_bodies.run,
 }
 
 
