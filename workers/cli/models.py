@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -275,7 +276,7 @@ def rm(model: ModelArgument, json: JsonOption = False, debug: DebugOption = Fals
 
 def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> LocalModel:
     """Pull what `text` names, with what the seats file says of it, and show the progress unless `quiet`."""
-    from workers.machine.mirror_registry import make_finder
+    from workers.machine.mirror_registry import find_mirrors
     from workers.machine.seats import read_gpu_table
     from workers.profiles.gpu.model_files.machine_models import find_reference, read_limit
     from workers.profiles.gpu.model_files.pulling import pull
@@ -296,7 +297,7 @@ def _pull(config: Settings, text: str, options: PullOptions, *, quiet: bool) -> 
             families=options.families or known.families,
         )
     with show_progress(quiet=quiet) as watch:
-        return pull(reference, config.home, options, watch, make_finder(config))
+        return pull(reference, config.home, options, watch, partial(find_mirrors, config))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ A machine that shares models has live seats, so these name the machines to look 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -45,16 +44,12 @@ def read_mirrors(client: Redis, keys: Keys) -> list[Mirror]:
     return parse_mirrors({name: text for name, text in zip(machines, texts, strict=True) if text})
 
 
-def make_finder(config: Settings) -> Callable[[], list[Mirror]]:
-    """Return a function that finds the mirrors of the grid. Without a grid there are none."""
-
-    def find() -> list[Mirror]:
-        try:
-            url = config.get_broker_url()
-            with connect(url, name="gridq-pull", timeout=TIMEOUT_SECONDS, retry=False) as client:
-                return read_mirrors(client, Keys(config.prefix))
-        except (GridError, RedisError, OSError) as exc:
-            log.info("no machine of the grid is asked for the model: %s", exc)
-            return []
-
-    return find
+def find_mirrors(config: Settings) -> list[Mirror]:
+    """Connect to the grid and return its mirrors. A grid that cannot be reached has none."""
+    try:
+        url = config.get_broker_url()
+        with connect(url, name="gridq-pull", timeout=TIMEOUT_SECONDS, retry=False) as client:
+            return read_mirrors(client, Keys(config.prefix))
+    except (GridError, RedisError, OSError) as exc:
+        log.info("no machine of the grid is asked for the model: %s", exc)
+        return []
