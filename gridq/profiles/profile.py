@@ -437,7 +437,7 @@ def find_demand(
     Its fall-backs include what its queues stand for by `aliases`.
 
     Raises UnknownCapability for an effect that no profile knows, InvalidField for a wrong field of one, and
-    CapabilityConflict if the effects demand more than one queue. `path` is the place of the stage in the graph.
+    CapabilityConflict if the effects demand more than one queue. `path` is the place of the stage.
     """
     demands: dict[str, Demand] = {}  # by all queues of their alternatives
     for effect in effects:
