@@ -167,7 +167,7 @@ def test_two_homes_that_pull_a_file_fetch_it_once(
     results: list[LocalModel] = []
     first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
     first.start()
-    wait_for(lambda: hub_server.list_downloads())
+    wait_for(hub_server.list_downloads)
     seen: list[PullProgress] = []
 
     def watch(progress: PullProgress) -> None:
