@@ -80,7 +80,7 @@ def _kill_busy_worker(
     holders = {name: jobs_of_seat for name, jobs_of_seat in grid.list_running_jobs().items() if jobs_of_seat}
     name = min(holders, key=killed.__getitem__)
     time.sleep(max(0.0, killed[name] + min_interval - time.monotonic()))
-    # A machine that stood still may have lost a stage before, or lose it again: there are more than two claims.
+    # A machine that stood still may have lost a stage before, or lose it again: then it is claimed thrice.
     lost = {job: grid.read_claims(job)[0] for job in grid.list_running_jobs()[name]}
     at = grid.kill_worker(name)
     killed[name] = time.monotonic()
