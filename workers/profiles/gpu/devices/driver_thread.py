@@ -60,7 +60,10 @@ class DriverThread:
         return 0.0 if began is None else time.monotonic() - began
 
     def _make_timeout(self) -> DriverTimeout:
-        return DriverTimeout(f"The {self._driver} driver has not answered for {self.stuck_seconds:.1f} s")
+        return DriverTimeout(
+            f"The {self._driver} driver has not answered for {self.stuck_seconds:.1f} s; "
+            "if that goes on, restart the machine"
+        )
 
     def _make_calls(self) -> None:
         while True:

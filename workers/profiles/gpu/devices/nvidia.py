@@ -64,7 +64,7 @@ def _open() -> Any:
         try:
             import pynvml
         except ImportError:
-            raise DeviceError("the package nvidia-ml-py is not installed") from None
+            raise DeviceError("nvidia-ml-py is not installed; run: pip install nvidia-ml-py") from None
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as exc:
@@ -92,7 +92,8 @@ def _explain(exc: Exception) -> str:
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the driver is too old for nvidia-ml-py",
         pynvml.NVML_ERROR_NO_PERMISSION: "give the worker's user access to /dev/nvidia*",
         pynvml.NVML_ERROR_RESET_REQUIRED: "reset it with nvidia-smi --gpu-reset, or restart the machine",
-        pynvml.NVML_ERROR_GPU_IS_LOST: "it has fallen off the bus or was removed",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "it has fallen off the bus or was removed: check its slot and "
+        "its power, then restart the machine",
     }
     hint = hints.get(getattr(exc, "value", 0))
     return f"{exc} ({hint})" if hint else str(exc)

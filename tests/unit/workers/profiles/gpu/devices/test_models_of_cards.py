@@ -66,19 +66,21 @@ def test_head_room_stays_free(driver: Driver) -> None:
     assert MODEL not in look(headroom_mb=4000)[0]["gpu0"]
 
 
-@pytest.mark.parametrize(("total", "free"), [(256 * 2**20, 256 * 2**20), (4 * GB, 0)])
-def test_a_card_without_memory_is_a_seat_and_says_what_a_model_needs(
-    driver: Driver, total: int, free: int
-) -> None:
-    """It has less than its head-room, or all of it is in use: then it has room again later."""
-    driver.add_card(total=total, free=free)
-    [offer] = probe({"cpu": False}, ENVIRON).found
-    assert GpuSeat.model_validate(offer.config).memory_mb == max(0, total // 2**20 - 512)
+def test_a_card_with_less_memory_than_its_head_room_is_no_seat_and_says_why(driver: Driver) -> None:
+    driver.add_card(total=256 * 2**20, free=256 * 2**20)
     found, missing = look()
-    assert (MODEL in found["gpu0"]) == (total > GB)
-    if total < GB:
-        assert f"{MODEL} needs" in missing
-        assert "best is gpu0 with 0.0 free of" in missing
+    assert found == {}
+    assert "gpu0" in missing
+    assert "256 MB" in missing
+    assert "headroom_mb" in missing
+
+
+def test_a_card_whose_memory_is_all_in_use_is_a_seat(driver: Driver) -> None:
+    """It has room again later."""
+    driver.add_card(total=4 * GB, free=0)
+    [offer] = probe({"cpu": False}, ENVIRON).found
+    assert GpuSeat.model_validate(offer.config).memory_mb == 4096 - 512
+    assert MODEL in look()[0]["gpu0"]
 
 
 @pytest.mark.parametrize(
