@@ -642,7 +642,7 @@ class Session:
 
     def _announce_shield(self) -> None:
         """Tell the server that a protected stage has begun or ended. If it is away, the next renewal does."""
-        with contextlib.suppress(RedisError):
+        with contextlib.suppress(RedisError, SeatInUse):  # the renewal finds out who has the seat
             self._announce_health()
 
     def change_offer(
