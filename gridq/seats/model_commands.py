@@ -7,6 +7,7 @@ that is gone answers nothing, and what it did not read expires.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from redis import Redis
 
 from gridq.protocol.models import Json
 from gridq.store.keys import Keys
+
+log = logging.getLogger(__name__)
 
 Action = Literal["load", "unload"]
 State = Literal["waiting", "running", "done", "failed"]
@@ -58,11 +61,18 @@ def send_command(client: Redis, keys: Keys, seat: str, action: Action, model: st
 
 
 def take_commands(client: Redis, keys: Keys, seat: str) -> Iterator[Command]:
-    """Yield the commands that wait at a seat. What is yielded is taken."""
+    """Yield the commands that wait at a seat. What is yielded is taken; one that is damaged is left out."""
     waiting: Any = client.lpop(keys("model_commands", seat), MAX_COMMANDS)
     for text in waiting or ():
-        fields = json.loads(text)
-        yield Command(fields["id"], fields["action"], fields["model"])
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            fields = None
+        match fields:
+            case {"id": str(name), "action": "load" | "unload" as action, "model": str(model)}:
+                yield Command(name, action, model)
+            case _:
+                log.warning("seat %s: a damaged command is left out", seat)
 
 
 def answer_command(client: Redis, keys: Keys, command: Command, answer: Answer) -> None:

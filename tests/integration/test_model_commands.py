@@ -51,6 +51,23 @@ def test_a_model_is_loaded_and_unloaded_on_command(models: CommandedModels):
     assert models.log == ["+small", "-small"]
 
 
+def test_a_damaged_command_costs_only_itself(client: Client, models: CommandedModels):
+    waiting = client.keys("model_commands", SEAT)
+    damaged = [
+        "no JSON",
+        "[]",
+        '{"id": "x", "action": "erase", "model": "small"}',
+        '{"id": 1}',
+        "[" * 100_000,
+    ]
+    pipe = client.redis.pipeline(transaction=True)
+    for text in damaged:
+        pipe.rpush(waiting, text)
+    pipe.rpush(waiting, json.dumps({"id": "good", "action": "load", "model": "small"}))
+    pipe.execute()
+    wait_for(lambda: models.log == ["+small"])
+
+
 @pytest.mark.parametrize(
     ("model", "error_code", "details"),
     [
