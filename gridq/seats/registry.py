@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from gridq.protocol import queue_names
 from gridq.protocol.meters import (
@@ -142,15 +143,29 @@ def read_live_seats(
         pipe.get(keys("drain", seat))
         pipe.llen(keys("claim_times", seat))
         pipe.lindex(keys("claim_times", seat), -1)
-    clock, *replies = pipe.execute()
+    clock, *replies = pipe.execute(raise_on_error=False)
     now = clock[0] + clock[1] / 1e6
+    read: dict[str, list[Any]] = {}
+    for at, seat in enumerate(names):
+        read[seat] = replies[at * 7 : at * 7 + 7]
+        if faults := [reply for reply in read[seat] if isinstance(reply, ResponseError)]:
+            _leave_out(seat, faults[0])
+            del read[seat]
     shared: Any = {}
-    if any(replies[at * 7].get(b"shared_budgets") for at in range(len(names))):
+    if any(record.get(b"shared_budgets") for record, *_ in read.values()):
         shared = client.hgetall(keys("meters"))
-    found = [
-        _build_live_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)
-    ]
+    found = []
+    for seat, its_replies in read.items():
+        try:
+            found.append(_build_live_seat(seat, now, its_replies, shared))
+        except ValueError as exc:
+            _leave_out(seat, exc)
     return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
+
+
+def _leave_out(seat: str, fault: Exception) -> None:
+    """Log that a seat's record is damaged. One such seat must not affect the others."""
+    log.warning("ignoring the seat %s, whose record is damaged: %s", seat, fault)
 
 
 def _build_live_seat(
@@ -273,8 +288,11 @@ def read_published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
     names = [keys("stages", machine) for machine in sorted(machines)]
     found: dict[str, dict[str, Json]] = {}
     for text in client.mget(names) if names else []:
-        for spec in json.loads(text) if text else []:
-            found.setdefault(json.dumps(spec, sort_keys=True), spec)
+        try:
+            for spec in json.loads(text) if text else []:
+                found.setdefault(json.dumps(spec, sort_keys=True), spec)
+        except (ValueError, TypeError):
+            log.warning("ignoring the stages of a machine: they are damaged")
     return list(found.values())
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from gridq.client import Client
 from gridq.protocol.models import ModelCooldown
-from gridq.seats.registry import LiveSeat, explain_no_seat, find_seconds_back, suggest_seat
+from gridq.seats.registry import (
+    LiveSeat,
+    explain_no_seat,
+    find_seconds_back,
+    publish_stages,
+    read_published_stages,
+    suggest_seat,
+)
 from tests.conftest import GridEnv
 from tests.unit.seats.live_seats import add_live_seat, open_client
 
@@ -128,3 +135,21 @@ def test_a_model_that_fits_no_device_says_its_need_and_the_best_device(client: C
     reason = explain_no_seat("llm:big", list(client.workers()))
     assert reason == "big needs 24.0 GB; best is gpu0@b with 12.1 free of 24.0 GB"
     assert "big" not in explain_no_seat("llm:bigger", list(client.workers()))
+
+
+def test_a_damaged_seat_hides_no_other(client: Client) -> None:
+    for name in ("m.a", "m.odd", "m.text"):
+        add_live_seat(client, name, "bench:any", concurrency=4, state="ready")
+    client.redis.hset(client.keys("seat", "m.odd"), "concurrency", "many")
+    client.redis.delete(client.keys("seat", "m.text"))
+    client.redis.set(client.keys("seat", "m.text"), "text", px=60_000)
+    assert [seat.seat for seat in client.workers()] == ["m.a"]
+
+
+def test_damaged_stages_of_one_machine_hide_no_others(client: Client) -> None:
+    for machine in ("m", "n", "o"):
+        add_live_seat(client, f"{machine}.a", "bench:any", state="ready")
+    publish_stages(client.redis, client.keys, "m", [{"name": "mine"}], heartbeat=10)
+    for machine, text in (("n", "no JSON"), ("o", "7")):
+        client.redis.set(client.keys("stages", machine), text, px=60_000)
+    assert read_published_stages(client.redis, client.keys) == [{"name": "mine"}]
