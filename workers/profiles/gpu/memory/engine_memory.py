@@ -70,6 +70,14 @@ class EngineMemory:
             measure=lambda pid: measure_on(device, pid),
         )
 
+    def assign(self, pid: int) -> None:
+        """State the process that was started: while it is there it may take the memory, even if its worker
+        is killed.
+        """
+        with self._lock:
+            for each in self._held.values():
+                each.assign(pid)
+
     def settle(self, pid: int | None) -> None:
         """State in the books what the engine, the process tree of `pid`, takes now; at most every
         MEASURE_SECONDS. What it is declared to take is the least.

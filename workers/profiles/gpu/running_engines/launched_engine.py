@@ -133,6 +133,7 @@ class LaunchedEngine:
                 )
         except (OSError, ValueError) as exc:
             return f"cannot be started ({exc})"
+        self._memory.assign(process.pid)
         self.reason = ""
         self._on_start(f"http://{HOST}:{port}")
         if self._stopped.is_set() and process.stdin is not None:  # closed while it was being started
