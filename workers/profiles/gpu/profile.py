@@ -207,9 +207,10 @@ class GpuProfile(Profile):
         return {} if self._runner is None else self._runner.pass_over_seconds()
 
     def metrics(self) -> dict[str, float]:
-        if self._engine_runner is not None:
-            loaded = self._engine_runner.list_loaded()
-            return {format_metric("model_loaded", model=name): 1.0 for name in loaded}
+        engine = self._engine_runner
+        if engine is not None:
+            loaded = {format_metric("model_loaded", model=name): 1.0 for name in engine.list_loaded()}
+            return {"gpu_seconds_total": engine.use_seconds, **loaded}
         runner, sampler, stages = self._runner, self._sampler, self._python_stages
         if runner is None or sampler is None or stages is None:
             return {}

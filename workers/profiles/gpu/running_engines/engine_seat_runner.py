@@ -6,6 +6,7 @@ import collections
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from gridq.config.settings import settings
@@ -67,6 +68,8 @@ class EngineSeatRunner:
         self._is_closed = False
         self._load_lock = threading.Lock()
         self._lock = threading.Lock()
+        self.use_seconds = 0.0
+        """Seconds that stages have taken at the engine."""
         self._users: collections.Counter[str] = collections.Counter()  # stages that use a model now
         self._ordered: list[str] = []  # models whose load was ordered, and is not done
         if self._launched is None:
@@ -253,6 +256,7 @@ class EngineSeatRunner:
         priced = PricedContext(context, start_pricing(self._seat.price_per_hour))
         with self._lock:
             self._users[model.name] += 1
+        began_at = time.monotonic()
         try:
             self._load_if_needed(model.name, context)
             return stage_runner.run_request(request, model.name, priced, self._client)
@@ -262,6 +266,7 @@ class EngineSeatRunner:
         finally:
             with self._lock:
                 self._users[model.name] -= 1
+                self.use_seconds += time.monotonic() - began_at
 
     def _load_if_needed(self, model: str, context: StageContext) -> None:
         """Have an engine that does not load a model for a request load it first."""

@@ -445,6 +445,29 @@ def test_a_stage_is_sent_to_the_model_and_its_usage_is_reported(run: Any, open_s
     assert "llm:any" in runner.warm_queues()
 
 
+def test_the_seat_of_an_engine_reports_its_models_and_the_seconds_that_stages_took(run: Any) -> None:
+    engine = run(FakeOllama(FakeModel("m")))
+    engine.pause = 0.1
+    [offer] = probe({"url": engine.url}).found
+    profile = GpuProfile()
+    profile.open(profile.Capability.model_validate(offer.capability), offer.config)
+    try:
+        assert profile.metrics() == {"gpu_seconds_total": 0.0}
+        effects = [Effect.model_validate({"effect": "Llm", "model": "m"})]
+        stage = StageCall(
+            id="s", name="s", path="root", implementation="llm:chat", effects=effects, queue="llm:m"
+        )
+        pieces: list[Any] = []
+        context = StageContext(emit=pieces.append)
+        profile.run(stage, {"messages": CHAT["messages"], "model": "m"}, context)
+        found = wait_for(profile.metrics, true=lambda found: len(found) == 2)
+        assert found['model_loaded{model="m"}'] == 1.0
+        assert found["gpu_seconds_total"] == pytest.approx(context.usage.seconds, abs=0.5)
+        assert found["gpu_seconds_total"] > 0.1
+    finally:
+        profile.close()
+
+
 def test_embeddings_are_computed_by_the_model_that_has_them(run: Any, open_seat: Any) -> None:
     engine = run(FakeOllama(FakeModel("chat"), FakeModel("vectors", embeddings=True)))
     runner, _ = open_seat(engine)
