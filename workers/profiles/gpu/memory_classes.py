@@ -77,14 +77,11 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
         raise _make_field_error(name, "absent, or the backend cuda")
     memory = fields.get("memory_mb")
     if memory is not None:
-        is_number = isinstance(memory, int | float) and not isinstance(memory, bool)
-        if not is_number or not 0 < memory <= MAX_MEMORY_MB:
+        if not _is_amount(memory, MAX_MEMORY_MB):
             raise _make_field_error("memory_mb", "a number of MB above 0; without it, all of the device")
         needs["memory_mb"] = memory
     seconds = fields.get("seconds")
-    if seconds is not None and (
-        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS
-    ):
+    if seconds is not None and not _is_amount(seconds, MAX_SECONDS):
         raise _make_field_error("seconds", f"a number of seconds up to {MAX_SECONDS}")
     protected = fields.get("protected")
     if protected is not None and not isinstance(protected, bool):
@@ -95,6 +92,10 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
     if backend != "cpu" and memory:
         slug += f"-{_find_class(memory)}g"
     return Demand(queue=queue_names.make_queue_name(KIND, slug), needs=needs)
+
+
+def _is_amount(value: Json, most: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
 
 
 def find_fields(effects: Sequence[Effect]) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    """Run the program of the arguments and exit as it does, with NOT_STARTED if it cannot be started."""
     try:
         engine = subprocess.Popen(  # noqa: S603 the owner's command, no shell
             sys.argv[1:],
