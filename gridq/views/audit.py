@@ -56,8 +56,26 @@ def run_audit(client: Redis, keys: Keys, *, idle: bool = False, max_items: int =
                 "fix": "run it when fewer jobs run and earlier results have expired",
             },
         )
-    state = _State(snapshot)
-    checks = [
+    unreadable = tuple(f"{key}: {fault}" for key, fault in sorted(snapshot.unreadable.items()))
+    checks = [Check("each key holds what it should", unreadable)]
+    try:
+        checks += _check_records(_State(snapshot))
+    except ValueError as exc:
+        checks += [Check("records agree", (f"a record is damaged: {exc}",))]
+    checks.append(Check("no key lives forever", tuple(find_keys_without_ttl(client, keys.prefix))))
+    if idle:
+        checks.append(
+            Check(
+                "nothing is left of jobs that ran",
+                (*_State(snapshot).check_idle(), *_find_stale_wake_ups(client, keys)),
+            )
+        )
+    return checks
+
+
+def _check_records(state: _State) -> list[Check]:
+    """Check the rules for records that must agree. ValueError: a record holds what no script writes."""
+    return [
         Check("leases and slots agree, and no seat has more leases than slots", tuple(state.check_leases())),
         Check(
             "the counts of pending stages are right, and the sweep knows their queues",
@@ -69,15 +87,7 @@ def run_audit(client: Redis, keys: Keys, *, idle: bool = False, max_items: int =
             "reserved totals are the sums of the running jobs' reservations",
             tuple(state.check_reservations()),
         ),
-        Check("no key lives forever", tuple(find_keys_without_ttl(client, keys.prefix))),
     ]
-    if idle:
-        checks.append(
-            Check(
-                "nothing is left of jobs that ran", (*state.check_idle(), *_find_stale_wake_ups(client, keys))
-            )
-        )
-    return checks
 
 
 def find_breaches(client: Redis, keys: Keys) -> list[str]:
@@ -145,6 +155,9 @@ class Snapshot:
 
     def __init__(self, reply: list[list[Any]]) -> None:
         self.now = int(reply[0][1])
+        pairs = [_text(word) for word in reply[0][2:]]
+        self.unreadable = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        """Keys that hold something else than they should, and what the server said of each."""
         self.names: dict[str, list[str]] = defaultdict(list)
         self._found: dict[str, list[Any]] = {}
         for key, *items in sorted(reply[1:], key=lambda row: bytes(row[0])):

@@ -2,7 +2,7 @@
 --
 -- ARGS
 --   limit  how many items there may be to read: each of gridq's own keys counts as ten, any other key as one
--- RETURNS  {{'', now in ms}, {key without its prefix, its items …} …}: of a job everything except its plan, of its outputs only that they
+-- RETURNS  {{'', now in ms, key that holds something else than it should, what the server said of it …}, {key without its prefix, its items …} …}: of a job everything except its plan, of its outputs only that they
 --          exist; {} if there is more to read, as nobody else is served meanwhile
 local C = redis.call
 local limit, count = tonumber(ARGV[1]), C('DBSIZE')
@@ -26,6 +26,19 @@ local function read_job(key)  -- its plan (header, spec) and its values are long
   return kept
 end
 
+local function read_key(key, kind)  -- its items, nil if they do not count
+  if kind == 'job' then return read_job(key)
+  elseif kind == 'remains' then return {}
+  elseif kind == 'submitted' then return C('HMGET', key, 'agent', 'submitted_at')
+  elseif kind == 'result' then return {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
+  elseif SCORED[kind] then return C('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif WHOLE[kind] then
+    local sort = C('TYPE', key).ok
+    if not READ[sort] then error('it is a ' .. sort, 0) end
+    return sort == 'zset' and C('ZRANGE', key, 0, -1) or C(READ[sort], key)
+  end
+end
+
 repeat
   local page = C('SCAN', cursor, 'MATCH', K .. '*', 'COUNT', 1000)
   cursor = page[1]
@@ -35,17 +48,11 @@ repeat
     if not seen[name] then
       seen[name] = true
       count = count + 9
-      local items
-      if kind == 'job' then items = read_job(key)
-      elseif kind == 'remains' then items = {}
-      elseif kind == 'submitted' then items = C('HMGET', key, 'agent', 'submitted_at')
-      elseif kind == 'result' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
-      elseif SCORED[kind] then items = C('ZRANGE', key, 0, -1, 'WITHSCORES')
-      elseif WHOLE[kind] then
-        local sort = C('TYPE', key).ok
-        items = sort == 'zset' and C('ZRANGE', key, 0, -1) or C(READ[sort], key)
-      end
-      if items then
+      local is_read, items = pcall(read_key, key, kind)
+      if not is_read then
+        table.insert(found[1], name)
+        table.insert(found[1], tostring(type(items) == 'table' and items.err or items))
+      elseif items then
         count = count + #items
         table.insert(items, 1, name)
         found[#found + 1] = items

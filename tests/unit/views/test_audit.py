@@ -156,3 +156,18 @@ def test_audit_prints_each_rule_and_exits_with_1_on_breaches(grid: Grid) -> None
     left = CliRunner().invoke(cli.app, ["audit", "--idle"])
     assert left.exit_code == 1
     assert "breach  nothing is left of jobs that ran" in left.stdout
+
+
+@pytest.mark.parametrize("key", ["job:runs", "seat:m.a", "classes:bench:any", "leases", "result:ended"])
+def test_a_key_that_holds_something_else_is_named(grid: Grid, key: str) -> None:
+    grid.client.delete(grid.keys(key))
+    grid.client.set(grid.keys(key), "text", px=60_000)
+    checks = audit.run_audit(grid.client, grid.keys)
+    [unreadable] = [each for each in checks if each.rule == "each key holds what it should"]
+    assert [line.partition(": ")[0] for line in unreadable.breaches] == [key]
+    grid.client.delete(grid.keys(key))
+
+
+def test_a_number_that_is_none_is_a_breach(grid: Grid) -> None:
+    grid.client.hset(grid.keys("seat", "m.a"), "concurrency", "many")
+    assert any("many" in line for line in list_breaches(grid))
