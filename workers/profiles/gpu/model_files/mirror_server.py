@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -63,7 +64,8 @@ RETRY_SECONDS = 5
 class MirrorServer:
     """The HTTP server of one home folder's models. Raises ConfigError if it cannot listen at `address`.
 
-    `gated`: also models of gated and private repositories. `bytes_per_second` limits all transfers together.
+    `gated`: also models of gated and private repositories, and of URLs with a query. `bytes_per_second`
+    limits all transfers together.
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class MirrorServer:
             return False
         if isinstance(reference, HubReference):
             return model.access == "open" or (self._gated and model.access in ("gated", "private"))
-        return isinstance(reference, UrlReference)
+        # a query is often the right to read the file: a signature, or a token
+        return isinstance(reference, UrlReference) and (self._gated or not urlsplit(reference.url).query)
 
     def _is_verified(self, file: LocalFile) -> bool:
         try:

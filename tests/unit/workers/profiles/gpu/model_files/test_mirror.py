@@ -151,7 +151,10 @@ def test_a_web_servers_file_is_found_by_its_digest(
 ) -> None:
     sha256 = get_sha256(hub_server)
     pull_elsewhere(monkeypatch, other, f"{hub_server.url}/cdn/{sha256}?token=secret", name="web")
-    server = share()
+    closed = share()
+    assert closed.describe(OTHER).models == ()
+    assert ask(closed, sha256).status_code == 404
+    server = share(gated=True)
     hub_server.requests.clear()
     offer = server.describe(OTHER)
     assert "token" not in offer.model_dump_json()
@@ -161,6 +164,8 @@ def test_a_web_servers_file_is_found_by_its_digest(
     LocalModels(home).remove(sha256)
     gone = f"http://127.0.0.1:9/model.gguf#sha256={sha256}"
     assert pull_here(home, offer, text=gone)[1] == [OTHER]
+    pull_elsewhere(monkeypatch, other, f"{hub_server.url}/cdn/{sha256}", name="web")
+    assert len(closed.describe(OTHER).models) == 1
 
 
 @pytest.mark.usefixtures("small_chunks")
