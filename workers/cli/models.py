@@ -154,7 +154,11 @@ def pull(
         print_json(_describe(pulled))
         return
     typer.echo(f"{pulled.name} is here: {_format_size(pulled.size)}, context {pulled.context}")
-    when = "The grid offers it once its seat has restarted" if is_reloaded else "gridq up offers it"
+    when = (
+        "The grid offers it once its seat has restarted"
+        if is_reloaded
+        else "gridq up and gridq worker offer it"
+    )
     typer.echo(f"{when}, as llm:{pulled.name}. To try it: gridq chat {pulled.name}")
 
 

