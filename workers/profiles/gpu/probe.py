@@ -78,7 +78,6 @@ def probe(
     if engine is None:
         missing.append(engine_note)
     backends = _list_backends(engine) if any(device.backend != "cpu" for device in found) else None
-    offers = []
     for device in found:
         usable: list[Model] = []
         if engine is not None:
@@ -87,42 +86,47 @@ def probe(
                 missing.append(f"{device.device}: no models: {problem}")
             else:
                 seat = _make_seat(device, table, engine, present, concurrency)
-                problems = {model.name: _explain_unfit_model(device, table, model) for model in present}
-                missing += [f"{device.device}: {why}" for why in problems.values() if why]
-                needs = _find_needs(seat, [model for model in present if not problems[model.name]])
-                usable = [
-                    model for model in present if needs.get(model.name, seat.memory_mb + 1) <= seat.memory_mb
-                ]
-                usable += [
-                    model
-                    for model in pullable
-                    if (model.memory_mb or 0) <= seat.memory_mb
-                    and not _explain_unfit_model(device, table, model)
-                ]
-                too_large[device.device] = [
-                    TooLarge(
-                        name=model.name, queues=tuple(list_llm_queues([model])), need_mb=needs[model.name]
-                    )
-                    for model in present
-                    if model.name in needs and model not in usable
-                ]
+                usable, too_large[device.device], reasons = _choose_models(device, table, seat, pullable)
+                missing += reasons
         seats.append((device, _prefer_others(usable)))
     missing += _explain_too_large(found, table, too_large)
-    for device, usable in seats:
-        offers.append(
-            _make_offer(
-                device,
-                engine_note,
-                _make_seat(device, table, engine, usable, concurrency),
-                too_large.get(device.device, []),
-                takes_protected=table.protected,
-            )
+    offers = [
+        _make_offer(
+            device,
+            engine_note,
+            _make_seat(device, table, engine, usable, concurrency),
+            too_large.get(device.device, []),
+            takes_protected=table.protected,
         )
+        for device, usable in seats
+    ]
     running, not_usable, not_lent = looking.result()
     if engine is not None and not running:
         missing += _suggest_model(seats, table)
     offers = [offer.model_copy(update={"limits": limits}) for offer in offers + running]
     return ProbeReport(found=offers, missing=missing + not_usable, not_lent=not_lent)
+
+
+def _choose_models(
+    device: Device, table: GpuConfig, seat: GpuSeat, pullable: Sequence[Model]
+) -> tuple[list[Model], list[TooLarge], list[str]]:
+    """Return the models that a device runs, of those of its seat and of those that may be pulled; those that
+    it has too little memory for; and why it does not run others.
+    """
+    problems = {model.name: _explain_unfit_model(device, table, model) for model in seat.models}
+    needs = _find_needs(seat, [model for model in seat.models if not problems[model.name]])
+    usable = [model for model in seat.models if needs.get(model.name, seat.memory_mb + 1) <= seat.memory_mb]
+    too_large = [
+        TooLarge(name=model.name, queues=tuple(list_llm_queues([model])), need_mb=needs[model.name])
+        for model in seat.models
+        if model.name in needs and model not in usable
+    ]
+    usable += [
+        model
+        for model in pullable
+        if (model.memory_mb or 0) <= seat.memory_mb and not _explain_unfit_model(device, table, model)
+    ]
+    return usable, too_large, [f"{device.device}: {why}" for why in problems.values() if why]
 
 
 def _suggest_model(seats: Sequence[tuple[Device, list[Model]]], table: GpuConfig) -> list[str]:
