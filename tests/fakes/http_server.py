@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
+import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,6 +70,8 @@ class LocalServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(OSError):  # as in mirror_server.py: it stops at once
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
