@@ -309,7 +309,7 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def shutdown(self) -> None:
-        """Stop at once, not when the server looks next, twice a second: a socket that is shut down wakes it."""
+        """Stop at once. The server looks twice a second; a socket that is shut down wakes it."""
         with contextlib.suppress(OSError):  # not every system can do this with a socket that listens
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
