@@ -137,6 +137,19 @@ def test_a_plan_is_never_below_what_is_measured(tmp_path: Path):
     assert '"load_seconds"' in stored
 
 
+def test_the_least_that_the_owner_reserves_stays_reserved_while_the_model_is_loaded(tmp_path: Path):
+    model = {"name": "smol", "file": str(SMOL.locate_file()), "context": 512, "memory_mb": 3000}
+    profile = open_seat(models=[model])
+    try:
+        for _ in range(2):
+            ask(profile, "smol")
+            (entry,) = read_books(tmp_path / "books")
+            assert (entry["mb"], entry["is_loaded"]) == (3000, True)
+    finally:
+        profile.close()
+    assert read_books(tmp_path / "books") == []
+
+
 def test_two_homes_do_not_promise_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The device has room for one model; the seat of the other home says so, and gets it once it is free."""
     first, second = open_seat(), None

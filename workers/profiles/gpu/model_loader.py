@@ -52,11 +52,18 @@ RETURNED_SHARE = 0.75
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A load that may begin: what the engine is told, what the file says, and the memory it will take."""
+    """A load that may begin: what the engine is told, what the file says, and the memory it will take.
+    `least_mb` is what the owner wants to be reserved on the device at least, as long as it is loaded.
+    """
 
     order: LoadOrder
     header: GgufHeader
     need: Need
+    least_mb: int = 0
+
+    def change_need(self, need: Need) -> LoadPlan:
+        """Return the plan with what is known of the need now."""
+        return replace(self, need=replace(need, device_mb=max(need.device_mb, self.least_mb)))
 
 
 class Hold:
@@ -172,9 +179,7 @@ class ModelLoader:
             need = self._needs.determine(order, header, self._key, build, can_dry_run=has_dry_run)
         else:
             need = self._needs.find(order, header, self._key, build)
-        if model.memory_mb is not None:
-            need = replace(need, device_mb=max(need.device_mb, model.memory_mb))
-        plan = LoadPlan(order, header, need)
+        plan = LoadPlan(order, header, need, model.memory_mb or 0).change_need(need)
         with self._lock:
             self._plans[model.name] = plan
         return plan
@@ -262,10 +267,10 @@ class ModelLoader:
                 host_mb=host_mb,
                 load_seconds=seconds,
             )
-        found = self._needs.find(order, header, self._key, build)
+        plan = hold.plan.change_need(self._needs.find(order, header, self._key, build))
         with self._lock:
-            self._plans[order.model] = replace(hold.plan, need=found)
-        return found if device_mb else hold.plan.need
+            self._plans[order.model] = plan
+        return plan.need if device_mb else hold.plan.need
 
     def _read_gpu(self) -> Reading | None:
         """Return a reading of the seat's GPU; None on the CPU, or if the driver does not answer."""
