@@ -11,6 +11,7 @@ from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.grid import open_broker_client
 from gridq.cli.inputs import parse_instant
 from gridq.cli.output import (
+    format_count,
     format_duration,
     format_local_time,
     format_money,
@@ -97,7 +98,7 @@ def log(
         return
     make_console().print(make_log_table(entries))
     typer.echo(
-        f"{attempts} attempts, {sums.recorded} recorded; used {format_money(used)}, "
+        f"{format_count(attempts, 'attempt')}, {sums.recorded} recorded; used {format_money(used)}, "
         f"wasted {format_money(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out"
         + (f", {sums.gpu_seconds:.1f} GPU seconds." if sums.gpu_seconds else "."),
         err=True,

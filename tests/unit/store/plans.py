@@ -231,6 +231,17 @@ class Grid:
         assert self.client.zscore(self.keys(name), member) is not None
         self.client.zadd(self.keys(name), {member: 1})
 
+    def keep_seats(self, names: Sequence[str]) -> None:
+        """Let these seats live on, though a slow machine is not done within a lease."""
+        self._keep("seats", names)
+
+    def keep_leases(self, leases: Sequence[str]) -> None:
+        """Let these leases live on likewise."""
+        self._keep("leases", leases)
+
+    def _keep(self, name: str, members: Sequence[str]) -> None:
+        self.client.zadd(self.keys(name), dict.fromkeys(members, self.now() + HOUR))
+
     def lapse(self, claim: Claim) -> None:
         """Let a lease lapse and be swept."""
         self.age("leases", claim.lease)

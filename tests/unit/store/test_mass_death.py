@@ -52,13 +52,8 @@ def fill(grid: Grid, seats: int, concurrency: int) -> list[str]:
         for slot in range(concurrency):
             grid.take(name, slot=str(slot))
     assert grid.client.zcard(grid.keys("leases")) == seats * concurrency
-    keep_seats(grid, names)
+    grid.keep_seats(names)
     return names
-
-
-def keep_seats(grid: Grid, names: list[str]) -> None:
-    """Let these seats live on, though a slow machine is not done within a lease."""
-    grid.client.zadd(grid.keys("seats"), dict.fromkeys(names, grid.now() + HOUR))
 
 
 def die(grid: Grid, *sets: str) -> None:
@@ -146,7 +141,7 @@ def test_long_jobs_are_ended_a_few_per_batch(grid: Grid, why: str) -> None:
     due at once, others are served in between.
     """
     grid.seat(concurrency=3)
-    keep_seats(grid, ["m.a"])
+    grid.keep_seats(["m.a"])
     for number in range(3):
         grid.job(chain(3000), f"long{number}", stream=True, queue_timeout_ms=HOUR)
         if why == "died":

@@ -282,7 +282,7 @@ def test_seat_log_of_a_subscription_shows_no_cost(grid: Grid) -> None:
     grid.fail(grid.take("m.sub"), "back", used=0)
     out, err = run("seat", "log", "m.sub")
     assert out.splitlines()[-1].split()[6:9] == ["back", "-", "0+0"]
-    assert "1 attempts, 0 recorded; used -, wasted -; 0 tokens in, 0 out." in err
+    assert "1 attempt, 0 recorded; used -, wasted -; 0 tokens in, 0 out." in err
     grid.done(grid.take("m.sub"), used=None, tokens=(7, 8))
     out, err = run("seat", "log", "m.sub")
     assert out.splitlines()[-1].split()[6:9] == ["done", "-", "7+8"]
