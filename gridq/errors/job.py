@@ -51,6 +51,13 @@ class NotAdmitted(GridError):
     remedy = "Read the traceback in the router's log, and report it."
 
 
+class JobDamaged(GridError):
+    """Something other than gridq has changed a record of the job, so that it cannot go on."""
+
+    code = "job.damaged"
+    remedy = "Submit the job again. The router's log names the record."
+
+
 class JobCancelled(GridError):
     """The job was cancelled."""
 

@@ -85,6 +85,7 @@ STATUSES: Mapping[str, int] = {
     "job.deadline_unreachable": 503,
     "job.idempotency_conflict": 409,
     "job.not_admitted": 500,
+    "job.damaged": 500,
     "job.not_found": 404,
     "job.not_streamed": 409,
     "job.queue_timeout": 504,

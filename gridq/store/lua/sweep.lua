@@ -72,7 +72,7 @@ local function readmit_class(q, cls, most)
     for _, member in ipairs(some_of(K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, most - seen)) do
       local job, step = string.match(member, '^([^:]+):(.+)$')
       seen = seen + 1
-      local is_in = attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+      local is_in = attempt('stages', member, function()
         return not has_other_seat(job, step)
           and readmit(job, step, function(seat) return is_unfit(job, step, seat) or is_backing_off(job, step, seat) end)
       end)
@@ -133,7 +133,7 @@ local function end_stranded(q, classes, unavailable)
           if has_walked_enough() then return ended end
           local job, step = string.match(member, '^([^:]+):(.+)$')
           left = left - 1
-          attempt('waiting:' .. q .. ':' .. cls .. ':' .. agent, member, function()
+          attempt('stages', member, function()
             local err = find_unavailable_error(job, step, unavailable)
             if err and fail_step(job, step, err) ~= 'again' then ended = ended + 1 end
           end)
@@ -309,8 +309,7 @@ if cut or #chained >= 2 * limit then
   for i = 1, #checked, 1000 do C('ZADD', K .. 'chained', unpack(checked, i, math.min(i + 999, #checked))) end
 end
 local unavailable = attempt('unavailable_seats', '', function() return read_unavailable() end)
-local queues = attempt('queues', '', function() return some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit) end) or {}
-for _, queue in ipairs(queues) do
+for _, queue in ipairs(attempt('queues', '', function() return some_in_turn(C('SMEMBERS', K .. 'queues'), 5 * limit) end) or {}) do
   attempt('queues', queue, function(q)
     local classes = C('HKEYS', K .. 'classes:' .. q)
     found.readmitted = found.readmitted + readmit_queue(q, classes)
@@ -323,8 +322,7 @@ for _, queue in ipairs(queues) do
 end
 if found.readmitted >= limit then more = 1 end
 local limits_left = false
-local long_work = attempt('long_work', '', function() return C('ZRANGE', K .. 'long_work', 0, limit - 1) end) or {}
-for _, entry in ipairs(long_work) do
+for _, entry in ipairs(attempt('long_work', '', function() return C('ZRANGE', K .. 'long_work', 0, limit - 1) end) or {}) do
   local _, failed = attempt('long_work', entry, function(one)
     if one == LIMITS_WORK then limits_left = true else advance(one) end
   end)
@@ -338,7 +336,22 @@ local due_answers = attempt('answers', '', function()
   for _, job in ipairs(due) do C('ZADD', K .. 'answers', NOW, job) end
   return due
 end) or {}
-local kept = attempt('unreported_losses', '', function() return C('LPOP', K .. 'unreported_losses', 5000) end)
-for _, word in ipairs(kept or {}) do losses[#losses + 1] = word end
+attempt('unreported_losses', '', function()
+  for _, word in ipairs(C('LPOP', K .. 'unreported_losses', 5000) or {}) do losses[#losses + 1] = word end
+end)
+-- End the jobs of which a claim could not read a stage, or further calls do what was left.
+local damage = take_damage()
+for i = 1, #damage, 3 do
+  local set, entry = damage[i], damage[i + 1]
+  local job = string.find(set, '^waiting:') and string.match(entry, '^([^:]+):%d+$')
+    or set == 'long_work' and string.match(entry, '^[^:]+$')
+  if job and C('EXISTS', job_key(job)) == 1 then
+    attempt('jobs', job, function()
+      if C('TYPE', job_key(job)).ok ~= 'hash' then C('UNLINK', job_key(job)) end
+      end_job(job, 'failed', cjson.encode({error = 'JobDamaged', code = 'job.damaged', message = 'A record of the job cannot be read',
+        details = {job = job, reason = 'something other than gridq has changed it'}}))
+    end)
+  end
+end
 return {found.grace, found.died, found.seats, found.due, found.expired, found.woken, found.readmitted, due_answers, losses, dropped, more,
-  take_damage()}
+  damage}

@@ -11,10 +11,12 @@ import pytest
 from celery import Celery
 
 from gridq.app import app
+from gridq.errors import JobDamaged
 from gridq.messaging import wake_ups
 from gridq.messaging.answers import publish_answer
 from gridq.router.sweep import Sweeper
 from gridq.store.replies import Accepted, Claim
+from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 from tests.unit.store.limits import limit, read_parked_agents
 from tests.unit.store.plans import ANY, ERROR, HOUR, Grid, one, plan, step, wide
@@ -159,8 +161,21 @@ def test_a_damaged_job_at_the_head_of_a_queue_does_not_hold_up_the_others(
         grid.job(one(), job)
     ruin(grid, "j1")
     assert grid.take().job == "j2"
-    assert [entry for kind, entry in sweep_up(grid) if kind.startswith("waiting:")] == ["j1:0"]
+    assert sweep_up(grid) == [(f"waiting:{ANY}:0/0|:ann", "j1:0")]
+    assert isinstance(grid.ended("j1").to_error(), JobDamaged)
     assert grid.claim("m.a", slot="1") in ("none", "full")
+
+
+def test_a_damaged_piece_of_a_large_jobs_work_ends_that_job(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scripts, "advance", lambda *_: None)
+    for job in ("j1", "j2"):
+        grid.job(plan(*(step() for _ in range(1000))), job)
+    grid.client.lset(grid.keys("work", "j1"), 0, "restart 99 1")
+    assert sweep_up(grid) == [("long_work", "j1")]
+    assert isinstance(grid.ended("j1").to_error(), JobDamaged)
+    assert len(grid.pending()) == 1000
 
 
 def test_an_agent_whose_waiting_stages_are_damaged_does_not_hold_up_others(grid: Grid) -> None:
