@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Literal
 
@@ -51,9 +52,17 @@ def parse_share_address(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise ValueError('an address and a port are expected, such as "192.168.1.5:8790"')
     host = match[1] or match[2]
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - refused
+    if is_any_address(host):
         raise ValueError("name the address at which the other machines reach this one")
     return host, int(match[3])
+
+
+def is_any_address(host: str) -> bool:
+    """Return whether a host's name stands for all addresses of the machine: `0.0.0.0`, `::`, `[::0]`, `0`."""
+    try:
+        return ipaddress.ip_address("0.0.0.0" if host == "0" else host).is_unspecified  # noqa: S104 - refused
+    except ValueError:
+        return False
 
 
 class TooLarge(BaseModel):

@@ -845,7 +845,10 @@ def test_an_address_that_cannot_be_used_is_one_error(home: Path) -> None:
             assert caught.value.fix
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0:8790", "[::]:8790", "192.168.1.5", "a b:1", "host:99999", ":8790"])
+@pytest.mark.parametrize(
+    "text",
+    ["0.0.0.0:8790", "[::]:8790", "[::0]:8790", "0:8790", "192.168.1.5", "a b:1", "host:99999", ":8790"],
+)
 def test_an_address_must_be_one_that_others_reach(text: str) -> None:
     with pytest.raises(ValueError, match="share_models"):
         GpuConfig(share_models=text)
