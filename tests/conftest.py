@@ -16,6 +16,7 @@ import redis
 
 from gridq.app import configure, disconnect
 from gridq.config.settings import Settings, settings
+from gridq.process.heap import keep_heap_small
 from gridq.store.connection import connect
 from gridq.views.audit import find_keys_without_ttl
 from workers.profiles.gpu.memory.device_book import BOOKS_VARIABLE
@@ -50,6 +51,11 @@ class GridEnv:
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are cores: a process that runs whole programs mostly waits for them."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure() -> None:
+    """Keep the heap small, as programs do: else what large requests and many threads once took stays."""
+    keep_heap_small()
 
 
 @pytest.hookimpl(wrapper=True)
