@@ -179,7 +179,6 @@ def download(
     client. After the last three, and when `report` raises, the partial file stays for the next try, unless
     `report` raises ModelTooLarge.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = find_partial(target)
     check_disk(target.parent, size or 0, partial)
     report = _limit_size(report, size, name)
@@ -350,7 +349,12 @@ def format_bytes(count: float) -> str:
 def _open_partial(partial: Path, size: int | None, report: Report) -> Iterator[BinaryIO]:
     """Open a partial file for this process alone. Another that downloads to it goes first."""
     while True:
-        with partial.open("a+b") as file:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = partial.open("a+b")
+        except FileNotFoundError:
+            continue  # another pull has just removed the folder, which was empty
+        with file:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -47,6 +47,7 @@ from workers.profiles.gpu.model_files.downloads import (
     format_bytes,
     make_origin,
 )
+from workers.profiles.gpu.model_files.file_use import is_in_use
 from workers.profiles.gpu.model_files.local_models import (
     DEFAULT_CONTEXT,
     DOWNLOADS,
@@ -227,6 +228,8 @@ def forget_pull(home: Path, name: str) -> int:
     if isinstance(reference, HubReference):
         folders = [hub.locate_repository(reference.repo)]
     for path in [each for folder in folders for each in folder.rglob("*.gridq.incomplete")]:
+        if is_in_use(path):
+            continue  # a pull under another name, or of another home folder
         freed += path.stat().st_size
         path.unlink(missing_ok=True)
     remove_empty_folders(home / DOWNLOADS)

@@ -338,6 +338,28 @@ def test_what_a_pull_that_broke_off_left_can_be_removed(
     assert caught.value.code == "model.not_found"
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_what_another_pull_is_downloading_is_not_removed(
+    hub_server: HubServer, home: Path, tmp_path: Path
+) -> None:
+    def interrupt(progress: PullProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull(TINY, home, PullOptions(name="broken"), watch=interrupt)
+    hub_server.gate.clear()
+    hub_server.gate_after = 131_072
+    results: list[LocalModel] = []
+    running = threading.Thread(target=lambda: results.append(pull(TINY, tmp_path / "other")))
+    running.start()
+    wait_for(lambda: list((tmp_path / "hf").rglob("*.incomplete")))
+    assert pulling.forget_pull(home, "broken") == 0
+    hub_server.gate.set()
+    running.join(20)
+    assert len(results) == 1
+    assert results[0].path.exists()
+
+
 def test_a_failure_of_an_earlier_pull_is_not_that_of_the_one_that_runs(home: Path) -> None:
     with pulling.PullFile(home, "m") as earlier:
         pulling._Progress(PullProgress("m", "hf:o/r"), earlier, lambda _: None).fail(KeyboardInterrupt())
