@@ -369,6 +369,13 @@ def is_port_free(port: int) -> bool:
     return True
 
 
+def choose_port(wanted: int) -> tuple[int, str]:
+    """Return `wanted` if it is free, else another port, and what to say of that. 0 means any free port."""
+    if wanted and is_port_free(wanted):
+        return wanted, ""
+    return find_free_port(), f" (port {wanted} is taken)" if wanted else ""
+
+
 def find_free_port() -> int:
     """Return a free port outside the range of ephemeral ports.
 

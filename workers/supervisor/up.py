@@ -37,8 +37,7 @@ from workers.supervisor.control_socket import query
 from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS, RELOAD_SIGNAL, Deployment
 from workers.supervisor.embedded_server import (
     EmbeddedServer,
-    find_free_port,
-    is_port_free,
+    choose_port,
     load_server,
     save_access,
 )
@@ -167,14 +166,14 @@ def _start_gateway(grid: Deployment) -> None:
             f"gateway: listening at {options.host} needs an API key; create one: gridq keys create"
         )
         return
-    port = options.port if options.port and is_port_free(options.port) else find_free_port()
+    port, note = choose_port(options.port)
     scheme = "http" if options.certfile is None else "https"
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 for the URL
     host = anywhere.get(options.host) or (f"[{options.host}]" if ":" in options.host else options.host)
     url = f"{scheme}://{host}:{port}"
     grid.details["gateway"] = {"url": url, "host": host.strip("[]"), "port": port}
     within = grid.config.drain + DRAIN_MARGIN_SECONDS
-    grid.add(programs.make_gateway(port, grid.logs, grid.make_environment(), within), url)
+    grid.add(programs.make_gateway(port, grid.logs, grid.make_environment(), within), url + note)
 
 
 def _has_api_keys(grid: Deployment) -> bool:
@@ -187,11 +186,11 @@ def _has_api_keys(grid: Deployment) -> bool:
 
 
 def _start_flower(grid: Deployment) -> None:
-    port = flower_login.PORT if is_port_free(flower_login.PORT) else find_free_port()
+    port, note = choose_port(flower_login.PORT)
     url = f"http://127.0.0.1:{port}"
     password = str(flower_login.get_password_file(grid.config))
     grid.details["flower"] = {"url": url, "port": port, "user": flower_login.USER, "password_file": password}
-    grid.add(programs.make_flower(port, grid.logs, grid.make_environment()), url)
+    grid.add(programs.make_flower(port, grid.logs, grid.make_environment()), url + note)
 
 
 def start_detached(config: Settings, options: UpOptions) -> dict[str, Any]:

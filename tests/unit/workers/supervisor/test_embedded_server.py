@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from gridq.store.connection import check_server, connect
 from tests.fakes.slow_server import DELAY_MICROSECONDS, SlowServer
 from tests.waiting import wait_for
 from workers.supervisor import embedded_server
-from workers.supervisor.embedded_server import ACCESS_FILE, EmbeddedServer, load_server
+from workers.supervisor.embedded_server import ACCESS_FILE, EmbeddedServer, choose_port, load_server
 
 PARENT = """
 import sys, time
@@ -185,3 +186,13 @@ def test_the_server_may_load_for_longer_than_the_start_timeout(tmp_path: Path) -
         with pytest.raises(BrokerUnreachable):
             server.start(cancelled=lambda: bool(reports), report=reports.append)
         assert server.pid is None
+
+
+def test_a_taken_port_is_replaced_and_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        wanted = held.getsockname()[1]
+        port, note = choose_port(wanted)
+    assert port != wanted
+    assert str(wanted) in note
+    assert choose_port(wanted) == (wanted, "")
+    assert choose_port(0)[1] == ""
