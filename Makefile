@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 # The arguments of one run: make test ARGS="tests/unit -k queues"
 ARGS ?=
-# How many processes run tests, each file in one of them. auto: one more than there are cores. 0: this one alone.
+# How many processes run tests, each file in one of them. auto: twice as many as cores, up to four. 0: this one alone.
 WORKERS ?= auto
 # Tests start hundreds of programs: where compiled modules are not kept, each compiles all of gridq anew.
 unexport PYTHONDONTWRITEBYTECODE

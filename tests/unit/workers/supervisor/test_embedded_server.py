@@ -194,5 +194,4 @@ def test_a_taken_port_is_replaced_and_named() -> None:
         port, note = choose_port(wanted)
     assert port != wanted
     assert str(wanted) in note
-    assert choose_port(wanted) == (wanted, "")
     assert choose_port(0)[1] == ""

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from gridq.config.home import is_locked, make_folder_error, write_private
+from gridq.config.locked_json import update_json
 from gridq.config.machine_id import get_machine_id
 from gridq.errors import (
     ConfigError,
@@ -70,6 +72,9 @@ from workers.profiles.gpu.model_files.references import (
 )
 
 FOLDER = "pulls"
+ROOM = "room"
+"""The file in FOLDER with the bytes that each pull which runs was promised."""
+
 WRITE_SECONDS = 0.3
 """How often the progress is written."""
 
@@ -444,13 +449,41 @@ def _fetch_hub_files(
 
 def _make_room(home: Path, folder: Path, name: str, options: PullOptions, *, sizes: tuple[int, int]) -> None:
     """Remove old models if the limit of the cache asks for it. `sizes`: of the model, and of what is missing
-    of it. Raises ModelTooLarge or DiskFull.
+    of it. What the pulls that run now have still to download counts too. Raises ModelTooLarge or DiskFull.
     """
     size, missing = sizes
     _check_limits(name, size, options)
-    if missing and options.cache_bytes is not None:
-        LocalModels(home).make_room(missing, options.cache_bytes)
-    check_disk(folder, missing)
+    with _report_folder(home / FOLDER), update_json(home / FOLDER / ROOM) as promised:
+        promised.pop(name, None)
+        pending = missing + _count_pending(home, promised)
+        if missing and options.cache_bytes is not None:
+            LocalModels(home).make_room(pending, options.cache_bytes)
+        check_disk(folder, pending)
+        if missing:
+            promised[name] = missing
+
+
+def _count_pending(home: Path, promised: dict[str, Any]) -> int:
+    """Return the bytes that other pulls have still to download. `promised`: what each began with; those that
+    are over are removed.
+    """
+    pending = 0
+    for name, missing in list(promised.items()):
+        progress = read_progress(home, name)
+        if progress is None or progress.is_over or not isinstance(missing, int):
+            del promised[name]
+        else:
+            pending += min(missing, max(0, progress.total - progress.done)) if progress.total else missing
+    return pending
+
+
+@contextmanager
+def _report_folder(folder: Path) -> Iterator[None]:
+    """Raise ConfigError in place of an OSError of a folder that cannot be written."""
+    try:
+        yield
+    except OSError as exc:
+        raise make_folder_error(folder, exc) from None
 
 
 def _check_limits(name: str, size: int, options: PullOptions) -> None:

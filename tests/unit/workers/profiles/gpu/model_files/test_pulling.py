@@ -80,6 +80,30 @@ def test_a_disk_that_becomes_full_leaves_nothing_behind(
     assert LocalModels(home).read() == []
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_two_pulls_at_once_do_not_count_on_the_same_room(
+    hub_server: HubServer, home: Path, tmp_path: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = model_file.stat().st_size
+    second = write_gguf(tmp_path / "second.gguf", elements=262_144, context=2000)
+    hub_server.repositories["org/Second"] = Repository({"Second-Q4_K_M.gguf": second})
+    usage = Usage(0, 0, downloads.HEADROOM_BYTES + int(1.5 * size))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    hub_server.gate.clear()
+    hub_server.gate_after = 131_072
+    results: list[LocalModel] = []
+    first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
+    first.start()
+    wait_for(hub_server.list_downloads)
+    with pytest.raises(GridError) as caught:
+        pull(parse_reference("hf:org/Second"), home)
+    assert caught.value.code == "model.disk_full"
+    hub_server.gate.set()
+    first.join(20)
+    assert len(results) == 1
+    assert pull(parse_reference("hf:org/Second"), home).size == second.stat().st_size
+
+
 def test_limits_of_one_model_and_of_the_cache(hub_server: HubServer, home: Path, model_file: Path) -> None:
     size = model_file.stat().st_size
     for options in (PullOptions(max_bytes=size - 1), PullOptions(cache_bytes=size - 1)):
