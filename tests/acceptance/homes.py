@@ -65,7 +65,9 @@ class HomeFolder:
         )
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
+        done = self(*arguments, "--json")
+        assert done.stdout, f"{arguments} ended with {done.returncode}: {done.stderr}"
+        return json.loads(done.stdout)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a long-running program. Its output goes to files next to the home folder."""
