@@ -72,13 +72,15 @@ def _watch(make: Any) -> None:
 
 
 def describe_seat(seat: LiveSeat) -> dict[str, Json]:
-    """Return one device as JSON: the seat, its state, what it is and how it is."""
+    """Return one device as JSON: the seat, its state, what it is and how it is.
+
+    `device` is its last reading; None until its worker has told one.
+    """
     capability = {
-        name: seat.capability.get(name)
-        for name in ("device", "name", "vendor", "backend", "compute_cap", "engine")
+        name: seat.capability.get(name) for name in ("name", "vendor", "backend", "compute_cap", "engine")
     }
     state = {"state": seat.state, "reason": seat.reason, "busy": seat.busy, "concurrency": seat.concurrency}
-    return {"seat": seat.seat, **state, **capability, **seat.details}
+    return {"seat": seat.seat, **state, **capability, "device": None, **seat.details}
 
 
 def make_gpus_table(seats: Sequence[LiveSeat]) -> Table:

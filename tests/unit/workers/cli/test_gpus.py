@@ -87,6 +87,7 @@ def test_what_a_driver_does_not_tell_is_a_dash_and_an_old_reading_is_said_to_be_
 
 
 def test_json_has_the_device_and_all_that_is_known() -> None:
+    assert describe_seat(seat())["device"] is None, "its worker has told nothing yet"
     row = describe_seat(seat(device=DEVICE, models=[]))
     assert (row["seat"], row["backend"], row["compute_cap"]) == ("bigmama.gpu0", "cuda", "12.0")
     assert row["device"] == DEVICE
