@@ -23,6 +23,11 @@ from gridq.router.sweep import Sweeper
 from gridq.store.scripts import Scripts
 from tests.fakes.bench_profile import BenchProfile
 
+POLL_SECONDS = 0.004
+"""How often one of a seat's free slots looks for work."""
+
+MAX_POLL_SECONDS = 0.04
+
 
 class BenchRunner:
     """Runs built-in stages and those of the bench profile."""
@@ -66,15 +71,19 @@ class LocalGrid:
         }
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._slot, args=(session,), daemon=True)
+            threading.Thread(target=self._slot, args=(session, number, concurrency), daemon=True)
             for session in self.sessions.values()
-            for _ in range(concurrency)
+            for number in range(concurrency)
         ]
 
-    def _slot(self, session: Session) -> None:
+    def _slot(self, session: Session, number: int, concurrency: int) -> None:
+        """Look for work in turn with the seat's other slots: if each looked all the time, a grid without work
+        would keep a processor busy.
+        """
+        self._stop.wait(number * POLL_SECONDS)
         while not self._stop.is_set():
             session.work()
-            self._stop.wait(0.002)
+            self._stop.wait(min(concurrency * POLL_SECONDS, MAX_POLL_SECONDS))
 
     def __enter__(self) -> LocalGrid:
         for session in self.sessions.values():
