@@ -11,6 +11,7 @@ from gridq.limits.ledger_verification import Difference, verify
 from tests.unit.store.ledger_entries import TEAM, check_ledger, find_entries
 from tests.unit.store.limits import DAY, limit, turn, turn_at
 from tests.unit.store.plans import Grid, one, wide
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -151,11 +152,16 @@ def test_verify_is_right_while_the_grid_runs_and_the_month_resets(grid: Grid) ->
     limit(grid, TEAM.replace("1", "1000"))
     grid.seat(concurrency=2, budget=10**12)
     over = threading.Event()
+    checks = 0
+
+    def wait_for_checks(count: int) -> None:
+        wait_for(lambda: checks >= count, poll=0.001)
 
     def work() -> None:
         other = Grid(grid.client, grid.config)
         try:
             for number in range(150):
+                wait_for_checks(number // 10)
                 other.job(one(cost=900), f"w{number}")
                 claim = other.take()
                 if number % 5 == 0:
@@ -167,7 +173,6 @@ def test_verify_is_right_while_the_grid_runs_and_the_month_resets(grid: Grid) ->
 
     worker = threading.Thread(target=work)
     worker.start()
-    checks = 0
     while not over.is_set():
         check_ledger(grid)
         checks += 1
