@@ -15,7 +15,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -154,6 +154,31 @@ def build_constants(config: Settings) -> Constants:
     )
 
 
+class _ByName(Mapping[str, str]):
+    """A text for each script, made when it is first used: a program uses few of them, and starts sooner."""
+
+    def __init__(self, make: Callable[[str], str]) -> None:
+        self._make = make
+        self._made: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return self._made[name]
+        except KeyError:
+            return self._made.setdefault(name, self._make(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+def _compute_sha(text: str) -> str:
+    """Return the name that the server gives a script."""
+    return hashlib.sha1(text.encode()).hexdigest()  # noqa: S324 Redis names scripts by their SHA-1
+
+
 class Scripts:
     """The scripts on one server.
 
@@ -165,11 +190,8 @@ class Scripts:
         self.config = config
         self.keys = Keys(config.prefix)
         constants = build_constants(config)
-        self.sources = {name: build_source(name, constants) for name in NAMES}
-        self.shas = {
-            name: hashlib.sha1(text.encode()).hexdigest()  # noqa: S324 Redis names scripts by their SHA-1
-            for name, text in self.sources.items()
-        }
+        self.sources = _ByName(lambda name: build_source(name, constants))
+        self.shas = _ByName(lambda name: _compute_sha(self.sources[name]))
 
     def run(self, script: str, *words: Word) -> Any:
         """Run a script with its arguments in order; load it if the server does not know it (a restart)."""
