@@ -59,6 +59,6 @@ def test_a_pattern_matches_as_its_regular_expression_does() -> None:
 
 def test_a_pattern_of_many_wildcards_takes_linear_time() -> None:
     aliases = QueueAliases((("llm:" + "a*" * 60 + "b", ("llm:x",)),))
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert aliases.find_targets("llm:" + "a" * 250) == ()
-    assert time.perf_counter() - begun < 0.1
+    assert time.thread_time() - begun < 0.1

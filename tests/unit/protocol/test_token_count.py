@@ -116,6 +116,6 @@ def test_a_request_of_responses_counts_as_much_as_the_same_messages():
 def test_a_picture_of_many_segments_is_not_walked_to_its_end() -> None:
     data = base64.b64encode(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 5_000_000).decode()
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": data}}
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert count_tokens({"messages": [{"role": "user", "content": [image]}]}) >= 1600
-    assert time.perf_counter() - begun < 1.0
+    assert time.thread_time() - begun < 1.0
