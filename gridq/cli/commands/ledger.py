@@ -12,7 +12,6 @@ from gridq.cli.exit_codes import BREACH, EPILOG, DebugOption, JsonOption, to_one
 from gridq.cli.grid import open_broker_client
 from gridq.cli.inputs import parse_instant
 from gridq.cli.output import format_count, print_json
-from gridq.protocol.meters import format_amount
 
 if TYPE_CHECKING:
     from gridq.limits.ledger_verification import Verification
@@ -100,6 +99,8 @@ def to_json(found: Verification) -> dict[str, object]:
 
 
 def _print(found: Verification) -> None:
+    from gridq.protocol.meters import format_amount
+
     for note in found.notes:
         typer.echo(f"note        {to_one_line(note)}")
     for difference in found.differences:
