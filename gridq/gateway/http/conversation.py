@@ -5,8 +5,8 @@ CONVERSATION_HEADERS. A request without one is known by its beginning, which the
 text and the messages up to the user's first. `safety_identifier`, `user` and `metadata.user_id` name a
 person, not a conversation. They only tell conversations apart that begin alike.
 
-Names are keyed digests (BLAKE2b), so whoever reads a copy of the server's data learns no text, and cannot test
-a guess without the grid's password.
+Names are keyed digests (BLAKE2b), so whoever reads a copy of the server's data learns no text, and cannot
+test a guess without the grid's password.
 """
 
 from __future__ import annotations
