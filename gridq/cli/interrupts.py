@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from types import FrameType
+import time
+from types import CodeType, FrameType
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this one mean that a signal ended the command: the base plus the signal's number."""
@@ -33,6 +34,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _runs_in_main_thread(code: CodeType) -> bool:
+    """Return whether the main thread is in a call of the function with this code."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
 def install_signal_handlers() -> None:
     """Make sure that no Ctrl-C and no SIGTERM is lost.
 
@@ -53,9 +62,12 @@ def install_signal_handlers() -> None:
         else:
             sys.__unraisablehook__(unraisable)
             return
-        # Send it later, from a thread: within this hook the exception would be dropped again.
-        timer = threading.Timer(0.01, os.kill, [os.getpid(), number])
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=send_after_hook, args=(number,), daemon=True).start()
+
+    def send_after_hook(number: int) -> None:
+        # Within the hook the exception would be dropped again.
+        while _runs_in_main_thread(resend_signal.__code__):
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
 
     sys.unraisablehook = resend_signal
