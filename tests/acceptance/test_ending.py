@@ -22,6 +22,8 @@ LONG_DRAIN = "300"
 """A drain that no test waits for."""
 
 LONG = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 120_000}}}
+CONSTANT = {"root": {"op": "Const", "value": 1}}
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 SHORT = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1500}}}
 
 
@@ -123,7 +125,7 @@ def test_sighup_restarts_a_worker_in_the_same_process(grid: WholeGrid) -> None:
     worker.send_signal(signal.SIGHUP)
     wait_for(lambda: [seat.incarnation for seat in client.workers()] not in ([], [before.incarnation]))
     assert worker.poll() is None
-    assert client.result(client.submit({"root": {"op": "Stage", "id": "bench_echo"}}, 1), timeout=60) == 1
+    assert client.result(client.submit(ECHO, 1), timeout=60) == 1
 
 
 def test_sigquit_ends_a_router(grid: WholeGrid) -> None:
@@ -139,6 +141,8 @@ def test_idle_programs_end_while_the_server_is_away(tmp_path: Path) -> None:
         EmbeddedServer(tmp_path / "data") as server,
         whole(tmp_path, server.url, {"bench": 2}, drain=1) as own,
     ):
+        for graph in (CONSTANT, ECHO):  # what the router and the worker do once they have started
+            own.client.result(own.client.submit(graph, 1), 60)
         server.kill()
         children = list(own.home.children.values())
         for child in children:

@@ -34,11 +34,14 @@ def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
 def test_get_waits_for_a_server_that_is_away(away: EmbeddedServer) -> None:
     found: list[Json] = []
 
-    def several() -> ResultSet:  # Celery's results belong to the thread that makes them
-        return ResultSet([app.AsyncResult("two"), app.AsyncResult("three")], app=app)
+    def wait(*jobs: str) -> None:  # Celery's results and connections belong to the thread that makes them
+        try:
+            found.extend(ResultSet([app.AsyncResult(job) for job in jobs], app=app).get(timeout=60))
+        finally:
+            app.backend.client.connection_pool.disconnect()
 
-    single = threading.Thread(target=lambda: found.append(app.AsyncResult("one").get(timeout=60)))
-    both = threading.Thread(target=lambda: found.extend(several().get(timeout=60)))
+    single = threading.Thread(target=wait, args=("one",))
+    both = threading.Thread(target=wait, args=("two", "three"))
     threads = (single, both)
     for thread in threads:
         thread.start()
