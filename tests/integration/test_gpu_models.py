@@ -300,7 +300,7 @@ def test_closing_during_a_stage_is_the_seats_fault(own: GpuProfile):
 def test_two_models_that_do_not_fit_together_take_turns(engine: str):
     path = str(SMOL.locate_file())
     twins = [{"name": name, "file": path, "context": 2048} for name in ("one", "two")]
-    profile = opened({"models": twins}, memory_mb=600)
+    profile = opened({"models": twins}, memory_mb={"xllamacpp": 600, "llama_cpp": 400}[engine])
     warm = {"one": ["llm:one", "llm:any"], "two": ["llm:two"]}  # for any the first model would be taken
     try:
         for name in ("one", "two", "one"):

@@ -108,7 +108,10 @@ class LlamaCppEngine(Engine):
                     embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN
                 )
             try:
-                answer: dict[str, Any] = self._embedder.create_embedding(input=body["input"])
+                texts = body["input"]
+                for text in [texts] if isinstance(texts, str) else texts:
+                    _check_length(self._embedder, text)
+                answer: dict[str, Any] = self._embedder.create_embedding(input=texts)
             except (ValueError, TypeError) as exc:
                 raise BadRequest(str(exc)) from None
             except (RuntimeError, AssertionError) as exc:
@@ -123,3 +126,10 @@ class LlamaCppEngine(Engine):
         if not llama_cpp.llama_supports_gpu_offload():
             return ["cpu"]
         return ["cpu", "metal" if platform.system() == "Darwin" else "cuda"]
+
+
+def _check_length(embedder: Any, text: str) -> None:
+    """Raise BadRequest if a text does not fit in one batch: `create_embedding` would cut it off silently."""
+    tokens = len(embedder.tokenize(text.encode()))
+    if tokens > embedder.n_batch:
+        raise BadRequest(f"Requested tokens ({tokens}) exceed context window of {embedder.n_batch}")
