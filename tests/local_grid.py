@@ -7,7 +7,8 @@ Tests of the Celery integration start real workers instead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import redis
 
@@ -18,8 +19,9 @@ from gridq.execution.attempt import Runner
 from gridq.execution.session import Session
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol import queue_names
-from gridq.protocol.models import Json, StageCall
+from gridq.protocol.models import Advertisement, Json, StageCall
 from gridq.router.sweep import Sweeper
+from gridq.seats import registry
 from gridq.store.scripts import Scripts
 from tests.fakes.bench_profile import BenchProfile
 
@@ -108,3 +110,19 @@ DEFAULT_SEATS: dict[str, Sequence[str]] = {
     "m.local": [queue_names.LOCAL],
     "m.bench": ["bench:any"],
 }
+
+
+@contextmanager
+def advertised(scripts: Scripts, ad: Advertisement) -> Iterator[None]:
+    """Keep the seat of an advertisement live, as its worker would. It takes no stage."""
+    session = Session(
+        scripts, scripts.config, seat=ad.seat, host="h", concurrency=ad.concurrency, queues=ad.queues,
+        runner=BenchRunner(),
+    )  # fmt: skip
+    registry.advertise(scripts.client, scripts.keys, ad, 60)
+    session.start()
+    try:
+        yield
+    finally:
+        session.stop(0)
+        registry.withdraw(scripts.client, scripts.keys, ad.seat)

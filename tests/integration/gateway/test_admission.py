@@ -13,7 +13,6 @@ import openai
 import pytest
 
 from gridq.errors import SeatRateLimited
-from gridq.execution.session import Session
 from gridq.limits.quotas_file import parse
 from gridq.limits.quotas_loader import lift, put_in_force
 from gridq.profiles.profile import StageContext
@@ -23,7 +22,7 @@ from gridq.store.scripts import Scripts
 from tests.builders import parallel, seq, stage
 from tests.gateways import benches
 from tests.integration.gateway.conftest import Served
-from tests.local_grid import BenchRunner, LocalGrid
+from tests.local_grid import LocalGrid, advertised
 from tests.refusals import check_refusal
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -47,20 +46,13 @@ def ask(served: Served, path: str, model: str, **headers: str) -> httpx.Response
 @contextmanager
 def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator[None]:
     """Keep a seat live that takes no stage, and reports this service time."""
-    session = Session(
-        scripts, scripts.config, seat=seat, host="h", concurrency=1, queues=[queue], runner=BenchRunner()
-    )
     ad = Advertisement(
         seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", concurrency=1,
         queues=[queue],
         service={queue: ServiceTime(n=50, mean=took, p50=took, p90=took)},
     )  # fmt: skip
-    registry.advertise(scripts.client, scripts.keys, ad, 60)
-    session.start()
-    try:
+    with advertised(scripts, ad):
         yield
-    finally:
-        session.stop(0)
 
 
 def bound(scripts: Scripts, queue: str, most: int, policy: str = "reject") -> None:

@@ -12,7 +12,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from gridq.execution.session import Session
 from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.metrics.collector import CACHE_SECONDS
 from gridq.limits import api_keys
@@ -20,11 +19,10 @@ from gridq.limits.quotas_file import parse
 from gridq.limits.quotas_loader import lift, put_in_force, write_calendar
 from gridq.profiles.profile import Profile
 from gridq.protocol.models import Advertisement
-from gridq.seats import registry
 from tests.builders import seq, stage
 from tests.fakes.programs import FakePrograms
 from tests.gateways import Benches, Gateway, benches
-from tests.local_grid import BenchRunner
+from tests.local_grid import advertised
 from tests.waiting import wait_for
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.llm import LlmProfile
@@ -218,22 +216,12 @@ def test_accounts_show_use_rest_and_reset(place: Benches, gateway: Gateway) -> N
 @contextmanager
 def reporting(place: Benches, seat: str, profile: Profile) -> Iterator[None]:
     """Keep a seat live that reports the metrics of `profile`, as its worker would."""
-    scripts = place.grid.scripts
-    session = Session(
-        scripts, scripts.config, seat=seat, host="h", concurrency=1, queues=["bench:rare"],
-        runner=BenchRunner(),
-    )  # fmt: skip
     ad = Advertisement(
         seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind=profile.kind, concurrency=1,
         queues=["bench:rare"], metrics={"busy": 0.0, **profile.metrics()},
     )  # fmt: skip
-    registry.advertise(scripts.client, scripts.keys, ad, 60)
-    session.start()
-    try:
+    with advertised(place.grid.scripts, ad):
         yield
-    finally:
-        session.stop(0)
-        registry.withdraw(scripts.client, scripts.keys, seat)
 
 
 def open_profile(profile: Profile, config: Any) -> Profile:

@@ -89,11 +89,7 @@ def test_two_pulls_at_once_do_not_count_on_the_same_room(
     hub_server.repositories["org/Second"] = Repository({"Second-Q4_K_M.gguf": second})
     usage = Usage(0, 0, downloads.HEADROOM_BYTES + int(1.5 * size))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    hub_server.gate.clear()
-    hub_server.gate_after = 131_072
-    results: list[LocalModel] = []
-    first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
-    first.start()
+    first, results = start_stalled_pull(hub_server, home)
     wait_for(hub_server.list_downloads)
     with pytest.raises(GridError) as caught:
         pull(parse_reference("hf:org/Second"), home)
@@ -156,17 +152,21 @@ def test_what_was_in_the_cache_before_is_not_removed(
     assert model.path.exists()
 
 
-def test_a_second_pull_follows_the_first(
-    hub_server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 65_536)
+def start_stalled_pull(hub_server: HubServer, home: Path) -> tuple[threading.Thread, list[LocalModel]]:
+    """Start a pull that waits in the middle of its file for the hub's gate. Return its thread, and a list
+    that gets its model.
+    """
     hub_server.gate.clear()
     hub_server.gate_after = 131_072
-    results: list[object] = []
+    results: list[LocalModel] = []
     first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
     first.start()
+    return first, results
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_second_pull_follows_the_first(hub_server: HubServer, home: Path) -> None:
+    first, results = start_stalled_pull(hub_server, home)
     seen: list[PullProgress] = []
     wait_for(lambda: (found := read_progress(home, "tiny")) and found.state == "downloading")
 
@@ -186,11 +186,7 @@ def test_two_homes_that_pull_a_file_fetch_it_once(
     hub_server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads, "BUSY_SECONDS", 0.05)
-    hub_server.gate.clear()
-    hub_server.gate_after = 131_072
-    results: list[LocalModel] = []
-    first = threading.Thread(target=lambda: results.append(pull(TINY, home)))
-    first.start()
+    first, results = start_stalled_pull(hub_server, home)
     wait_for(hub_server.list_downloads)
     seen: list[PullProgress] = []
 
