@@ -367,11 +367,7 @@ def test_what_another_pull_is_downloading_is_not_removed(
 
     with pytest.raises(KeyboardInterrupt):
         pull(TINY, home, PullOptions(name="broken"), watch=interrupt)
-    hub_server.gate.clear()
-    hub_server.gate_after = 131_072
-    results: list[LocalModel] = []
-    running = threading.Thread(target=lambda: results.append(pull(TINY, tmp_path / "other")))
-    running.start()
+    running, results = start_stalled_pull(hub_server, tmp_path / "other")
     wait_for(lambda: list((tmp_path / "hf").rglob("*.incomplete")))
     assert pulling.forget_pull(home, "broken") == 0
     hub_server.gate.set()
