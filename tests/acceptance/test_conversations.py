@@ -56,8 +56,10 @@ def test_the_next_turn_goes_to_the_seat_of_the_last_one(
             assert reply.status_code == 200, reply.text
             return reply.headers["x-gridq-worker"].partition("@")[0]
 
-        wait_for(lambda: client.redis.zcard(client.keys("idle", "llm:m")) == 2)
-        seats = {seat.seat.partition(".")[2]: seat.seat for seat in client.seats() if seat.kind == "llm"}
+        def find_seats() -> dict[str, str]:
+            return {seat.seat.partition(".")[2]: seat.seat for seat in client.seats() if seat.kind == "llm"}
+
+        seats = wait_for(lambda: found if len(found := find_seats()) == 2 else {})
         turns = [[{"role": "user", "content": f"What is {number} and {number}?"}] for number in range(6)]
         first = [ask(turn, seats["aaabbb"[number]]) for number, turn in enumerate(turns)]
         more = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "Are you sure?"}]

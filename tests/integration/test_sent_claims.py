@@ -162,7 +162,7 @@ def test_a_server_that_is_away_when_a_wake_up_comes_loses_no_slot(
     session = bench.open("m.a")
     job = bench.grid.client.submit(GRAPH, "x")
     with monkeypatch.context() as patch:
-        patch.setattr(session.scripts, "send_claim", lambda *_: 1 / 0)
+        patch.setattr(session, "_send_claim", lambda *_: 1 / 0)  # of this seat alone
         rest = session.begin_work()
     rest()
     assert bench.grid.client.result(job, timeout=10) == "x"
